@@ -1,0 +1,1 @@
+"""Storage: the `Broker` port and what implements it."""

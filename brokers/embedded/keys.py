@@ -1,0 +1,83 @@
+"""The keyspaces of the store and how their keys are packed; big-endian, so that order is meaning.
+
+| space    | key                                        | value                                     |
+| -------- | ------------------------------------------ | ----------------------------------------- |
+| meta     | name                                       | as named                                  |
+| topics   | topic name                                 | JSON: id, settings                        |
+| groups   | group name                                 | JSON: id, settings                        |
+| floors   | topic id, queue                            | first offset kept (written by retention)  |
+| messages | topic id, queue, offset                    | the record, in RocketMQ's stored layout   |
+| index    | hour, topic id, hash, queue, offset        | nothing                                   |
+| timers   | due ms, hash of id, sequence               | topic id, queue, then the record          |
+| half     | sequence                                   | state, then the record                    |
+| ended    | sequence                                   | how the transaction ended, until when kept|
+| inflight | group id, topic id, queue, offset          | due ms, pop ms, attempt, flags, holder …  |
+| progress | group id, topic id, queue                  | frontier                                  |
+"""
+
+from __future__ import annotations
+
+import struct
+from hashlib import blake2b
+
+META = "meta"
+TOPICS = "topics"
+GROUPS = "groups"
+FLOORS = "floors"
+MESSAGES = "messages"
+INDEX = "index"
+TIMERS = "timers"
+HALF = "half"
+ENDED = "ended"
+INFLIGHT = "inflight"
+PROGRESS = "progress"
+
+SPACES = (META, TOPICS, GROUPS, FLOORS, MESSAGES, INDEX, TIMERS, HALF, ENDED, INFLIGHT, PROGRESS)
+
+HIGHEST_U64 = (1 << 64) - 1
+HOUR_MS = 3_600_000
+
+message_key = struct.Struct(">IHQ").pack
+"""topic id, queue, offset"""
+split_message_key = struct.Struct(">IHQ").unpack
+floor_key = struct.Struct(">IH").pack
+"""topic id, queue"""
+index_key = struct.Struct(">IIQHQ").pack
+"""hours since the epoch, topic id, hash, queue, offset"""
+split_index_key = struct.Struct(">IIQHQ").unpack
+timer_key = struct.Struct(">QQQ").pack
+"""due ms, hash of the message id, sequence"""
+split_timer_key = struct.Struct(">QQQ").unpack
+sequence_key = struct.Struct(">Q").pack
+inflight_key = struct.Struct(">IIHQ").pack
+"""group id, topic id, queue, offset"""
+split_inflight_key = struct.Struct(">IIHQ").unpack
+progress_key = struct.Struct(">IIH").pack
+"""group id, topic id, queue"""
+split_progress_key = struct.Struct(">IIH").unpack
+
+TOPIC_ID_BITS = 18
+QUEUE_BITS = 10
+OFFSET_BITS = 35
+MOST_TOPIC_IDS = 1 << TOPIC_ID_BITS
+MOST_QUEUES = 1 << QUEUE_BITS
+
+
+def text_hash(kind: bytes, text: bytes) -> int:
+    """64 bits of a message id (kind b"i") or of a message key (kind b"k"), for the index."""
+    return int.from_bytes(blake2b(text, digest_size=8, person=kind).digest(), "big")
+
+
+def commit_offset(topic_id: int, queue_id: int, offset: int) -> int:
+    """The physical offset that clients see: it names topic, queue and the low bits of the offset.
+
+    It replaces an index from physical offsets to messages; `split_commit_offset` undoes it.
+    """
+    return (topic_id << QUEUE_BITS | queue_id) << OFFSET_BITS | (offset & ((1 << OFFSET_BITS) - 1))
+
+
+def split_commit_offset(value: int) -> tuple[int, int, int]:
+    """(topic id, queue, low bits of the offset); the queue's bounds decide the high bits."""
+    low = value & ((1 << OFFSET_BITS) - 1)
+    rest = value >> OFFSET_BITS
+    return rest >> QUEUE_BITS, rest & (MOST_QUEUES - 1), low

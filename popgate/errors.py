@@ -1,0 +1,286 @@
+"""What can go wrong, told once for all doors.
+
+`Fault` is a closed enumeration: every door maps it in one exhaustive table. A `GatewayError`
+carries the data of the failure and makes its own sentence; it names the cause and the limit.
+`PeerWireError` and `LocalWireError` belong to the wires below the doors.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto, unique
+
+
+@unique
+class Fault(Enum):
+    """Every way in which a request can fail, independent of the protocol it came by."""
+
+    BAD_REQUEST = auto()
+    ILLEGAL_TOPIC = auto()
+    ILLEGAL_GROUP = auto()
+    ILLEGAL_TAG = auto()
+    ILLEGAL_KEY = auto()
+    ILLEGAL_MESSAGE_GROUP = auto()
+    ILLEGAL_PROPERTY_KEY = auto()
+    ILLEGAL_MESSAGE_ID = auto()
+    ILLEGAL_FILTER = auto()
+    ILLEGAL_INVISIBLE_TIME = auto()
+    ILLEGAL_DELIVERY_TIME = auto()
+    ILLEGAL_POLLING_TIME = auto()
+    ILLEGAL_OFFSET = auto()
+    ILLEGAL_RECEIPT = auto()
+    ILLEGAL_TRANSACTION_ID = auto()
+    ILLEGAL_LITE_TOPIC = auto()
+    ILLEGAL_ACCESS_POINT = auto()
+    MESSAGE_TYPE_MISMATCH = auto()
+    MESSAGE_CORRUPTED = auto()
+    BODY_TOO_LARGE = auto()
+    BODY_EMPTY = auto()
+    PROPERTIES_TOO_LARGE = auto()
+    CLIENT_ID_REQUIRED = auto()
+    CLIENT_TYPE_UNKNOWN = auto()
+    TOPIC_NOT_FOUND = auto()
+    GROUP_NOT_FOUND = auto()
+    MESSAGE_NOT_FOUND = auto()
+    OFFSET_NOT_FOUND = auto()
+    ALREADY_EXISTS = auto()
+    PRECONDITION_FAILED = auto()
+    UNAUTHENTICATED = auto()
+    FORBIDDEN = auto()
+    TOO_MANY_REQUESTS = auto()
+    BROKER_UNAVAILABLE = auto()
+    BROKER_BUSY = auto()
+    BROKER_TIMEOUT = auto()
+    UNSUPPORTED = auto()
+    INTERNAL = auto()
+
+
+class GatewayError(Exception):
+    """A failure that a client is told of.
+
+    `fault` says what kind it is, `retryable` whether the same request may succeed later,
+    `sentence` is the text for a person: cause and limit, never data of other users.
+    """
+
+    fault: Fault = Fault.INTERNAL
+    retryable: bool = False
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+
+
+class BadRequest(GatewayError):
+    """The request itself cannot be right, now or later. `fault` may be narrowed by the raiser."""
+
+    fault = Fault.BAD_REQUEST
+
+    def __init__(self, sentence: str, fault: Fault = Fault.BAD_REQUEST) -> None:
+        super().__init__(sentence)
+        self.fault = fault
+
+
+class IllegalTopic(BadRequest):
+    """A topic name that breaks a naming rule."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(f"illegal topic name {shown(name)}: {rule}", Fault.ILLEGAL_TOPIC)
+        self.name = name
+        self.rule = rule
+
+
+class IllegalGroup(BadRequest):
+    """A consumer group name that breaks a naming rule."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(f"illegal consumer group name {shown(name)}: {rule}", Fault.ILLEGAL_GROUP)
+        self.name = name
+        self.rule = rule
+
+
+class IllegalReceipt(BadRequest):
+    """A receipt handle that no broker can have given out, or one for something else."""
+
+    def __init__(self, handle: str, why: str) -> None:
+        super().__init__(f"invalid receipt handle {shown(handle)}: {why}", Fault.ILLEGAL_RECEIPT)
+        self.handle = handle
+        self.why = why
+
+
+class ReceiptExpired(IllegalReceipt):
+    """A receipt handle whose message has come back, or was given to somebody else since."""
+
+    def __init__(self, handle: str, why: str = "its invisible time is over") -> None:
+        super().__init__(handle, why)
+
+
+class IllegalFilter(BadRequest):
+    """A filter expression that cannot be parsed; `position` is the 0-based character."""
+
+    def __init__(self, expression: str, why: str, position: int = -1) -> None:
+        place = f" at character {position}" if position >= 0 else ""
+        super().__init__(f"illegal filter expression {shown(expression)}: {why}{place}", Fault.ILLEGAL_FILTER)
+        self.expression = expression
+        self.why = why
+        self.position = position
+
+
+class BodyTooLarge(BadRequest):
+    """A message body above the limit; both in bytes."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"the message body has {size} bytes, the limit is {limit}", Fault.BODY_TOO_LARGE)
+        self.size = size
+        self.limit = limit
+
+
+class PropertiesTooLarge(BadRequest):
+    """Too many user properties, or too many bytes of them; `what` names the unit."""
+
+    def __init__(self, size: int, limit: int, what: str) -> None:
+        super().__init__(f"the message has {size} {what}, the limit is {limit}", Fault.PROPERTIES_TOO_LARGE)
+        self.size = size
+        self.limit = limit
+
+
+class DelayTooLong(BadRequest):
+    """A delivery time too far ahead; both in milliseconds."""
+
+    def __init__(self, delay_ms: int, limit_ms: int) -> None:
+        super().__init__(
+            f"the delivery time is {delay_ms} ms ahead, the longest delay is {limit_ms} ms"
+            f" ({limit_ms // 1000} s)",
+            Fault.ILLEGAL_DELIVERY_TIME,
+        )
+        self.delay_ms = delay_ms
+        self.limit_ms = limit_ms
+
+
+class IllegalTransactionId(BadRequest):
+    """A transaction id that this cluster did not give out, or one that ended the other way."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"invalid transaction id: {why}", Fault.ILLEGAL_TRANSACTION_ID)
+        self.why = why
+
+
+class MessageTypeMismatch(BadRequest):
+    """A message of a type that its topic does not take."""
+
+    def __init__(self, topic: str, accepts: str, got: str) -> None:
+        super().__init__(
+            f"topic {topic} takes {accepts} messages, this one is {got}", Fault.MESSAGE_TYPE_MISMATCH
+        )
+        self.topic = topic
+        self.accepts = accepts
+        self.got = got
+
+
+class NotFound(GatewayError):
+    """Something named in the request is not there."""
+
+    fault = Fault.MESSAGE_NOT_FOUND
+
+    def __init__(self, sentence: str, fault: Fault = Fault.MESSAGE_NOT_FOUND) -> None:
+        super().__init__(sentence)
+        self.fault = fault
+
+
+class TopicNotFound(NotFound):
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic} does not exist", Fault.TOPIC_NOT_FOUND)
+        self.topic = topic
+
+
+class GroupNotFound(NotFound):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"consumer group {group} does not exist", Fault.GROUP_NOT_FOUND)
+        self.group = group
+
+
+class AlreadyExists(GatewayError):
+    """A topic or group of that name is there already."""
+
+    fault = Fault.ALREADY_EXISTS
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f"{kind} {name} exists already")
+        self.kind = kind
+        self.name = name
+
+
+class Unauthenticated(GatewayError):
+    """The caller did not prove who it is."""
+
+    fault = Fault.UNAUTHENTICATED
+
+
+class Forbidden(GatewayError):
+    """The caller, or the setting of the resource, does not allow this."""
+
+    fault = Fault.FORBIDDEN
+
+
+class TooManyRequests(GatewayError):
+    """A bound is reached; `retry_after` is in seconds."""
+
+    fault = Fault.TOO_MANY_REQUESTS
+    retryable = True
+
+    def __init__(self, sentence: str, retry_after: float = 1.0) -> None:
+        super().__init__(sentence)
+        self.retry_after = retry_after
+
+
+class BrokerUnavailable(GatewayError):
+    """No broker can serve this now; the outcome of a write is known to be 'not done'."""
+
+    fault = Fault.BROKER_UNAVAILABLE
+    retryable = True
+
+
+class BrokerBusy(GatewayError):
+    """The broker asked for a pause."""
+
+    fault = Fault.BROKER_BUSY
+    retryable = True
+
+
+class BrokerTimeout(GatewayError):
+    """No answer in time; the outcome of a write is unknown."""
+
+    fault = Fault.BROKER_TIMEOUT
+    retryable = True
+
+
+class Unsupported(GatewayError):
+    """Something that this gateway, or this kind of broker, does not do."""
+
+    fault = Fault.UNSUPPORTED
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is not supported")
+        self.what = what
+
+
+class Internal(GatewayError):
+    """A bug of ours, told without details; the log has the traceback."""
+
+    fault = Fault.INTERNAL
+
+
+class WireError(Exception):
+    """Root of what a sans-IO machine raises."""
+
+
+class PeerWireError(WireError):
+    """The other side sent bytes that the protocol forbids: answer if there is a way, then close."""
+
+
+class LocalWireError(WireError):
+    """We used the machine against its rules: a bug of ours."""
+
+
+def shown(text: str, limit: int = 80) -> str:
+    """Quote text that came from outside for an error sentence: escaped, and cut at `limit` characters."""
+    cut = text if len(text) <= limit else text[:limit] + "…"
+    return ascii(cut) if not cut.isprintable() else f"'{cut}'"

@@ -1,0 +1,94 @@
+"""Names that may be given and names that mean something. Source: protocol facts 2.1 and 4.2."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from popgate.errors import IllegalGroup, IllegalTopic
+
+TOPIC_LONGEST = 127
+GROUP_LONGEST = 120
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+TRANSACTION_CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_SYSTEM_TOPICS = frozenset(
+    {
+        "TBW102",
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        TRANSACTION_CHECKS_EXHAUSTED_TOPIC,
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+        "CHECKPOINT_TOPIC",
+    }
+)
+_SYSTEM_TOPIC_PREFIX = "rmq_sys_"
+_SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
+
+
+@lru_cache(maxsize=4096)
+def check_topic(name: str) -> str:
+    """Return `name` if a client may use it as a topic; else raise IllegalTopic with the rule."""
+    if not name.strip():
+        raise IllegalTopic(name, "it must not be blank")
+    if len(name) > TOPIC_LONGEST:
+        raise IllegalTopic(name, f"it has {len(name)} characters, the limit is {TOPIC_LONGEST}")
+    if not _LEGAL.match(name):
+        raise IllegalTopic(name, "only letters, digits and % | - _ are allowed")
+    if is_system_topic(name):
+        raise IllegalTopic(name, "it belongs to the system")
+    return name
+
+
+@lru_cache(maxsize=4096)
+def check_group(name: str) -> str:
+    """Return `name` if a client may use it as a consumer group; else raise IllegalGroup with the rule."""
+    if not name.strip():
+        raise IllegalGroup(name, "it must not be blank")
+    if len(name) > GROUP_LONGEST:
+        raise IllegalGroup(name, f"it has {len(name)} characters, the limit is {GROUP_LONGEST}")
+    if not _LEGAL.match(name):
+        raise IllegalGroup(name, "only letters, digits and % | - _ are allowed")
+    if name.startswith(_SYSTEM_GROUP_PREFIX):
+        raise IllegalGroup(name, "it belongs to the system")
+    return name
+
+
+def is_system_topic(name: str) -> bool:
+    return name in _SYSTEM_TOPICS or name.startswith(_SYSTEM_TOPIC_PREFIX)
+
+
+def is_derived_topic(name: str) -> bool:
+    """Whether the topic was made for a group: its retries or its dead letters."""
+    return name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))
+
+
+def dead_letter_topic(group: str) -> str:
+    return DEAD_LETTER_PREFIX + group
+
+
+def retry_topic(group: str) -> str:
+    """The retry topic of classic (pull) consumers."""
+    return RETRY_PREFIX + group
+
+
+def pop_retry_topic_v1(group: str, topic: str) -> str:
+    return f"{RETRY_PREFIX}{group}_{topic}"
+
+
+def pop_retry_topic_v2(group: str, topic: str) -> str:
+    return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def split_namespace(name: str) -> tuple[str, str]:
+    """Split `ns%name` into both; derived topics and plain names have no namespace."""
+    if is_derived_topic(name):
+        return "", name
+    namespace, sep, rest = name.partition("%")
+    return (namespace, rest) if sep and namespace and rest else ("", name)
