@@ -1,0 +1,22 @@
+# Short names for people who have set up .venv (tests/run.sh does it); the two README commands need no make.
+PY = .venv/bin/python
+
+.PHONY: serve test check proto docs bench
+
+serve: ## start the gateway on the embedded broker
+	sh deploy/serve.sh
+
+test: ## everything that must pass
+	sh tests/run.sh
+
+check: ## the quick part: style, types, imports
+	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports
+
+proto: ## generate protocols/grpc/pb from proto/
+	$(PY) proto/generate.py
+
+docs: ## generate what is generated in docs/
+	$(PY) -m proxy.reference
+
+bench: ## every benchmark, shortly
+	for b in benchmarks/*.py; do $(PY) $$b --quick || exit 1; done

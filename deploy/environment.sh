@@ -1,0 +1,49 @@
+# Sourced by deploy/serve.sh and tests/run.sh: a virtual environment in .venv with what is asked for.
+
+# as_root COMMAND...: run it as root if we may, without asking for a password.
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"; elif command -v sudo >/dev/null 2>&1; then sudo -n "$@"; else return 1; fi
+}
+
+# apt_install PACKAGE...: install Debian packages if this is Debian or Ubuntu and we may.
+apt_install() {
+    command -v apt-get >/dev/null 2>&1 || return 1
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null &&
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null
+}
+
+# find_python: print a Python of at least 3.11.
+find_python() {
+    for candidate in "${PYTHON:-}" python3 python3.14 python3.13 python3.12 python3.11; do
+        [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 || continue
+        if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$candidate"
+            return 0
+        fi
+    done
+    return 1
+}
+
+# need_environment STAMP PIP_ARGUMENTS...: make .venv if it is not there and install into it once.
+# The stamp remembers what was installed, so that a changed pyproject.toml installs again.
+need_environment() {
+    stamp=$1
+    shift
+    python=$(find_python) || {
+        apt_install python3 python3-venv || true
+        python=$(find_python) || { echo "popgate needs Python 3.11 or newer: install it, or name it in PYTHON" >&2; exit 1; }
+    }
+    if ! [ -x .venv/bin/python ]; then
+        "$python" -m venv .venv 2>/dev/null || {
+            rm -rf .venv
+            apt_install python3-venv || { echo "cannot make a virtual environment: install python3-venv" >&2; exit 1; }
+            "$python" -m venv .venv
+        }
+    fi
+    wanted="$* $(cat pyproject.toml deploy/constraints.txt | cksum)"
+    if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c deploy/constraints.txt "$@"
+        echo "$wanted" >"$stamp"
+    fi
+}

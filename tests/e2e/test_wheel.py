@@ -1,0 +1,131 @@
+"""The built wheel, in a clean environment, beside the packages whose names clash with ours.
+
+`proxy.py` installs a package `proxy` and `proto-plus` one named `proto`; pip overwrites one with
+the other without a word. The wheel must work, and leave them working, in both orders.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+STRANGERS = ["proxy.py", "proto-plus"]
+PATIENCE = 300
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
+
+
+def run(*command: str | Path, **options: object) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    done = subprocess.run(
+        [str(part) for part in command],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        env=environment,
+        **options,  # type: ignore[call-overload]
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return str(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=ROOT)
+    (built,) = folder.glob("popgate-*.whl")
+    return built
+
+
+def environment_with(folder: Path, *installs: list[str]) -> Path:
+    run(sys.executable, "-m", "venv", folder)
+    for packages in installs:
+        pip = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        done = subprocess.run(
+            [str(p) for p in pip] + packages,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            cwd=folder,
+        )
+        if done.returncode != 0:
+            reason = f"packages cannot be installed here: {done.stderr.strip().splitlines()[-1:]}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+    return folder / "bin"
+
+
+def test_the_wheel_installs_one_import_name_and_bundles_the_rest(wheel: Path) -> None:
+    tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"popgate"}
+    names = zipfile.ZipFile(wheel).namelist()
+    for floor in ("brokers", "processors", "protocols", "proxy"):
+        assert f"popgate/_app/{floor}/__init__.py" in names
+    assert "popgate/_app/__init__.py" not in names
+    assert "popgate/py.typed" in names
+    assert not [name for name in names if "test_" in name]
+
+
+@pytest.mark.parametrize("order", ["strangers first", "popgate first"])
+def test_the_wheel_serves_beside_packages_of_the_same_names(wheel: Path, tmp_path: Path, order: str) -> None:
+    installs = [STRANGERS, [str(wheel)]] if order == "strangers first" else [[str(wheel)], STRANGERS]
+    bin_folder = environment_with(tmp_path / "environment", *installs)
+    python = bin_folder / "python"
+
+    strangers = run(
+        python, "-c", "import proxy, proto; print(proxy.__file__); print(proto.__file__)", cwd=tmp_path
+    )
+    assert "_app" not in strangers
+    assert (
+        run(python, "-c", "import proxy.proxy; print(proxy.proxy.Proxy.__name__)", cwd=tmp_path).strip()
+        == "Proxy"
+    )
+    assert "popgate" in run(bin_folder / "popgate", "--version", cwd=tmp_path)
+    assert "popgate" in run(python, "-m", "popgate", "--version", cwd=tmp_path)
+
+    gateway = subprocess.Popen(
+        [
+            str(bin_folder / "popgate"),
+            "serve",
+            "--data",
+            str(tmp_path / "data"),
+            "--listen",
+            "grpc://127.0.0.1:0",
+            "--admin",
+            "http://127.0.0.1:0",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    try:
+        assert gateway.stdout is not None
+        said = []
+        for line in gateway.stdout:
+            said.append(line)
+            if line.strip() == "ready":
+                break
+        admin = re.search(r"admin (http://\S+)", "".join(said))
+        assert admin, said
+        popgate = [bin_folder / "popgate"]
+        reach = ["--admin", admin.group(1), "--output", "json"]
+        run(*popgate, "send", "wheels", "hello", *reach, cwd=tmp_path)
+        received = json.loads(run(*popgate, "receive", "wheels", "--group", "g", *reach, cwd=tmp_path))
+        assert "hello" in json.dumps(received)
+    finally:
+        gateway.send_signal(signal.SIGTERM)
+        _, complaints = gateway.communicate(timeout=30)
+    assert gateway.returncode == 0, complaints

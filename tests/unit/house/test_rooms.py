@@ -1,0 +1,65 @@
+"""The rules of the house that no other tool checks."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+FLOORS = ("popgate", "brokers", "processors", "protocols", "proxy")
+HARD_CEILING = 400
+EMPTY_NAMES = {"utils", "helpers", "common", "base", "impl", "manager", "misc"}
+
+
+def modules() -> list[Path]:
+    return sorted(
+        path.relative_to(ROOT)
+        for floor in FLOORS
+        for path in (ROOT / floor).rglob("*.py")
+        if "pb" not in path.parts
+    )
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+
+
+@pytest.mark.parametrize("path", modules(), ids=str)
+def test_a_module_stays_below_the_hard_ceiling(path: Path) -> None:
+    lines = len((ROOT / path).read_text().splitlines())
+    assert lines <= HARD_CEILING, f"{path} has {lines} lines; which one thing is it about?"
+
+
+@pytest.mark.parametrize("path", modules(), ids=str)
+def test_a_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse((ROOT / path).read_text())), f"{path} has no docstring"
+
+
+@pytest.mark.parametrize("path", modules(), ids=str)
+def test_a_module_has_a_name_that_says_something(path: Path) -> None:
+    assert path.stem not in EMPTY_NAMES
+
+
+def test_folders_that_are_no_packages_have_no_init() -> None:
+    for name in ("proto", "tests", "deploy", "helm", "benchmarks", "docs"):
+        assert not list((ROOT / name).rglob("__init__.py")), name
+
+
+def test_no_committed_file_names_a_path_of_the_machine_it_was_written_on() -> None:
+    here = str(ROOT) + "/"
+    if len(ROOT.parts) < 3:
+        pytest.skip("the checkout lies too close to the root to tell")
+    for path in tracked_files():
+        if path.is_file() and path.stat().st_size < 1 << 20:
+            assert here.encode() not in path.read_bytes(), path
