@@ -1,0 +1,1 @@
+"""The doors: one folder per protocol, found by its URL scheme."""

@@ -1,0 +1,1 @@
+"""The gRPC door: RocketMQ 5 clients, over grpc.aio."""
