@@ -105,7 +105,7 @@ def _redirected(stub: str) -> str:
         module = _module_of(name)
         stub = stub.replace(f"from {parent} import {module} as", f"from {PACKAGE} import {module} as")
     # protoc leaves the dictionary form of a message without its types, which strict checking refuses.
-    return f"# {_MARK}\n{stub.replace('_Mapping]', '_Mapping[str, object]')}"
+    return f"# {_MARK}\n{stub.replace('_Mapping]', '_Mapping[str, object]]')}"
 
 
 if __name__ == "__main__":

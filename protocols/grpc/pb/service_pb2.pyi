@@ -18,7 +18,7 @@ class QueryRouteRequest(_message.Message):
     ENDPOINTS_FIELD_NUMBER: _ClassVar[int]
     topic: _definition_pb2.Resource
     endpoints: _definition_pb2.Endpoints
-    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., endpoints: _Optional[_Union[_definition_pb2.Endpoints, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., endpoints: _Optional[_Union[_definition_pb2.Endpoints, _Mapping[str, object]]] = ...) -> None: ...
 
 class QueryRouteResponse(_message.Message):
     __slots__ = ("status", "message_queues")
@@ -26,13 +26,13 @@ class QueryRouteResponse(_message.Message):
     MESSAGE_QUEUES_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     message_queues: _containers.RepeatedCompositeFieldContainer[_definition_pb2.MessageQueue]
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., message_queues: _Optional[_Iterable[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., message_queues: _Optional[_Iterable[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]]]] = ...) -> None: ...
 
 class SendMessageRequest(_message.Message):
     __slots__ = ("messages",)
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     messages: _containers.RepeatedCompositeFieldContainer[_definition_pb2.Message]
-    def __init__(self, messages: _Optional[_Iterable[_Union[_definition_pb2.Message, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, messages: _Optional[_Iterable[_Union[_definition_pb2.Message, _Mapping[str, object]]]] = ...) -> None: ...
 
 class SendResultEntry(_message.Message):
     __slots__ = ("status", "message_id", "transaction_id", "offset", "recall_handle")
@@ -46,7 +46,7 @@ class SendResultEntry(_message.Message):
     transaction_id: str
     offset: int
     recall_handle: str
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., message_id: _Optional[str] = ..., transaction_id: _Optional[str] = ..., offset: _Optional[int] = ..., recall_handle: _Optional[str] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., message_id: _Optional[str] = ..., transaction_id: _Optional[str] = ..., offset: _Optional[int] = ..., recall_handle: _Optional[str] = ...) -> None: ...
 
 class SendMessageResponse(_message.Message):
     __slots__ = ("status", "entries")
@@ -54,7 +54,7 @@ class SendMessageResponse(_message.Message):
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     entries: _containers.RepeatedCompositeFieldContainer[SendResultEntry]
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., entries: _Optional[_Iterable[_Union[SendResultEntry, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., entries: _Optional[_Iterable[_Union[SendResultEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class QueryAssignmentRequest(_message.Message):
     __slots__ = ("topic", "group", "endpoints")
@@ -64,7 +64,7 @@ class QueryAssignmentRequest(_message.Message):
     topic: _definition_pb2.Resource
     group: _definition_pb2.Resource
     endpoints: _definition_pb2.Endpoints
-    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., endpoints: _Optional[_Union[_definition_pb2.Endpoints, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., endpoints: _Optional[_Union[_definition_pb2.Endpoints, _Mapping[str, object]]] = ...) -> None: ...
 
 class QueryAssignmentResponse(_message.Message):
     __slots__ = ("status", "assignments")
@@ -72,7 +72,7 @@ class QueryAssignmentResponse(_message.Message):
     ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     assignments: _containers.RepeatedCompositeFieldContainer[_definition_pb2.Assignment]
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., assignments: _Optional[_Iterable[_Union[_definition_pb2.Assignment, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., assignments: _Optional[_Iterable[_Union[_definition_pb2.Assignment, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ReceiveMessageRequest(_message.Message):
     __slots__ = ("group", "message_queue", "filter_expression", "batch_size", "invisible_duration", "auto_renew", "long_polling_timeout", "attempt_id")
@@ -92,7 +92,7 @@ class ReceiveMessageRequest(_message.Message):
     auto_renew: bool
     long_polling_timeout: _duration_pb2.Duration
     attempt_id: str
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]] = ..., filter_expression: _Optional[_Union[_definition_pb2.FilterExpression, _Mapping[str, object]] = ..., batch_size: _Optional[int] = ..., invisible_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]] = ..., auto_renew: _Optional[bool] = ..., long_polling_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]] = ..., attempt_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]]] = ..., filter_expression: _Optional[_Union[_definition_pb2.FilterExpression, _Mapping[str, object]]] = ..., batch_size: _Optional[int] = ..., invisible_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., auto_renew: _Optional[bool] = ..., long_polling_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., attempt_id: _Optional[str] = ...) -> None: ...
 
 class ReceiveMessageResponse(_message.Message):
     __slots__ = ("status", "message", "delivery_timestamp")
@@ -102,7 +102,7 @@ class ReceiveMessageResponse(_message.Message):
     status: _definition_pb2.Status
     message: _definition_pb2.Message
     delivery_timestamp: _timestamp_pb2.Timestamp
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]] = ..., delivery_timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]]] = ..., delivery_timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping[str, object]]] = ...) -> None: ...
 
 class AckMessageEntry(_message.Message):
     __slots__ = ("message_id", "receipt_handle", "lite_topic")
@@ -122,7 +122,7 @@ class AckMessageRequest(_message.Message):
     group: _definition_pb2.Resource
     topic: _definition_pb2.Resource
     entries: _containers.RepeatedCompositeFieldContainer[AckMessageEntry]
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., entries: _Optional[_Iterable[_Union[AckMessageEntry, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., entries: _Optional[_Iterable[_Union[AckMessageEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class AckMessageResultEntry(_message.Message):
     __slots__ = ("message_id", "receipt_handle", "status")
@@ -132,7 +132,7 @@ class AckMessageResultEntry(_message.Message):
     message_id: str
     receipt_handle: str
     status: _definition_pb2.Status
-    def __init__(self, message_id: _Optional[str] = ..., receipt_handle: _Optional[str] = ..., status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, message_id: _Optional[str] = ..., receipt_handle: _Optional[str] = ..., status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ...) -> None: ...
 
 class AckMessageResponse(_message.Message):
     __slots__ = ("status", "entries")
@@ -140,7 +140,7 @@ class AckMessageResponse(_message.Message):
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     entries: _containers.RepeatedCompositeFieldContainer[AckMessageResultEntry]
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., entries: _Optional[_Iterable[_Union[AckMessageResultEntry, _Mapping[str, object]]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., entries: _Optional[_Iterable[_Union[AckMessageResultEntry, _Mapping[str, object]]]] = ...) -> None: ...
 
 class ForwardMessageToDeadLetterQueueRequest(_message.Message):
     __slots__ = ("group", "topic", "receipt_handle", "message_id", "delivery_attempt", "max_delivery_attempts", "lite_topic")
@@ -158,13 +158,13 @@ class ForwardMessageToDeadLetterQueueRequest(_message.Message):
     delivery_attempt: int
     max_delivery_attempts: int
     lite_topic: str
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., receipt_handle: _Optional[str] = ..., message_id: _Optional[str] = ..., delivery_attempt: _Optional[int] = ..., max_delivery_attempts: _Optional[int] = ..., lite_topic: _Optional[str] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., receipt_handle: _Optional[str] = ..., message_id: _Optional[str] = ..., delivery_attempt: _Optional[int] = ..., max_delivery_attempts: _Optional[int] = ..., lite_topic: _Optional[str] = ...) -> None: ...
 
 class ForwardMessageToDeadLetterQueueResponse(_message.Message):
     __slots__ = ("status",)
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ...) -> None: ...
 
 class HeartbeatRequest(_message.Message):
     __slots__ = ("group", "client_type")
@@ -172,13 +172,13 @@ class HeartbeatRequest(_message.Message):
     CLIENT_TYPE_FIELD_NUMBER: _ClassVar[int]
     group: _definition_pb2.Resource
     client_type: _definition_pb2.ClientType
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., client_type: _Optional[_Union[_definition_pb2.ClientType, str]] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., client_type: _Optional[_Union[_definition_pb2.ClientType, str]] = ...) -> None: ...
 
 class HeartbeatResponse(_message.Message):
     __slots__ = ("status",)
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ...) -> None: ...
 
 class EndTransactionRequest(_message.Message):
     __slots__ = ("topic", "message_id", "transaction_id", "resolution", "source", "trace_context")
@@ -194,13 +194,13 @@ class EndTransactionRequest(_message.Message):
     resolution: _definition_pb2.TransactionResolution
     source: _definition_pb2.TransactionSource
     trace_context: str
-    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., message_id: _Optional[str] = ..., transaction_id: _Optional[str] = ..., resolution: _Optional[_Union[_definition_pb2.TransactionResolution, str]] = ..., source: _Optional[_Union[_definition_pb2.TransactionSource, str]] = ..., trace_context: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., message_id: _Optional[str] = ..., transaction_id: _Optional[str] = ..., resolution: _Optional[_Union[_definition_pb2.TransactionResolution, str]] = ..., source: _Optional[_Union[_definition_pb2.TransactionSource, str]] = ..., trace_context: _Optional[str] = ...) -> None: ...
 
 class EndTransactionResponse(_message.Message):
     __slots__ = ("status",)
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ...) -> None: ...
 
 class PrintThreadStackTraceCommand(_message.Message):
     __slots__ = ("nonce",)
@@ -228,7 +228,7 @@ class VerifyMessageCommand(_message.Message):
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     nonce: str
     message: _definition_pb2.Message
-    def __init__(self, nonce: _Optional[str] = ..., message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, nonce: _Optional[str] = ..., message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]]] = ...) -> None: ...
 
 class VerifyMessageResult(_message.Message):
     __slots__ = ("nonce",)
@@ -242,7 +242,7 @@ class RecoverOrphanedTransactionCommand(_message.Message):
     TRANSACTION_ID_FIELD_NUMBER: _ClassVar[int]
     message: _definition_pb2.Message
     transaction_id: str
-    def __init__(self, message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]] = ..., transaction_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]]] = ..., transaction_id: _Optional[str] = ...) -> None: ...
 
 class NotifyUnsubscribeLiteCommand(_message.Message):
     __slots__ = ("lite_topic",)
@@ -270,19 +270,19 @@ class TelemetryCommand(_message.Message):
     verify_message_command: VerifyMessageCommand
     reconnect_endpoints_command: ReconnectEndpointsCommand
     notify_unsubscribe_lite_command: NotifyUnsubscribeLiteCommand
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., settings: _Optional[_Union[_definition_pb2.Settings, _Mapping[str, object]] = ..., thread_stack_trace: _Optional[_Union[ThreadStackTrace, _Mapping[str, object]] = ..., verify_message_result: _Optional[_Union[VerifyMessageResult, _Mapping[str, object]] = ..., recover_orphaned_transaction_command: _Optional[_Union[RecoverOrphanedTransactionCommand, _Mapping[str, object]] = ..., print_thread_stack_trace_command: _Optional[_Union[PrintThreadStackTraceCommand, _Mapping[str, object]] = ..., verify_message_command: _Optional[_Union[VerifyMessageCommand, _Mapping[str, object]] = ..., reconnect_endpoints_command: _Optional[_Union[ReconnectEndpointsCommand, _Mapping[str, object]] = ..., notify_unsubscribe_lite_command: _Optional[_Union[NotifyUnsubscribeLiteCommand, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., settings: _Optional[_Union[_definition_pb2.Settings, _Mapping[str, object]]] = ..., thread_stack_trace: _Optional[_Union[ThreadStackTrace, _Mapping[str, object]]] = ..., verify_message_result: _Optional[_Union[VerifyMessageResult, _Mapping[str, object]]] = ..., recover_orphaned_transaction_command: _Optional[_Union[RecoverOrphanedTransactionCommand, _Mapping[str, object]]] = ..., print_thread_stack_trace_command: _Optional[_Union[PrintThreadStackTraceCommand, _Mapping[str, object]]] = ..., verify_message_command: _Optional[_Union[VerifyMessageCommand, _Mapping[str, object]]] = ..., reconnect_endpoints_command: _Optional[_Union[ReconnectEndpointsCommand, _Mapping[str, object]]] = ..., notify_unsubscribe_lite_command: _Optional[_Union[NotifyUnsubscribeLiteCommand, _Mapping[str, object]]] = ...) -> None: ...
 
 class NotifyClientTerminationRequest(_message.Message):
     __slots__ = ("group",)
     GROUP_FIELD_NUMBER: _ClassVar[int]
     group: _definition_pb2.Resource
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ...) -> None: ...
 
 class NotifyClientTerminationResponse(_message.Message):
     __slots__ = ("status",)
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ...) -> None: ...
 
 class ChangeInvisibleDurationRequest(_message.Message):
     __slots__ = ("group", "topic", "receipt_handle", "invisible_duration", "message_id", "lite_topic", "suspend")
@@ -300,7 +300,7 @@ class ChangeInvisibleDurationRequest(_message.Message):
     message_id: str
     lite_topic: str
     suspend: bool
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., receipt_handle: _Optional[str] = ..., invisible_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]] = ..., message_id: _Optional[str] = ..., lite_topic: _Optional[str] = ..., suspend: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., receipt_handle: _Optional[str] = ..., invisible_duration: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ..., message_id: _Optional[str] = ..., lite_topic: _Optional[str] = ..., suspend: _Optional[bool] = ...) -> None: ...
 
 class ChangeInvisibleDurationResponse(_message.Message):
     __slots__ = ("status", "receipt_handle")
@@ -308,7 +308,7 @@ class ChangeInvisibleDurationResponse(_message.Message):
     RECEIPT_HANDLE_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     receipt_handle: str
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., receipt_handle: _Optional[str] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., receipt_handle: _Optional[str] = ...) -> None: ...
 
 class PullMessageRequest(_message.Message):
     __slots__ = ("group", "message_queue", "offset", "batch_size", "filter_expression", "long_polling_timeout")
@@ -324,7 +324,7 @@ class PullMessageRequest(_message.Message):
     batch_size: int
     filter_expression: _definition_pb2.FilterExpression
     long_polling_timeout: _duration_pb2.Duration
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]] = ..., offset: _Optional[int] = ..., batch_size: _Optional[int] = ..., filter_expression: _Optional[_Union[_definition_pb2.FilterExpression, _Mapping[str, object]] = ..., long_polling_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]]] = ..., offset: _Optional[int] = ..., batch_size: _Optional[int] = ..., filter_expression: _Optional[_Union[_definition_pb2.FilterExpression, _Mapping[str, object]]] = ..., long_polling_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping[str, object]]] = ...) -> None: ...
 
 class PullMessageResponse(_message.Message):
     __slots__ = ("status", "message", "next_offset")
@@ -334,7 +334,7 @@ class PullMessageResponse(_message.Message):
     status: _definition_pb2.Status
     message: _definition_pb2.Message
     next_offset: int
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., message: _Optional[_Union[_definition_pb2.Message, _Mapping[str, object]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class UpdateOffsetRequest(_message.Message):
     __slots__ = ("group", "message_queue", "offset")
@@ -344,13 +344,13 @@ class UpdateOffsetRequest(_message.Message):
     group: _definition_pb2.Resource
     message_queue: _definition_pb2.MessageQueue
     offset: int
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class UpdateOffsetResponse(_message.Message):
     __slots__ = ("status",)
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ...) -> None: ...
 
 class GetOffsetRequest(_message.Message):
     __slots__ = ("group", "message_queue")
@@ -358,7 +358,7 @@ class GetOffsetRequest(_message.Message):
     MESSAGE_QUEUE_FIELD_NUMBER: _ClassVar[int]
     group: _definition_pb2.Resource
     message_queue: _definition_pb2.MessageQueue
-    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]]] = ...) -> None: ...
 
 class GetOffsetResponse(_message.Message):
     __slots__ = ("status", "offset")
@@ -366,7 +366,7 @@ class GetOffsetResponse(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     offset: int
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class QueryOffsetRequest(_message.Message):
     __slots__ = ("message_queue", "query_offset_policy", "timestamp")
@@ -376,7 +376,7 @@ class QueryOffsetRequest(_message.Message):
     message_queue: _definition_pb2.MessageQueue
     query_offset_policy: _definition_pb2.QueryOffsetPolicy
     timestamp: _timestamp_pb2.Timestamp
-    def __init__(self, message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]] = ..., query_offset_policy: _Optional[_Union[_definition_pb2.QueryOffsetPolicy, str]] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, message_queue: _Optional[_Union[_definition_pb2.MessageQueue, _Mapping[str, object]]] = ..., query_offset_policy: _Optional[_Union[_definition_pb2.QueryOffsetPolicy, str]] = ..., timestamp: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping[str, object]]] = ...) -> None: ...
 
 class QueryOffsetResponse(_message.Message):
     __slots__ = ("status", "offset")
@@ -384,7 +384,7 @@ class QueryOffsetResponse(_message.Message):
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     offset: int
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., offset: _Optional[int] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., offset: _Optional[int] = ...) -> None: ...
 
 class RecallMessageRequest(_message.Message):
     __slots__ = ("topic", "recall_handle")
@@ -392,7 +392,7 @@ class RecallMessageRequest(_message.Message):
     RECALL_HANDLE_FIELD_NUMBER: _ClassVar[int]
     topic: _definition_pb2.Resource
     recall_handle: str
-    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., recall_handle: _Optional[str] = ...) -> None: ...
+    def __init__(self, topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., recall_handle: _Optional[str] = ...) -> None: ...
 
 class RecallMessageResponse(_message.Message):
     __slots__ = ("status", "message_id")
@@ -400,7 +400,7 @@ class RecallMessageResponse(_message.Message):
     MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
     message_id: str
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ..., message_id: _Optional[str] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ..., message_id: _Optional[str] = ...) -> None: ...
 
 class SyncLiteSubscriptionRequest(_message.Message):
     __slots__ = ("action", "topic", "group", "lite_topic_set", "version", "offset_option")
@@ -416,10 +416,10 @@ class SyncLiteSubscriptionRequest(_message.Message):
     lite_topic_set: _containers.RepeatedScalarFieldContainer[str]
     version: int
     offset_option: _definition_pb2.OffsetOption
-    def __init__(self, action: _Optional[_Union[_definition_pb2.LiteSubscriptionAction, str]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]] = ..., lite_topic_set: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., offset_option: _Optional[_Union[_definition_pb2.OffsetOption, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, action: _Optional[_Union[_definition_pb2.LiteSubscriptionAction, str]] = ..., topic: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., group: _Optional[_Union[_definition_pb2.Resource, _Mapping[str, object]]] = ..., lite_topic_set: _Optional[_Iterable[str]] = ..., version: _Optional[int] = ..., offset_option: _Optional[_Union[_definition_pb2.OffsetOption, _Mapping[str, object]]] = ...) -> None: ...
 
 class SyncLiteSubscriptionResponse(_message.Message):
     __slots__ = ("status",)
     STATUS_FIELD_NUMBER: _ClassVar[int]
     status: _definition_pb2.Status
-    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]] = ...) -> None: ...
+    def __init__(self, status: _Optional[_Union[_definition_pb2.Status, _Mapping[str, object]]] = ...) -> None: ...
