@@ -2,13 +2,15 @@
 
 Rules that every implementation keeps, and `tests/contract` checks:
 
-- An answer means done: what a method returned from survives the end of the process.
-- A cancelled call leaves nothing half done. A cancelled `pop` holds nothing: what it had taken
-  is free again at once and the attempt does not count where `Traits.returns_are_free`.
+- An answer means done: what a method returned from survives the end of the process, and every
+  later call sees it.
+- A cancelled call is done or not done, never half. A cancelled `pop` holds nothing: what it had
+  taken is free again at once and the attempt does not count where `Traits.returns_are_free`.
 - Failures are `GatewayError`; anything else is a bug.
 - No method retries a write whose outcome is unknown: it raises `BrokerTimeout`.
+- Names of topics, groups and brokers, ids and handles come from outside: any text is answered.
 
-What may differ between brokers is declared in `Traits`, and each trait has its own test.
+What may differ between brokers is declared in `Traits`, and each trait has a test on both sides.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ class Traits:
     `ends_are_idempotent`: ending a transaction again the same way is answered alike, done once.
     `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped.
     `exact_message_groups`: one pop can be limited to one message of each message group.
+    `max_delay_ms`: the longest delay a message may have; told in `DelayTooLong`.
+    `dead_letters_name_origin`: dead letters carry DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID.
     """
 
     order_scope: OrderScope
@@ -68,6 +72,7 @@ class Traits:
     acks_are_checked: bool
     exact_message_groups: bool
     max_delay_ms: int
+    dead_letters_name_origin: bool = True
 
 
 class Store(ABC):
@@ -78,27 +83,53 @@ class Store(ABC):
         """Store messages, all of one topic; one result each, in order.
 
         A message with `deliver_at_ms` in the future is held back until then, one of type
-        TRANSACTION until its transaction ends. Raises TopicNotFound, Forbidden (topic is not
-        writable), DelayTooLong, BrokerUnavailable, BrokerTimeout when that is true of all.
+        TRANSACTION until its transaction ends; nobody sees it before, in no way, and the `offset`
+        of its `Sent` means nothing. The first gets a `recall_handle`, the second a
+        `transaction_id`. A delivery time that is over means at once. With `queue_id` -1 the broker
+        chooses among the writable queues. Order: messages of one queue, one after the other
+        in `messages`, have growing offsets.
+
+        What is wrong with one message is its result, the others are stored. Raises TopicNotFound,
+        Forbidden (topic is not writable), BadRequest (no such queue), DelayTooLong,
+        BrokerUnavailable, BrokerTimeout when that is true of all.
         """
 
     @abstractmethod
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
         """Take messages that pass the filter and hide them; empty when none came in time.
 
-        Each carries its receipt and its attempt (from 1). Messages that used up the group's
-        attempts go to the dead-letter topic instead. In an ordered group, a repeated
-        `attempt_id` returns the same messages while they are held. Raises TopicNotFound,
-        GroupNotFound, Forbidden.
+        Each carries its receipt, its attempt (from 1) and `invisible_until_ms`; messages of one
+        queue that come for the first time come in the order of their offsets. At most
+        `max_messages`, and no more than fit `max_bytes`, but always the first. New messages that
+        do not pass the filter are done for this group; a redelivery that does not pass is kept.
+
+        A message whose last allowed delivery ends unacknowledged (its time is over, or it is
+        freed by `change_invisible`) becomes a dead letter: it is moved to `%DLQ%group`, once,
+        also when nobody pops, with its body and properties as they were.
+
+        Ordered groups (`request.ordered` is the group's setting) get the messages of one
+        `Traits.order_scope` in their order, never one while an earlier one is not finished,
+        but in the same answer; a held scope does not keep others back. A repeated `attempt_id`
+        returns what it held and did not finish again: same attempt, same handles; any other
+        id gets other messages or none.
+
+        A waiting pop ends early when its topic or group is deleted or the broker stops: with
+        nothing, or with the error that a new call would get. One new message ends one waiting
+        pop; a pop that is woken and takes nothing goes on waiting, and another one is woken.
+        Raises TopicNotFound, GroupNotFound, Forbidden (topic not readable, group not enabled),
+        BadRequest (no such queue).
         """
 
     @abstractmethod
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
     ) -> list[GatewayError | None]:
-        """Finish deliveries; per receipt None or why not (IllegalReceipt, ReceiptExpired).
+        """Finish deliveries; per receipt None or why not, in order; one bad receipt spoils no other.
 
-        Finishing what was finished is no error.
+        IllegalReceipt: malformed, or for a message this group was never given (another topic or
+        broker, a topic since deleted and made again). ReceiptExpired: its time is over, it
+        was given back, or the message was delivered again. Finishing what was finished is no
+        error. Raises TopicNotFound, GroupNotFound.
         """
 
     @abstractmethod
@@ -107,21 +138,26 @@ class Store(ABC):
     ) -> str:
         """Hide a held message for `invisible_ms` from now (0: it is free at once); the handle to use on.
 
-        Raises IllegalReceipt, ReceiptExpired.
+        May be longer or shorter than what was left. The delivery counts as an attempt.
+        Raises IllegalReceipt, ReceiptExpired (also when the message is finished), TopicNotFound,
+        GroupNotFound.
         """
 
     @abstractmethod
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         """Free messages that never reached a client; how many were freed. Unknown ones are skipped.
 
-        No attempt is counted where `Traits.returns_are_free`. Never brings back a finished message.
+        No attempt is counted where `Traits.returns_are_free`: the next delivery has the same
+        number, and the last allowed attempt is not used up. The receipts are worth nothing
+        afterwards. Never brings back a finished message. Ordered groups get freed messages in order.
         """
 
     @abstractmethod
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
-        """Move a held message to the group's dead-letter topic, in one step.
+        """Move a held message to the group's dead-letter topic `%DLQ%group`, in one step.
 
-        Raises IllegalReceipt, ReceiptExpired.
+        Raises IllegalReceipt, ReceiptExpired (also when the message is finished), TopicNotFound,
+        GroupNotFound.
         """
 
     @abstractmethod
@@ -149,41 +185,65 @@ class Offsets(ABC):
         passing: Filter,
         wait_until: float | None,
     ) -> Pulled:
-        """Read from `offset` on without taking. Raises BadRequest ILLEGAL_OFFSET outside the bounds."""
+        """Read from `offset` on without taking, in order; messages that do not pass are left out.
+
+        `next_offset` is behind the last message looked at, so that it also passes those left
+        out. At most `max_messages`, no more than fit `max_bytes`, but always the first. At the
+        maximum it waits until `wait_until` (loop seconds; None: not at all) for a message.
+        Raises BadRequest: ILLEGAL_OFFSET outside [minimum, maximum], or no such queue;
+        TopicNotFound, Forbidden (topic is not readable).
+        """
 
     @abstractmethod
-    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds: ...
+    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+        """The queue's offsets, of what can be read. Raises TopicNotFound, BadRequest (no such queue)."""
 
     @abstractmethod
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
-        """The first offset stored at or after `time_ms`; the maximum when there is none."""
+        """The first offset stored at or after `time_ms`; the maximum when there is none.
+
+        Raises TopicNotFound, BadRequest (no such queue).
+        """
 
     @abstractmethod
     async def committed(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int
     ) -> int | None:
-        """Below this the group is done; None when it never read the queue."""
+        """Below this the group is done; None when it never read the queue.
+
+        A message that is held or rests is not done. Raises GroupNotFound, TopicNotFound,
+        BadRequest (no such queue).
+        """
 
     @abstractmethod
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> None:
-        """Set the group's position, forwards or backwards; deliveries held on the queue are forgotten."""
+        """Set the group's position, forwards or backwards; deliveries held on the queue are forgotten.
+
+        Messages from `offset` on come as if for the first time, those below never; handles of
+        before finish nothing. Raises BadRequest (ILLEGAL_OFFSET outside the bounds, no such
+        queue), GroupNotFound, TopicNotFound.
+        """
 
     @abstractmethod
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]
     ) -> list[tuple[str, str, int]]:
-        """Lock (topic, broker, queue) for a client for 60 s, or renew; the ones it now has."""
+        """Lock (topic, broker, queue) for a client for 60 s, or renew; those of `queues` it now has.
+
+        A lock binds only those who ask for it: pops do not look at it.
+        """
 
     @abstractmethod
     async def unlock(
         self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]
-    ) -> None: ...
+    ) -> None:
+        """Give up locks; those of others stay."""
 
     @abstractmethod
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
-        """Every stored copy with this client message id or this offset message id; empty if none."""
+        """Every stored copy in the topic with this client message id or offset message id; empty if none."""
 
     @abstractmethod
     async def find_by_key(
@@ -201,14 +261,21 @@ class Transactions(ABC):
 
     @abstractmethod
     async def end_transaction(self, context: Context, end: EndTransaction) -> None:
-        """Deliver or drop a half message.
+        """Deliver or drop a half message, for good.
 
-        Raises IllegalTransactionId: unknown, forged, or ended the other way.
+        The id of the first `Sent` ends it also after checks, and those of the checks do too.
+        Raises IllegalTransactionId: unknown, forged, of another topic or message, or ended the
+        other way; the sentence says which.
         """
 
     @abstractmethod
     def on_check(self, handler: CheckHandler) -> None:
-        """Who is asked about half messages that nobody ended."""
+        """Who is asked about half messages that nobody ended; the last one set counts.
+
+        The first check comes after the message's `recovery_ms`, else after the broker's own
+        time; a check nobody could be asked does not count. After too many, or too long, the
+        message goes to `TRANS_CHECK_MAX_TIME_TOPIC` and its transaction is over.
+        """
 
 
 class Directory(ABC):
@@ -231,11 +298,18 @@ class Directory(ABC):
 
     @abstractmethod
     async def update_topic(self, config: TopicConfig) -> None:
-        """Raises TopicNotFound, BadRequest (fewer queues than there are)."""
+        """Change the settings; new queues are read from their first message by groups that read the topic.
+
+        Raises TopicNotFound, BadRequest (fewer queues than there are).
+        """
 
     @abstractmethod
     async def delete_topic(self, name: str) -> None:
-        """Raises TopicNotFound."""
+        """Forget its messages, also those held back, and every group's position. Raises TopicNotFound.
+
+        A topic of the same name made later has nothing to do with it: old handles, recalls and
+        transactions reach nothing in it.
+        """
 
     @abstractmethod
     async def group(self, name: str) -> GroupConfig:
@@ -254,7 +328,7 @@ class Directory(ABC):
 
     @abstractmethod
     async def delete_group(self, name: str) -> None:
-        """Raises GroupNotFound."""
+        """Forget its positions and deliveries; a group made later begins anew. Raises GroupNotFound."""
 
     @abstractmethod
     async def progress(self, group: str, topic: str) -> list[Progress]:
@@ -268,7 +342,7 @@ class Directory(ABC):
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
         """Set the group on every queue to the first, the last, or the offset at a wall time in ms.
 
-        Raises GroupNotFound, TopicNotFound.
+        On every queue like `commit`, also on those it never read. Raises GroupNotFound, TopicNotFound.
         """
 
 

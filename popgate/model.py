@@ -308,7 +308,10 @@ class EndTransaction:
 
 @dataclass(slots=True)
 class TransactionCheck:
-    """A broker's question: what became of this half message?"""
+    """A broker's question: what became of this half message? `checks` counts them, this one included.
+
+    `message` is as it will be delivered: its own topic, body and properties.
+    """
 
     topic: str
     producer_group: str
