@@ -1,0 +1,111 @@
+"""The policies: one-method objects, found by name, that decide what is a matter of opinion.
+
+They are synchronous and quick; one that must ask somebody keeps what it learned and decides by
+that. `now` is in loop seconds. Defaults and the registry are in `processors.policies`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from typing import Protocol
+
+from popgate.context import Context, Principal
+from popgate.model import Message, Queue
+
+
+@unique
+class Action(Enum):
+    """What somebody wants to do to a resource. Source: protocol facts 8.4."""
+
+    PUBLISH = "Pub"
+    SUBSCRIBE = "Sub"
+    CREATE = "Create"
+    UPDATE = "Update"
+    DELETE = "Delete"
+    GET = "Get"
+    LIST = "List"
+
+
+@unique
+class ResourceKind(Enum):
+    CLUSTER = "Cluster"
+    NAMESPACE = "Namespace"
+    TOPIC = "Topic"
+    GROUP = "Group"
+
+
+@dataclass(slots=True, frozen=True)
+class Resource:
+    """What is acted upon; an empty name means all of the kind."""
+
+    kind: ResourceKind
+    name: str
+
+
+@dataclass(slots=True, frozen=True)
+class Credentials:
+    """What a caller offers to prove who it is, as far as its protocol carries it.
+
+    A signature is proved over `signed` with the secret of `access_key`; a password or a token
+    stands for itself. `extra` has whatever else the door found (e.g. the subject of a certificate).
+    """
+
+    access_key: str = ""
+    signature: bytes = b""
+    signed: bytes = b""
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+
+NO_CREDENTIALS = Credentials()
+
+
+class Authenticator(Protocol):
+    """Who is this?"""
+
+    def authenticate(self, context: Context, credentials: Credentials, now: float) -> Principal:
+        """The caller; raises Unauthenticated."""
+        ...
+
+
+class Authorizer(Protocol):
+    """May they?"""
+
+    def allows(self, context: Context, action: Action, resource: Resource, now: float) -> bool:
+        """Whether `context.principal`, from `context.peer`, may do that."""
+        ...
+
+
+class RateLimit(Protocol):
+    """Is it too much?"""
+
+    def take(self, context: Context, action: Action, resource: Resource, amount: int, now: float) -> float:
+        """Take `amount` messages (1 for another request): 0 when granted, else seconds until the next try."""
+        ...
+
+
+class Backoff(Protocol):
+    """How long until the next try?"""
+
+    def delay(self, attempt: int, now: float) -> float:
+        """Seconds to wait after try number `attempt` (from 1) failed."""
+        ...
+
+
+class QueuePicker(Protocol):
+    """Which queue takes a message?"""
+
+    def pick(self, message: Message, queues: Sequence[Queue], now: float) -> Queue:
+        """One of `queues`, which are writable, sorted and at least one."""
+        ...
+
+
+class ClusterPicker(Protocol):
+    """Which cluster serves a topic?"""
+
+    def pick(self, context: Context, topic: str, clusters: Sequence[str], now: float) -> str:
+        """One of `clusters`, of which there is at least one."""
+        ...

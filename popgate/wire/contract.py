@@ -1,0 +1,40 @@
+"""What every wire is: a machine without input and output of its own.
+
+Bytes go in by `receive`, events come out of `next_event`, and what must be said to the other
+side is taken from `data_to_send`. A machine that waits for something tells until when and is
+told the time. Nonsense from the other side raises PeerWireError, misuse LocalWireError.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar
+
+Event_co = TypeVar("Event_co", covariant=True)
+
+
+class Wire(Protocol[Event_co]):
+    """A protocol's state for one direction or one connection."""
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Take bytes from the other side; `b""` is the end of the stream."""
+        ...
+
+    def next_event(self) -> Event_co | None:
+        """What has happened next; None: more bytes are needed. Raises PeerWireError."""
+        ...
+
+    def data_to_send(self) -> list[bytes]:
+        """What the other side must be sent; it is taken, a second call does not return it again."""
+        ...
+
+
+class TimedWire(Wire[Event_co], Protocol[Event_co]):
+    """A wire that does something by time. Times are loop seconds."""
+
+    def deadline(self) -> float | None:
+        """When `tick` is due; None: nothing is waited for."""
+        ...
+
+    def tick(self, now: float) -> None:
+        """Do what is due at `now`."""
+        ...
