@@ -1,0 +1,75 @@
+"""What happened, told to whoever counts it: one plain call per request, never per message."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from popgate.errors import Fault
+from popgate.model import Resolution
+
+
+class Observer(Protocol):
+    """Implemented by the metrics. Calls are cheap and never raise; `seconds` is a request's time."""
+
+    def sent(self, topic: str, count: int, size: int, seconds: float) -> None:
+        """`count` messages with bodies of `size` bytes together were stored."""
+
+    def received(self, topic: str, group: str, count: int, size: int, seconds: float) -> None:
+        """A receive was answered with `count` messages, 0 for an empty one."""
+
+    def pulled(self, topic: str, group: str, count: int, size: int, seconds: float) -> None:
+        """A read by offset was answered."""
+
+    def acked(self, topic: str, group: str, count: int, refused: int, seconds: float) -> None:
+        """`count` deliveries were finished and `refused` handles were not good."""
+
+    def changed(self, topic: str, group: str, seconds: float) -> None:
+        """A client set a new invisible time: a renewal, or a negative acknowledgement."""
+
+    def dead_lettered(self, topic: str, group: str) -> None:
+        """A client sent a message to the dead letters."""
+
+    def returned(self, topic: str, group: str, count: int) -> None:
+        """Messages that never reached their client were given back."""
+
+    def renewed(self, topic: str, group: str, count: int) -> None:
+        """The gateway renewed deliveries of a consumer that works longer than the consume timeout."""
+
+    def released(self, topic: str, group: str, count: int) -> None:
+        """Deliveries of a client that left were freed."""
+
+    def recalled(self, topic: str) -> None:
+        """A delayed message was taken back."""
+
+    def ended(self, topic: str, resolution: Resolution, seconds: float) -> None:
+        """A producer ended a transaction."""
+
+    def checked(self, topic: str, asked: bool) -> None:
+        """A broker asked about a half message; `asked` tells whether a producer was found for it."""
+
+    def created(self, kind: str, name: str) -> None:
+        """A topic or a group was made on first use."""
+
+    def failed(self, operation: str, fault: Fault) -> None:
+        """A request, or one message of it, was refused or failed."""
+
+
+class NullObserver:
+    """Counts nothing."""
+
+    __slots__ = ()
+
+    def sent(self, topic: str, count: int, size: int, seconds: float) -> None: ...
+    def received(self, topic: str, group: str, count: int, size: int, seconds: float) -> None: ...
+    def pulled(self, topic: str, group: str, count: int, size: int, seconds: float) -> None: ...
+    def acked(self, topic: str, group: str, count: int, refused: int, seconds: float) -> None: ...
+    def changed(self, topic: str, group: str, seconds: float) -> None: ...
+    def dead_lettered(self, topic: str, group: str) -> None: ...
+    def returned(self, topic: str, group: str, count: int) -> None: ...
+    def renewed(self, topic: str, group: str, count: int) -> None: ...
+    def released(self, topic: str, group: str, count: int) -> None: ...
+    def recalled(self, topic: str) -> None: ...
+    def ended(self, topic: str, resolution: Resolution, seconds: float) -> None: ...
+    def checked(self, topic: str, asked: bool) -> None: ...
+    def created(self, kind: str, name: str) -> None: ...
+    def failed(self, operation: str, fault: Fault) -> None: ...

@@ -1,0 +1,57 @@
+"""What doors ask of the processor where plain arguments would be too many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from popgate.model import FilterKind, GroupConfig, Queue, Route
+
+
+@dataclass(slots=True)
+class Receive:
+    """A request for messages.
+
+    `invisible_ms` None (or `auto_renew`): the group's consume timeout. `auto_renew` says that the
+    client works on a message for as long as it needs and leaves the rest to the gateway.
+    `wait_s` is how long a first message may be waited for; None: as long as the deadline of the
+    request allows, up to the default. `attempt_id` names a receive that may be repeated.
+    An empty `broker` and `queue_id` -1 leave the choice of the queue to the broker.
+    """
+
+    topic: str
+    group: str
+    filter_kind: FilterKind = FilterKind.TAG
+    filter_expression: str = "*"
+    max_messages: int = 32
+    invisible_ms: int | None = None
+    auto_renew: bool = False
+    wait_s: float | None = None
+    attempt_id: str = ""
+    broker: str = ""
+    queue_id: int = -1
+
+
+@dataclass(slots=True)
+class Pull:
+    """A request to read by offset, without taking. `wait_s` as in `Receive`, but None: not at all."""
+
+    topic: str
+    broker: str
+    queue_id: int
+    offset: int
+    group: str = ""
+    filter_kind: FilterKind = FilterKind.TAG
+    filter_expression: str = "*"
+    max_messages: int = 32
+    max_bytes: int = 4 * 1024 * 1024
+    wait_s: float | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Assignments:
+    """The queues that a consumer of `group` may receive from, and the group's settings."""
+
+    route: Route
+    group: GroupConfig
+    queues: tuple[Queue, ...]
+    """Of an ordered group every readable queue; else one entry per broker, with queue id -1."""
