@@ -1,0 +1,193 @@
+"""Puts the settings together: defaults < TOML file < environment < flags; errors name their layer.
+
+A mistake is one sentence that names the setting, where it was found, and the nearest known name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from proxy.settings import Settings
+
+ENVIRONMENT_PREFIX = "POPGATE_"
+NOT_SETTINGS = frozenset({"POPGATE_CONFIG", "POPGATE_OUTPUT"})
+"""Variables that the command line reads by itself."""
+
+_LARGEST_FILE = 1 << 20
+_KUBERNETES = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_(?:TCP|UDP|SCTP)\w*)?)\Z")
+"""Kubernetes puts these into every container beside a service called popgate."""
+
+
+class SettingsWrong(Exception):
+    """The configuration cannot be used; the text is for the operator."""
+
+
+@dataclass(slots=True, frozen=True)
+class Layer:
+    """Values of one source, nested like the settings; `name` says where that is, for sentences."""
+
+    name: str
+    values: Mapping[str, Any]
+
+    def holds(self, path: tuple[str, ...]) -> bool:
+        here: Any = self.values
+        for key in path:
+            if not isinstance(here, Mapping) or key not in here:
+                return False
+            here = here[key]
+        return True
+
+
+def load_settings(
+    *,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> Settings:
+    """The effective settings. `flags` are nested like the settings. Raises SettingsWrong."""
+    environment = os.environ if environment is None else environment
+    layers = [
+        Layer(f"in {config}", _read_file(config) if config is not None else {}),
+        Layer("in the environment", _read_environment(environment)),
+        Layer("among the flags", flags or {}),
+    ]
+    for layer in layers:
+        _refuse_unknown(layer)
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        _merge(merged, layer.values)
+    try:
+        return Settings(**merged)
+    except ValidationError as error:
+        raise SettingsWrong(_sentence(error, layers)) from None
+
+
+def parse_assignment(text: str) -> tuple[tuple[str, ...], str]:
+    """Split a flag `limits.max_body_bytes=8MiB` into path and value. Raises SettingsWrong."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise SettingsWrong(f"'{text}' is no setting: write name=value, like limits.max_body_bytes=8MiB")
+    return tuple(name.strip().split(".")), value.strip()
+
+
+def nest(path: tuple[str, ...], value: Any, into: dict[str, Any]) -> None:
+    """Put a value at a dotted path of nested dictionaries. Raises SettingsWrong if a value is in the way."""
+    here = into
+    for key in path[:-1]:
+        here = here.setdefault(key, {})
+        if not isinstance(here, dict):
+            raise SettingsWrong(f"{'.'.join(path)} is no setting: {key} is a value, not a group")
+    here[path[-1]] = value
+
+
+def known_settings(model: type[BaseModel] = Settings) -> Iterator[tuple[tuple[str, ...], FieldInfo]]:
+    """Every setting with its path, groups left out, in the order of the reference."""
+    for name, field in model.model_fields.items():
+        inner = group_of(field)
+        if inner is None:
+            yield (name,), field
+        else:
+            yield from (((name, *path), one) for path, one in known_settings(inner))
+
+
+def group_of(field: FieldInfo) -> type[BaseModel] | None:
+    """The model of a field that is a group of settings."""
+    kind = field.annotation
+    if isinstance(kind, type) and get_origin(kind) is None and issubclass(kind, BaseModel):
+        return kind
+    return None
+
+
+def environment_name(path: tuple[str, ...]) -> str:
+    """`POPGATE_LIMITS__MAX_BODY_BYTES` for limits.max_body_bytes."""
+    return ENVIRONMENT_PREFIX + "__".join(path).upper()
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST_FILE + 1)
+    except OSError as error:
+        raise SettingsWrong(f"the configuration file {path} cannot be read: {error.strerror}") from None
+    if len(text) > _LARGEST_FILE:
+        raise SettingsWrong(f"the configuration file {path} is larger than {_LARGEST_FILE} bytes")
+    try:
+        return tomllib.loads(text.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsWrong(f"the configuration file {path} is no TOML: {error}") from None
+
+
+def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Texts only: each setting reads its own. An empty variable sets nothing."""
+    known = {environment_name(path): path for path, _ in known_settings()}
+    values: dict[str, Any] = {}
+    for name in sorted(environment):
+        if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS:
+            continue
+        if name in known:
+            if environment[name] != "":
+                nest(known[name], environment[name], values)
+        elif not _KUBERNETES.search(name):
+            raise SettingsWrong(f"the environment variable {name} is no setting{_nearest(name, list(known))}")
+    return values
+
+
+def _refuse_unknown(layer: Layer) -> None:
+    leaves = {path for path, _ in known_settings()}
+    groups = {path[:1] for path in leaves if len(path) > 1}
+    for path, value in _walk(layer.values, ()):
+        name = ".".join(path)
+        if path in leaves:
+            continue
+        if path in groups:
+            raise SettingsWrong(f"{name} {layer.name} is a group of settings, not the value {value!r}")
+        nearest = _nearest(name, [".".join(leaf) for leaf in sorted(leaves)])
+        raise SettingsWrong(f"{name} {layer.name} is no setting{nearest}")
+
+
+def _walk(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping) and len(above) < 8:
+            yield from _walk(value, (*above, key))
+        else:
+            yield (*above, key), value
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    """The end of the sentence: the nearest name, or how to see all of them."""
+    last = name.rpartition(".")[2]
+    starting = [one for one in known if one.startswith(name) or (len(last) > 3 and f".{last}" in one)]
+    found = starting or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {found[0]}?" if found else "; `popgate settings` lists them all"
+
+
+def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
+    for key, value in above.items():
+        if isinstance(value, Mapping):
+            _merge(below.setdefault(key, {}), value)
+        else:
+            below[key] = value
+
+
+def _sentence(error: ValidationError, layers: list[Layer]) -> str:
+    first = error.errors(include_url=False, include_context=False)[0]
+    path = tuple(str(part) for part in first["loc"] if isinstance(part, str))
+    place = next((layer.name for layer in reversed(layers) if layer.holds(path)), "")
+    reason = first["msg"].removeprefix("Value error, ")
+    shown = "" if reason.startswith("'") else f" is {_shown(first['input'])}"
+    return f"{'.'.join(path)} {place}{shown}: {reason[:1].lower()}{reason[1:]}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:80] + "…"
