@@ -62,6 +62,8 @@ class Store:
         self.durability = durability
         self.on_failure: Callable[[BaseException], None] | None = None
         self.on_synced: Callable[[], None] | None = None
+        self.turn = 0
+        """Names the batch that is being collected: it grows when that batch goes to be written."""
         self._clock = clock
         self._sync_interval = sync_interval
         self._write_buffer_bytes = write_buffer_bytes
@@ -153,7 +155,7 @@ class Store:
         batch, after, pending = self._batch, self._after, self._pending
         if pending is None:
             return
-        self._batch, self._after, self._pending = WriteBatch(raw_mode=True), [], None
+        self._begin_turn()
         if self.durability is Durability.SYNC:
             self._writing = True
             asyncio.get_running_loop().run_in_executor(
@@ -177,26 +179,36 @@ class Store:
         self._writing = False
         error = None if done.cancelled() else done.exception()
         if error is not None:
-            self._write_failed(error, pending)
-        else:
-            if self.on_synced is not None:
-                self.on_synced()
-            self._finish(after, pending)
+            # What was collected meanwhile builds on the batch that is not there: it fails with it.
+            later = self._pending
+            self._begin_turn()
+            self._write_failed(error, pending, *([later] if later is not None else []))
+            return
+        if self.on_synced is not None:
+            self.on_synced()
+        self._finish(after, pending)
         if self._pending is not None:
             self._write()
 
-    def _finish(self, after: list[Callable[[], None]], pending: asyncio.Future[None]) -> None:
-        for callback in after:
-            callback()
-        if not pending.done():
-            pending.set_result(None)
+    def _begin_turn(self) -> None:
+        self.turn += 1
+        self._batch, self._after, self._pending = WriteBatch(raw_mode=True), [], None
 
-    def _write_failed(self, error: BaseException, pending: asyncio.Future[None]) -> None:
-        told = BrokerUnavailable(f"the store in {self.path} cannot be written: {error}")
-        told.__cause__ = error
-        if not pending.done():
-            pending.set_exception(told)
-            pending.exception()
+    def _finish(self, after: list[Callable[[], None]], pending: asyncio.Future[None]) -> None:
+        try:
+            for callback in after:
+                callback()
+        finally:
+            if not pending.done():
+                pending.set_result(None)
+
+    def _write_failed(self, error: BaseException, *failed: asyncio.Future[None]) -> None:
+        for pending in failed:
+            if not pending.done():
+                told = BrokerUnavailable(f"the store in {self.path} cannot be written: {error}")
+                told.__cause__ = error
+                pending.set_exception(told)
+                pending.exception()
         if self.on_failure is not None:
             self.on_failure(error)
 
@@ -212,9 +224,9 @@ class Store:
         self._syncing = None
         error = None if done.cancelled() else done.exception()
         if error is not None:
+            # Tried again below. Nothing was lost by it, and RocksDB refuses writes after a failure
+            # that it cannot repair: those tell it.
             self._unsynced = True
-            if self.on_failure is not None:
-                self.on_failure(error)
         elif self.on_synced is not None:
             self.on_synced()
         if self._unsynced and self._db is not None and self._sync_timer is None:

@@ -1,0 +1,187 @@
+"""The message log: every queue of every topic, record by record, and the index of ids and keys.
+
+An offset is given when a record is added and seen by readers once its batch is committed. The
+index has one entry per message id and per key, under the hour of the store time; it is a hint:
+whoever follows it compares the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from brokers.embedded.keys import (
+    HOUR_MS,
+    INDEX,
+    MESSAGES,
+    OFFSET_BITS,
+    QUEUE_BITS,
+    commit_offset,
+    index_key,
+    message_key,
+    text_hash,
+)
+from brokers.embedded.store import Store
+from brokers.embedded.topics import QueueState, Topic
+from popgate.clock import Clock
+from popgate.model import StoredMessage
+from popgate.wire.records import decode_record, encode_record, host_text, place_record
+
+_LOW_OFFSET = (1 << OFFSET_BITS) - 1
+Arrived = Callable[[QueueState, int], None]
+"""Called with a queue and how many new messages can be read there."""
+
+
+class MessageLog:
+    """Appends to the store's batch; the caller commits. Reads what is committed."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self.on_arrival: Arrived | None = None
+        self._store = store
+        self._clock = clock
+        self._grown: dict[QueueState, int] = {}
+        self._turn = -1
+
+    def append(
+        self, topic: Topic, queue_id: int, record: bytes, *, message_id: bytes, keys: Iterable[bytes] = ()
+    ) -> int:
+        """Add an encoded record, giving it the next place of the queue; the offset it got.
+
+        The topic inside the record is not touched: it must be `topic`'s name already.
+        """
+        queue = topic.queues[queue_id]
+        offset = queue.maximum
+        store_ms = self._take_place(queue, self._clock.now_ms())
+        placed = place_record(
+            record,
+            queue_id=queue_id,
+            offset=offset,
+            commit_offset=commit_offset(topic.id, queue_id, offset),
+            store_ms=store_ms,
+        )
+        self._put(topic.id, queue_id, offset, store_ms, placed, message_id, keys)
+        return offset
+
+    def append_new(
+        self,
+        topic: Topic,
+        queue_id: int,
+        body: bytes,
+        properties: bytes,
+        *,
+        message_id: bytes,
+        keys: Iterable[bytes],
+        now_ms: int,
+        sys_flag: int,
+        flag: int,
+        born_ms: int,
+        born_host: bytes,
+        store_host: bytes,
+        reconsume_times: int = 0,
+        prepared_offset: int = 0,
+    ) -> int:
+        """Encode and add a message; the offset it got. Raises LocalWireError, having added nothing."""
+        queue = topic.queues[queue_id]
+        offset = queue.maximum
+        store_ms = now_ms if now_ms > queue.last_store_ms else queue.last_store_ms
+        record = encode_record(
+            topic.packed_name,
+            queue_id,
+            offset,
+            (topic.id << QUEUE_BITS | queue_id) << OFFSET_BITS | (offset & _LOW_OFFSET),
+            body,
+            properties,
+            sys_flag=sys_flag,
+            flag=flag,
+            born_ms=born_ms,
+            born_host=born_host,
+            store_ms=store_ms,
+            store_host=store_host,
+            reconsume_times=reconsume_times,
+            prepared_offset=prepared_offset,
+        )
+        self._take_place(queue, store_ms)
+        self._put(topic.id, queue_id, offset, store_ms, record, message_id, keys)
+        return offset
+
+    def get(self, topic: Topic, queue_id: int, offset: int) -> bytes | None:
+        """One committed record."""
+        return self._store.get(MESSAGES, message_key(topic.id, queue_id, offset))
+
+    def get_many(self, topic: Topic, queue_id: int, offsets: Iterable[int]) -> list[bytes | None]:
+        """Committed records; None where there is none any more."""
+        topic_id = topic.id
+        return self._store.get_many(MESSAGES, [message_key(topic_id, queue_id, at) for at in offsets])
+
+    def read(self, topic: Topic, queue_id: int, begin: int, end: int) -> Iterator[tuple[int, bytes]]:
+        """Committed records with begin <= offset < end, in order, as (offset, record)."""
+        visible = topic.queues[queue_id].visible
+        if end > visible:
+            end = visible
+        if begin >= end:
+            return
+        from_bytes = int.from_bytes
+        for key, record in self._store.scan(
+            MESSAGES, message_key(topic.id, queue_id, begin), message_key(topic.id, queue_id, end)
+        ):
+            yield from_bytes(key[6:], "big"), record
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _take_place(self, queue: QueueState, now_ms: int) -> int:
+        """Count the queue's maximum up; the store time of the new place (never before the last one's)."""
+        if self._turn != self._store.turn:
+            # Each batch raises what its own records reached: a later one may still be on its way.
+            self._turn = self._store.turn
+            self._grown = {}
+            self._store.after_commit(partial(self._raise_visible, self._grown))
+        queue.maximum += 1
+        self._grown[queue] = queue.maximum
+        if now_ms > queue.last_store_ms:
+            queue.last_store_ms = now_ms
+        return queue.last_store_ms
+
+    def _raise_visible(self, grown: dict[QueueState, int]) -> None:
+        arrived = self.on_arrival
+        for queue, maximum in grown.items():
+            count, queue.visible = maximum - queue.visible, maximum
+            if arrived is not None:
+                arrived(queue, count)
+
+    def _put(
+        self,
+        topic_id: int,
+        queue_id: int,
+        offset: int,
+        store_ms: int,
+        record: bytes,
+        message_id: bytes,
+        keys: Iterable[bytes],
+    ) -> None:
+        put = self._store.put
+        put(MESSAGES, message_key(topic_id, queue_id, offset), record)
+        hour = store_ms // HOUR_MS
+        if message_id:
+            put(INDEX, index_key(hour, topic_id, text_hash(b"i", message_id), queue_id, offset), b"")
+        for key in keys:
+            put(INDEX, index_key(hour, topic_id, text_hash(b"k", key), queue_id, offset), b"")
+
+
+def stored_message(record: bytes, broker: str) -> StoredMessage:
+    """A record as those who look it up see it: no attempt, no receipt."""
+    found = decode_record(record)
+    return StoredMessage(
+        found.topic,
+        broker,
+        found.queue_id,
+        found.offset,
+        found.commit_offset,
+        found.sys_flag,
+        found.flag,
+        found.born_ms,
+        host_text(found.born_host),
+        found.store_ms,
+        host_text(found.store_host),
+        found.body,
+        found.properties,
+    )

@@ -1,0 +1,60 @@
+"""Every number of the embedded broker, with its unit in its name and a default that suits most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from brokers.embedded.store import Durability
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+
+
+@dataclass(slots=True, frozen=True)
+class EmbeddedSettings:
+    """Values for `EmbeddedBroker`; nobody below it reads a configuration.
+
+    `name` is the broker's name in routes and receipts; it has no blanks. `store_host` ("ip:port")
+    stands in every record and offset message id: clients that look up by id dial it.
+    """
+
+    name: str = "popgate"
+    store_host: str = "127.0.0.1:8081"
+
+    durability: Durability = Durability.INTERVAL
+    sync_interval_s: float = 0.1
+    write_buffer_bytes: int = 16 * 1024 * 1024
+    cache_bytes: int = 16 * 1024 * 1024
+
+    max_topics: int = 50_000
+    max_groups: int = 50_000
+
+    max_in_flight: int = 65_536
+    """Messages delivered and not finished per group and queue; at the bound only redeliveries are given."""
+    max_order_window: int = 65_536
+    """Messages of a queue that an ordered group looks at beyond its first unfinished one."""
+    max_scan: int = 2_048
+    """Messages that one step looks at before others get a turn."""
+    mismatch_rest_ms: int = 5_000
+    """How long a redelivery that does not pass the filter rests before it is tried again."""
+    max_waiting_pops: int = 100_000
+    max_waiting_pops_per_group: int = 4_096
+    """Per topic and group; likewise pulls per queue."""
+    lock_ms: int = 60_000
+    max_locks: int = 100_000
+
+    max_delay_ms: int = _DAY_MS
+
+    transaction_check_after_ms: int = 6_000
+    """First check of a half message that names no recovery time of its own."""
+    transaction_check_interval_ms: int = 30_000
+    transaction_max_checks: int = 15
+    transaction_max_age_ms: int = 72 * _HOUR_MS
+    transaction_end_kept_ms: int = 72 * _HOUR_MS
+    """How long the end of a transaction is remembered, so that ending it again is answered alike."""
+
+    retention_ms: int = 72 * _HOUR_MS
+    """For topics that do not say otherwise."""
+    retention_bytes: int | None = None
+    """Per topic, for those that do not say otherwise; None: as much as there is."""
+    retention_interval_ms: int = 60_000

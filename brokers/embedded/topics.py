@@ -1,0 +1,348 @@
+"""The catalogue: topics and groups by name and by id, and where the queues of a topic stand.
+
+In memory for the hot path, persisted as JSON. An id is never given twice while anything of its
+former owner may be left, so that a topic made again under an old name has nothing of the old.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from brokers.embedded.keys import (
+    FLOORS,
+    GROUPS,
+    HIGHEST_U64,
+    MESSAGES,
+    META,
+    MOST_QUEUES,
+    MOST_TOPIC_IDS,
+    TOPICS,
+    floor_key,
+    message_key,
+    split_message_key,
+)
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.store import Store
+from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound
+from popgate.model import (
+    CustomizedRetry,
+    ExponentialRetry,
+    GroupConfig,
+    MessageType,
+    Permission,
+    StartFrom,
+    TopicConfig,
+)
+from popgate.wire.records import record_store_ms
+
+_NEXT_TOPIC_ID = b"next topic id"
+_NEXT_GROUP_ID = b"next group id"
+_MOST_GROUP_IDS = 1 << 32
+
+
+class QueueState:
+    """Where one queue of `topic` stands.
+
+    `minimum`: the first offset kept. `maximum`: the next to be given to a message. `visible`: all
+    below are committed and may be read. `last_store_ms`: store times of a queue never go back.
+    """
+
+    __slots__ = ("last_store_ms", "maximum", "minimum", "queue_id", "topic", "visible")
+
+    def __init__(self, topic: Topic, queue_id: int) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.minimum = 0
+        self.maximum = 0
+        self.visible = 0
+        self.last_store_ms = 0
+
+    def __repr__(self) -> str:
+        place = f"{self.topic.name}/{self.queue_id}"
+        return f"<QueueState {place} {self.minimum}..{self.visible}/{self.maximum}>"
+
+
+class Topic:
+    """A topic and its queues. `turn` counts sends, for the choice of a queue."""
+
+    __slots__ = ("config", "id", "name", "packed_name", "queues", "turn")
+
+    def __init__(self, topic_id: int, config: TopicConfig) -> None:
+        self.id = topic_id
+        self.config = config
+        self.name = config.name
+        self.packed_name = config.name.encode()
+        self.queues = [QueueState(self, queue_id) for queue_id in range(config.queues)]
+        self.turn = 0
+
+    def __repr__(self) -> str:
+        return f"<Topic {self.name} id {self.id} queues {len(self.queues)}>"
+
+
+class Group:
+    """A consumer group."""
+
+    __slots__ = ("config", "id", "name")
+
+    def __init__(self, group_id: int, config: GroupConfig) -> None:
+        self.id = group_id
+        self.config = config
+        self.name = config.name
+
+    def __repr__(self) -> str:
+        return f"<Group {self.name} id {self.id}>"
+
+
+class Catalogue:
+    """All topics and groups. What changes is added to the store's batch; the caller commits."""
+
+    def __init__(self, store: Store, settings: EmbeddedSettings) -> None:
+        self._store = store
+        self._settings = settings
+        self._topics: dict[str, Topic] = {}
+        self._topics_by_id: dict[int, Topic] = {}
+        self._groups: dict[str, Group] = {}
+        self._groups_by_id: dict[int, Group] = {}
+        self._next_topic_id = 1
+        self._next_group_id = 1
+
+    def __repr__(self) -> str:
+        return f"<Catalogue topics {len(self._topics)} groups {len(self._groups)}>"
+
+    def load(self) -> None:
+        """Read everything from the store, forgetting what was in memory."""
+        for known in (self._topics, self._topics_by_id, self._groups, self._groups_by_id):
+            known.clear()
+        self._next_topic_id = int(self._store.get(META, _NEXT_TOPIC_ID) or 1)
+        self._next_group_id = int(self._store.get(META, _NEXT_GROUP_ID) or 1)
+        for _, value in self._store.scan(TOPICS, b""):
+            stored = json.loads(value)
+            self._add_topic(Topic(stored["id"], topic_in(stored)))
+        for _, value in self._store.scan(GROUPS, b""):
+            stored = json.loads(value)
+            self._add_group(Group(stored["id"], group_in(stored)))
+        for topic in self._topics.values():
+            for queue in topic.queues:
+                self._load_queue(topic, queue)
+
+    # -- topics -------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> Topic:
+        """Raises TopicNotFound."""
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def find_topic(self, name: str) -> Topic | None:
+        return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: int) -> Topic | None:
+        return self._topics_by_id.get(topic_id)
+
+    def topics(self) -> Iterator[Topic]:
+        return iter(self._topics.values())
+
+    def create_topic(self, config: TopicConfig) -> Topic:
+        """Raises AlreadyExists, BadRequest (a number of queues that cannot be), TooManyRequests."""
+        if config.name in self._topics:
+            raise AlreadyExists("topic", config.name)
+        _check_queues(config)
+        if len(self._topics) >= self._settings.max_topics:
+            raise TooManyRequests(f"there are {len(self._topics)} topics, the limit is reached", 60.0)
+        topic = Topic(self._take_topic_id(), config)
+        self._add_topic(topic)
+        self._store.put(TOPICS, topic.packed_name, _topic_out(topic))
+        return topic
+
+    def ensure_topic(self, config: TopicConfig) -> Topic:
+        """The topic of this name, made now if there is none."""
+        return self._topics.get(config.name) or self.create_topic(config)
+
+    def update_topic(self, config: TopicConfig) -> Topic:
+        """Raises TopicNotFound, BadRequest (fewer queues than there are)."""
+        topic = self.topic(config.name)
+        _check_queues(config)
+        if config.queues < len(topic.queues):
+            raise BadRequest(
+                f"topic {topic.name} has {len(topic.queues)} queues, they cannot become {config.queues}"
+            )
+        topic.config = config
+        topic.queues += [QueueState(topic, queue_id) for queue_id in range(len(topic.queues), config.queues)]
+        self._store.put(TOPICS, topic.packed_name, _topic_out(topic))
+        return topic
+
+    def delete_topic(self, name: str) -> Topic:
+        """Forget the topic and its messages. Raises TopicNotFound."""
+        topic = self.topic(name)
+        del self._topics[name], self._topics_by_id[topic.id]
+        self._store.delete(TOPICS, topic.packed_name)
+        self._store.delete_range(MESSAGES, message_key(topic.id, 0, 0), message_key(topic.id + 1, 0, 0))
+        self._store.delete_range(FLOORS, floor_key(topic.id, 0), floor_key(topic.id + 1, 0))
+        return topic
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def group(self, name: str) -> Group:
+        """Raises GroupNotFound."""
+        group = self._groups.get(name)
+        if group is None:
+            raise GroupNotFound(name)
+        return group
+
+    def group_by_id(self, group_id: int) -> Group | None:
+        return self._groups_by_id.get(group_id)
+
+    def groups(self) -> Iterator[Group]:
+        return iter(self._groups.values())
+
+    def create_group(self, config: GroupConfig) -> Group:
+        """Raises AlreadyExists, TooManyRequests."""
+        if config.name in self._groups:
+            raise AlreadyExists("group", config.name)
+        if len(self._groups) >= self._settings.max_groups:
+            raise TooManyRequests(f"there are {len(self._groups)} groups, the limit is reached", 60.0)
+        group = Group(self._take_group_id(), config)
+        self._add_group(group)
+        self._store.put(GROUPS, group.name.encode(), _group_out(group))
+        return group
+
+    def update_group(self, config: GroupConfig) -> Group:
+        """Raises GroupNotFound."""
+        group = self.group(config.name)
+        group.config = config
+        self._store.put(GROUPS, group.name.encode(), _group_out(group))
+        return group
+
+    def delete_group(self, name: str) -> Group:
+        """Raises GroupNotFound."""
+        group = self.group(name)
+        del self._groups[name], self._groups_by_id[group.id]
+        self._store.delete(GROUPS, name.encode())
+        return group
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _add_topic(self, topic: Topic) -> None:
+        self._topics[topic.name] = topic
+        self._topics_by_id[topic.id] = topic
+
+    def _add_group(self, group: Group) -> None:
+        self._groups[group.name] = group
+        self._groups_by_id[group.id] = group
+
+    def _load_queue(self, topic: Topic, queue: QueueState) -> None:
+        floor = self._store.get(FLOORS, floor_key(topic.id, queue.queue_id))
+        queue.minimum = int.from_bytes(floor, "big") if floor else 0
+        queue.maximum = queue.minimum
+        last = self._store.last_below(MESSAGES, message_key(topic.id, queue.queue_id, HIGHEST_U64))
+        if last is not None:
+            topic_id, queue_id, offset = split_message_key(last[0])
+            if (topic_id, queue_id) == (topic.id, queue.queue_id):
+                queue.maximum = max(offset + 1, queue.minimum)
+                queue.last_store_ms = record_store_ms(last[1])
+        queue.visible = queue.maximum
+
+    def _take_topic_id(self) -> int:
+        taken = self._next_topic_id
+        while taken in self._topics_by_id:
+            taken = taken + 1 if taken + 1 < MOST_TOPIC_IDS else 1
+        self._next_topic_id = taken + 1 if taken + 1 < MOST_TOPIC_IDS else 1
+        self._store.put(META, _NEXT_TOPIC_ID, b"%d" % self._next_topic_id)
+        return taken
+
+    def _take_group_id(self) -> int:
+        taken = self._next_group_id
+        while taken in self._groups_by_id:
+            taken = taken + 1 if taken + 1 < _MOST_GROUP_IDS else 1
+        self._next_group_id = taken + 1 if taken + 1 < _MOST_GROUP_IDS else 1
+        self._store.put(META, _NEXT_GROUP_ID, b"%d" % self._next_group_id)
+        return taken
+
+
+def _check_queues(config: TopicConfig) -> None:
+    for count in (config.read_queues, config.write_queues):
+        if not 0 <= count <= MOST_QUEUES:
+            raise BadRequest(f"a topic has at most {MOST_QUEUES} queues, not {count}")
+    if config.queues < 1:
+        raise BadRequest("a topic has at least one queue")
+
+
+def _topic_out(topic: Topic) -> bytes:
+    config = topic.config
+    return json.dumps(
+        {
+            "id": topic.id,
+            "name": config.name,
+            "message_types": [kind.value for kind in config.message_types],
+            "read_queues": config.read_queues,
+            "write_queues": config.write_queues,
+            "permission": int(config.permission),
+            "retention_ms": config.retention_ms,
+            "retention_bytes": config.retention_bytes,
+            "attributes": dict(config.attributes),
+        }
+    ).encode()
+
+
+def topic_in(stored: Mapping[str, Any]) -> TopicConfig:
+    """The settings of a topic as they stand in the store."""
+    return TopicConfig(
+        stored["name"],
+        tuple(MessageType(kind) for kind in stored["message_types"]),
+        stored["read_queues"],
+        stored["write_queues"],
+        Permission(stored["permission"]),
+        stored["retention_ms"],
+        stored["retention_bytes"],
+        stored["attributes"],
+    )
+
+
+def _group_out(group: Group) -> bytes:
+    config = group.config
+    retry: dict[str, object]
+    if isinstance(config.retry, ExponentialRetry):
+        retry = {
+            "initial_ms": config.retry.initial_ms,
+            "max_ms": config.retry.max_ms,
+            "multiplier": config.retry.multiplier,
+        }
+    else:
+        retry = {"delays_ms": list(config.retry.delays_ms), "first_step": config.retry.first_step}
+    return json.dumps(
+        {
+            "id": group.id,
+            "name": config.name,
+            "ordered": config.ordered,
+            "max_attempts": config.max_attempts,
+            "retry": retry,
+            "consume_timeout_ms": config.consume_timeout_ms,
+            "start_from": config.start_from.value,
+            "consume_enabled": config.consume_enabled,
+            "attributes": dict(config.attributes),
+        }
+    ).encode()
+
+
+def group_in(stored: Mapping[str, Any]) -> GroupConfig:
+    """The settings of a group as they stand in the store."""
+    retry = stored["retry"]
+    policy: CustomizedRetry | ExponentialRetry
+    if "delays_ms" in retry:
+        policy = CustomizedRetry(tuple(retry["delays_ms"]), retry["first_step"])
+    else:
+        policy = ExponentialRetry(retry["initial_ms"], retry["max_ms"], retry["multiplier"])
+    return replace(
+        GroupConfig(stored["name"]),
+        ordered=stored["ordered"],
+        max_attempts=stored["max_attempts"],
+        retry=policy,
+        consume_timeout_ms=stored["consume_timeout_ms"],
+        start_from=StartFrom(stored["start_from"]),
+        consume_enabled=stored["consume_enabled"],
+        attributes=stored["attributes"],
+    )
