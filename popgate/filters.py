@@ -6,10 +6,8 @@ from functools import lru_cache
 
 from popgate.errors import IllegalFilter
 from popgate.model import Filter, FilterKind
+from popgate.sql import LONGEST, SqlFilter
 from popgate.tags import TagFilter
-
-LONGEST = 8192
-"""Characters of an expression; RocketMQ has no limit, a gateway needs one."""
 
 EVERYTHING: Filter = TagFilter("*")
 
@@ -22,8 +20,4 @@ def compile_filter(kind: FilterKind, expression: str) -> Filter:
     """
     if len(expression) > LONGEST:
         raise IllegalFilter(expression, f"it has {len(expression)} characters, the limit is {LONGEST}")
-    if kind is FilterKind.SQL92:
-        from popgate.sql import SqlFilter
-
-        return SqlFilter(expression)
-    return TagFilter(expression)
+    return SqlFilter(expression) if kind is FilterKind.SQL92 else TagFilter(expression)
