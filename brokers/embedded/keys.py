@@ -9,10 +9,14 @@
 | messages | topic id, queue, offset                    | the record, in RocketMQ's stored layout   |
 | index    | hour, topic id, hash, queue, offset        | nothing                                   |
 | timers   | due ms, hash of id, sequence               | topic id, queue, then the record          |
-| half     | sequence                                   | state, then the record                    |
-| ended    | sequence                                   | how the transaction ended, until when kept|
+| half     | sequence, 0 or 1                           | 0: state of the transaction; 1: the record|
+| ended    | sequence                                   | how the transaction ended                 |
+| checks   | due ms, sequence                           | nothing: ask about it, or forget its end  |
 | inflight | group id, topic id, queue, offset          | due ms, pop ms, attempt, flags, holder …  |
 | progress | group id, topic id, queue                  | frontier                                  |
+| sizes    | topic id, queue, offset                    | bytes from the mark before up to offset   |
+| removed  | b"t" or b"g", id                           | nothing: a deleted topic or group whose   |
+|          |                                            | data has not all been removed yet         |
 """
 
 from __future__ import annotations
@@ -29,10 +33,16 @@ INDEX = "index"
 TIMERS = "timers"
 HALF = "half"
 ENDED = "ended"
+CHECKS = "checks"
 INFLIGHT = "inflight"
 PROGRESS = "progress"
+SIZES = "sizes"
+REMOVED = "removed"
 
-SPACES = (META, TOPICS, GROUPS, FLOORS, MESSAGES, INDEX, TIMERS, HALF, ENDED, INFLIGHT, PROGRESS)
+SPACES = (
+    *(META, TOPICS, GROUPS, FLOORS, MESSAGES, INDEX, TIMERS, HALF, ENDED, CHECKS),
+    *(INFLIGHT, PROGRESS, SIZES, REMOVED),
+)
 
 HIGHEST_U64 = (1 << 64) - 1
 HOUR_MS = 3_600_000
@@ -49,12 +59,25 @@ timer_key = struct.Struct(">QQQ").pack
 """due ms, hash of the message id, sequence"""
 split_timer_key = struct.Struct(">QQQ").unpack
 sequence_key = struct.Struct(">Q").pack
+half_key = struct.Struct(">QB").pack
+"""sequence, part (HALF_STATE or HALF_RECORD)"""
+check_key = struct.Struct(">QQ").pack
+"""due ms, sequence"""
+split_check_key = struct.Struct(">QQ").unpack
+removed_key = struct.Struct(">cI").pack
+"""kind (REMOVED_TOPIC or REMOVED_GROUP), id"""
+split_removed_key = struct.Struct(">cI").unpack
 inflight_key = struct.Struct(">IIHQ").pack
 """group id, topic id, queue, offset"""
 split_inflight_key = struct.Struct(">IIHQ").unpack
 progress_key = struct.Struct(">IIH").pack
 """group id, topic id, queue"""
 split_progress_key = struct.Struct(">IIH").unpack
+
+HALF_STATE = 0
+HALF_RECORD = 1
+REMOVED_TOPIC = b"t"
+REMOVED_GROUP = b"g"
 
 TOPIC_ID_BITS = 18
 QUEUE_BITS = 10

@@ -1,0 +1,121 @@
+"""How RocksDB is opened: its options, what a folder must look like, and a sentence for every way it fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
+
+from brokers.embedded.keys import CHECKS, INFLIGHT, MESSAGES, PROGRESS, TIMERS
+from popgate.errors import BrokerUnavailable
+
+_OPEN_FILES = 512
+_LOG_BYTES = 4 * 1024 * 1024
+_BLOCK_BYTES = 16 * 1024
+
+
+def open_rocks(path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, cache_bytes: int) -> Rdict:
+    """Open or create the database with these keyspaces, and whatever else a newer program left in it.
+
+    Raises BrokerUnavailable with a sentence for the operator: not writable, locked, damaged.
+    """
+    try:
+        _make_folder(path)
+        _refuse_headless(path)
+        names = set(spaces)
+        if (path / "CURRENT").exists():
+            names |= set(Rdict.list_cf(str(path)))
+        names.discard("default")
+        space_options = _space_options(names, write_buffer_bytes, cache_bytes)
+        return Rdict(str(path), _options(write_buffer_bytes), space_options)
+    except BrokerUnavailable:
+        raise
+    except Exception as error:
+        raise BrokerUnavailable(_opening_sentence(path, error)) from error
+
+
+def _make_folder(path: Path) -> None:
+    """Make the folder so that its name survives a power loss: RocksDB syncs only what is in it."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        handle = os.open(folder.parent, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # some file systems cannot sync a folder
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _refuse_headless(path: Path) -> None:
+    """Without its CURRENT file RocksDB would begin anew and remove the tables it does not know."""
+    if (path / "CURRENT").exists():
+        return
+    tables = next(path.glob("*.sst"), None)
+    logged = next((log for log in path.glob("*.log") if log.stat().st_size), None)
+    if tables is not None or logged is not None:
+        raise BrokerUnavailable(
+            f"the store in {path} is damaged: its file CURRENT is missing, but data is there"
+            f" ({(tables or logged or path).name}); restore the folder from a copy"
+        )
+
+
+def _options(write_buffer_bytes: int) -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(_OPEN_FILES)
+    options.set_keep_log_file_num(3)
+    options.set_max_log_file_size(_LOG_BYTES)
+    options.set_db_write_buffer_size(4 * write_buffer_bytes)
+    options.set_max_total_wal_size(8 * write_buffer_bytes)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _space_options(names: Iterable[str], write_buffer_bytes: int, cache_bytes: int) -> dict[str, Options]:
+    cache = Cache(cache_bytes)
+    spaces = {}
+    for name in names:
+        options = Options(raw_mode=True)
+        options.set_write_buffer_size(write_buffer_bytes)
+        options.set_compression_type(DBCompressionType.lz4())
+        if name in (INFLIGHT, PROGRESS, TIMERS, CHECKS):
+            # Short-lived keys: a delete soon follows its put, so compaction is told to look early.
+            options.add_compact_on_deletion_collector_factory(10_000, 5_000, 0.5)
+        table = BlockBasedOptions()
+        table.set_block_cache(cache)
+        # Indexes of tables count towards the cache's bound instead of growing with the data.
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        if name == MESSAGES:
+            table.set_block_size(_BLOCK_BYTES)
+        else:
+            table.set_bloom_filter(10, False)
+        options.set_block_based_table_factory(table)
+        spaces[name] = options
+    return spaces
+
+
+def _opening_sentence(path: Path, error: Exception) -> str:
+    text = str(error)
+    low = text.lower()
+    if isinstance(error, FileExistsError | NotADirectoryError) or "not a directory" in low:
+        return f"the store cannot be in {path}: that, or a part of it, is a file and no folder"
+    if isinstance(error, PermissionError) or "permission denied" in low or "read-only" in low:
+        return f"the store in {path} cannot be written by this user: {text}"
+    if "lock" in low and ("held" in low or "hold" in low or "unavailable" in low or "available" in low):
+        return f"the store in {path} is in use by another process (stop it, or choose another folder): {text}"
+    if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
+        return f"the store in {path} cannot be opened: {text}"
+    if "no space left" in low or "too large" in low or "quota" in low:
+        return f"the store in {path} has no room to write: {text}"
+    if any(
+        word in low for word in ("corruption", "no such file", "checksum", "invalid argument", "not found")
+    ):
+        return f"the store in {path} is damaged: {text}; restore the folder from a copy"
+    return f"the store in {path} cannot be opened: {text}"

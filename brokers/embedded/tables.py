@@ -1,0 +1,155 @@
+"""The keyspaces in RocksDB: opened together, read, and closed whatever state they are in."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from rocksdict import ColumnFamily, CompactOptions, Rdict, ReadOptions
+
+from brokers.embedded.keys import SPACES
+from brokers.embedded.rocks import open_rocks
+from popgate.errors import BrokerUnavailable
+
+
+class _Absent(dict[str, object]):
+    """Stands for the keyspaces while the store is not open: asking for one says why."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__()
+        self._sentence = sentence
+
+    def __missing__(self, name: str) -> object:
+        raise BrokerUnavailable(self._sentence)
+
+
+class Tables:
+    """Reads of one RocksDB; all in the loop's thread, but `reclaim`, which works in one of its own."""
+
+    def __init__(self, path: Path, *, write_buffer_bytes: int, cache_bytes: int) -> None:
+        self.path = path
+        self._write_buffer_bytes = write_buffer_bytes
+        self._cache_bytes = cache_bytes
+        self._db: Rdict | None = None
+        self._families: dict[str, Rdict] = {}
+        self._handles: dict[str, ColumnFamily] = {}
+        self._reclaim_thread: ThreadPoolExecutor | None = None
+        self._forget_spaces(f"the store in {path} is not open")
+
+    # -- reading: sees what is written, never the batch being filled ----------------------------
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        try:
+            value: bytes | None = self._families[space].get(key)
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return value
+
+    def get_many(self, space: str, keys: list[bytes]) -> list[bytes | None]:
+        try:
+            values: list[bytes | None] = self._families[space].get(keys)  # type: ignore[arg-type,assignment]
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return values
+
+    def scan(self, space: str, begin: bytes, end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs with begin <= key (and key < end), in order, as they are now.
+
+        Never keep the iterator over an await: the files cannot be closed while it lives.
+        """
+        options = None
+        if end is not None:
+            if end <= begin:
+                return
+            options = ReadOptions()
+            options.set_iterate_upper_bound(end)
+        try:
+            cursor = self._families[space].iter(options)
+            cursor.seek(begin)
+            while cursor.valid():
+                yield cursor.key(), cursor.value()
+                cursor.next()
+            cursor.status()  # an unreadable table ends the loop just as the last key does
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+    def first(self, space: str, begin: bytes, end: bytes | None = None) -> tuple[bytes, bytes] | None:
+        """The first pair with begin <= key (and key < end)."""
+        return next(self.scan(space, begin, end), None)
+
+    def last_below(self, space: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """The last pair whose key is lower than `key`."""
+        try:
+            cursor = self._families[space].iter()
+            cursor.seek_for_prev(key)
+            if cursor.valid() and cursor.key() == key:
+                cursor.prev()
+            if cursor.valid():
+                return cursor.key(), cursor.value()
+            cursor.status()
+        except Exception as error:
+            raise self._unreadable(error) from error
+        return None
+
+    def figure(self, name: str) -> int:
+        """A RocksDB property of one keyspace, summed over them, e.g. `rocksdb.estimate-live-data-size`."""
+        if self._db is None:
+            return 0
+        return sum(self._families[space].property_int_value(name) or 0 for space in SPACES)
+
+    def reclaim(self, space: str, begin: bytes, end: bytes) -> None:
+        """Give the disk back what was deleted in [begin, end), in a thread, behind others that wait."""
+        family = self._families[space]
+        if self._reclaim_thread is None:
+            self._reclaim_thread = ThreadPoolExecutor(1, thread_name_prefix="popgate-store-reclaim")
+        self._reclaim_thread.submit(_compact, family, begin, end)
+
+    def _unreadable(self, error: Exception) -> BrokerUnavailable:
+        if isinstance(error, BrokerUnavailable):
+            return error
+        return BrokerUnavailable(f"the store in {self.path} cannot be read: {error}")
+
+    # -- files --------------------------------------------------------------------------------
+
+    def _opened(self) -> Rdict:
+        if self._db is None:
+            raise BrokerUnavailable(f"the store in {self.path} is not open")
+        return self._db
+
+    def _open_files(self) -> None:
+        db = self._db = open_rocks(
+            self.path, SPACES, write_buffer_bytes=self._write_buffer_bytes, cache_bytes=self._cache_bytes
+        )
+        self._families = {name: db.get_column_family(name) for name in SPACES}
+        self._handles = {name: db.get_column_family_handle(name) for name in SPACES}
+
+    def _close_files(self, why: str) -> None:
+        """Let go of the files whatever state they are in; what cannot be written any more is not."""
+        db, self._db = self._db, None
+        families = list(self._families.values())
+        self._forget_spaces(why)
+        for part in (*families, db):
+            if part is not None:
+                with contextlib.suppress(Exception):  # a failed write makes closing complain again
+                    part.close()
+
+    def _forget_spaces(self, why: str) -> None:
+        self._families = _Absent(why)  # type: ignore[assignment]
+        self._handles = _Absent(why)  # type: ignore[assignment]
+
+    def _stop_reclaiming(self) -> None:
+        thread, self._reclaim_thread = self._reclaim_thread, None
+        if thread is not None:
+            thread.shutdown(wait=False, cancel_futures=True)
+            if self._db is not None:
+                self._db.cancel_all_background(True)
+            thread.shutdown(wait=True)
+
+
+def _compact(family: Rdict, begin: bytes, end: bytes) -> None:
+    options = CompactOptions()
+    options.set_exclusive_manual_compaction(False)
+    with contextlib.suppress(Exception):  # it is a favour: what fails here fails louder elsewhere
+        family.compact_range(begin, end, options)
