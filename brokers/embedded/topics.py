@@ -19,9 +19,13 @@ from brokers.embedded.keys import (
     META,
     MOST_QUEUES,
     MOST_TOPIC_IDS,
+    REMOVED,
+    REMOVED_GROUP,
+    REMOVED_TOPIC,
     TOPICS,
     floor_key,
     message_key,
+    removed_key,
     split_message_key,
 )
 from brokers.embedded.settings import EmbeddedSettings
@@ -182,6 +186,7 @@ class Catalogue:
         self._store.delete(TOPICS, topic.packed_name)
         self._store.delete_range(MESSAGES, message_key(topic.id, 0, 0), message_key(topic.id + 1, 0, 0))
         self._store.delete_range(FLOORS, floor_key(topic.id, 0), floor_key(topic.id + 1, 0))
+        self._store.put(REMOVED, removed_key(REMOVED_TOPIC, topic.id), b"")
         return topic
 
     # -- groups -------------------------------------------------------------------------------
@@ -222,6 +227,7 @@ class Catalogue:
         group = self.group(name)
         del self._groups[name], self._groups_by_id[group.id]
         self._store.delete(GROUPS, name.encode())
+        self._store.put(REMOVED, removed_key(REMOVED_GROUP, group.id), b"")
         return group
 
     # -- inside -------------------------------------------------------------------------------
@@ -246,9 +252,13 @@ class Catalogue:
                 queue.last_store_ms = record_store_ms(last[1])
         queue.visible = queue.maximum
 
+    def _is_being_removed(self, kind: bytes, former_id: int) -> bool:
+        """Whether retention has not yet removed all that belonged to the former owner of an id."""
+        return self._store.get(REMOVED, removed_key(kind, former_id)) is not None
+
     def _take_topic_id(self) -> int:
         taken = self._next_topic_id
-        while taken in self._topics_by_id:
+        while taken in self._topics_by_id or self._is_being_removed(REMOVED_TOPIC, taken):
             taken = taken + 1 if taken + 1 < MOST_TOPIC_IDS else 1
         self._next_topic_id = taken + 1 if taken + 1 < MOST_TOPIC_IDS else 1
         self._store.put(META, _NEXT_TOPIC_ID, b"%d" % self._next_topic_id)
@@ -256,7 +266,7 @@ class Catalogue:
 
     def _take_group_id(self) -> int:
         taken = self._next_group_id
-        while taken in self._groups_by_id:
+        while taken in self._groups_by_id or self._is_being_removed(REMOVED_GROUP, taken):
             taken = taken + 1 if taken + 1 < _MOST_GROUP_IDS else 1
         self._next_group_id = taken + 1 if taken + 1 < _MOST_GROUP_IDS else 1
         self._store.put(META, _NEXT_GROUP_ID, b"%d" % self._next_group_id)
