@@ -1,0 +1,39 @@
+"""A broker by its URL. The scheme decides which package is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from brokers.port import Broker
+from popgate.clock import Clock
+from popgate.errors import BadRequest, Unsupported, shown
+
+if TYPE_CHECKING:
+    from brokers.embedded.settings import EmbeddedSettings
+
+STORE_FOLDER = "store"
+"""Where an embedded broker without a path of its own lives, in the folder of everything local."""
+
+
+def open_broker(url: str, *, data: Path, clock: Clock, embedded: EmbeddedSettings | None = None) -> Broker:
+    """Make, not yet start, the broker that `url` names.
+
+    `embedded:` is a broker in this process, in the folder `data`; `embedded:./path` one elsewhere.
+    Raises Unsupported for a scheme that is not built, BadRequest for what is no broker URL.
+    """
+    scheme, colon, rest = url.partition(":")
+    if not colon:
+        raise BadRequest(f"{shown(url)} is no broker: write embedded: or embedded:./path")
+    match scheme:
+        case "embedded":
+            if rest.startswith("//"):
+                raise BadRequest(f"{shown(url)} is no broker: a path follows embedded: without //")
+            from brokers.embedded.broker import EmbeddedBroker
+
+            path = Path(rest).expanduser() if rest else data / STORE_FOLDER
+            return EmbeddedBroker(path, clock=clock, settings=embedded)
+        case "rocketmq" | "popgate":
+            raise Unsupported(f"a broker reached by {scheme}:// (this version has embedded: only)")
+        case _:
+            raise BadRequest(f"{shown(url)} is no broker: the scheme is embedded:, not {shown(scheme)}")

@@ -1,0 +1,82 @@
+"""The command line. Each subject has its module; what is heavy is imported by the command that needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import pairwise
+from typing import Annotated
+
+import typer
+
+from popgate import __version__
+from proxy.cli import groups, messages, receiving, sending, serving, topics
+from proxy.cli.failing import Ended, Failure, tell
+
+
+def make_app() -> typer.Typer:
+    """The commands, with help in colour where a person reads it."""
+    app = typer.Typer(
+        name="popgate",
+        help="A gateway that speaks Apache RocketMQ 5, with its own broker inside.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        epilog="Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 no gateway"
+        " answers, 4 not found or nothing received, 5 serve could not start.",
+    )
+    app.callback()(_top)
+    app.command("serve")(serving.serve)
+    app.command("settings")(serving.settings)
+    app.command("send")(sending.send)
+    app.command("receive")(receiving.receive)
+    app.command("clients")(groups.clients)
+    app.add_typer(topics.app, name="topic")
+    app.add_typer(groups.app, name="group")
+    app.add_typer(messages.app, name="message")
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"popgate {__version__}")
+        raise typer.Exit
+
+
+def _top(
+    _version_wanted: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end."),
+    ] = False,
+) -> None:
+    """Options before any command."""
+
+
+def main() -> None:
+    """Run the command line and end the process with a code of `Ended`."""
+    try:
+        make_app()(prog_name="popgate")
+    except Failure as failure:
+        tell(failure, as_json=_asked_for_json(sys.argv))
+        _leave(failure.code)
+    except KeyboardInterrupt:
+        _leave(Ended.INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter must not try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(Ended.FAILED)
+
+
+def _asked_for_json(arguments: list[str]) -> bool:
+    after = {"--output", "-o"}
+    pairs = pairwise(arguments)
+    return (
+        any(name in after and value == "json" for name, value in pairs)
+        or "--output=json" in arguments
+        or os.environ.get("POPGATE_OUTPUT") == "json"
+    )
+
+
+def _leave(code: Ended) -> None:
+    sys.exit(int(code))

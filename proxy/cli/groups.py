@@ -1,0 +1,205 @@
+"""`popgate group …`, and `popgate clients`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+
+from proxy.cli.calling import Gateway
+from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, moment
+from proxy.cli.printing import Output, Printer
+from proxy.cli.topics import confirm
+from proxy.units import duration_text, moment_text
+
+app = typer.Typer(help="Consumer groups: who reads what, and how far.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+_POSITIONS = ("minimum", "committed", "frontier", "maximum")
+
+
+class Start(StrEnum):
+    FIRST = "first"
+    LAST = "last"
+
+
+@app.command()
+def create(
+    name: Name,
+    ordered: Annotated[
+        bool, typer.Option("--ordered", help="Deliver the messages of a message group in order.")
+    ] = False,
+    max_attempts: Annotated[
+        int | None, typer.Option(help="Deliveries, the first included, before the dead-letter topic.")
+    ] = None,
+    start: Annotated[
+        Start | None, typer.Option("--from", help="Where to start on a topic; default: first.")
+    ] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POLICY",
+            help="Rests between attempts: a list like 1s,5s,1m, or exponential:5s:2h:2"
+            " (first, longest, factor).",
+        ),
+    ] = None,
+    consume_timeout: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="How long a push consumer may work on a message.")
+    ] = None,
+    admin: Admin = DEFAULT_ADMIN,
+    output: Shown = Output.AUTO,
+) -> None:
+    """Create a consumer group."""
+    seconds = duration(consume_timeout)
+    wanted = {
+        "name": name,
+        "ordered": ordered,
+        "max_attempts": max_attempts,
+        "start_from": start.value if start else None,
+        "retry": parse_retry(retry) if retry else None,
+        "consume_timeout_ms": None if seconds is None else round(seconds * 1000),
+    }
+    with Gateway(admin) as gateway:
+        group = gateway.post(
+            "groups", body={key: value for key, value in wanted.items() if value is not None}
+        )
+    kind = "ordered" if group["ordered"] else "unordered"
+    Printer(output).done(
+        f"group {name} created: {kind}, {group['max_attempts']} attempts,"
+        f" from the {group['start_from']} message",
+        group,
+    )
+
+
+@app.command("list")
+def list_(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
+    """List the consumer groups."""
+    with Gateway(admin) as gateway:
+        found = gateway.get("groups")["groups"]
+    rows = [
+        (one["name"], one["ordered"], one["max_attempts"], one["start_from"], _retry(one["retry"]))
+        for one in found
+    ]
+    Printer(output).table(("group", "ordered", "attempts", "from", "retry"), rows, found)
+
+
+@app.command()
+def show(
+    name: Name,
+    queues: Annotated[bool, typer.Option("--queues", help="Queue by queue instead of by topic.")] = False,
+    admin: Admin = DEFAULT_ADMIN,
+    output: Shown = Output.AUTO,
+) -> None:
+    """Show a group, and how far it is on every topic that it has read."""
+    with Gateway(admin) as gateway:
+        group = gateway.get("groups", name)
+    printer = Printer(output)
+    if queues and not printer.as_json:
+        rows = [
+            (
+                one["topic"],
+                f"{place['broker']}:{place['queue_id']}",
+                *(place[key] for key in _POSITIONS),
+                *(place[key] for key in ("in_flight", "waiting", "lag")),
+            )
+            for one in group["progress"]
+            for place in one["queues"]
+        ]
+        printer.table(("topic", "queue", *_POSITIONS, "in-flight", "waiting", "lag"), rows, group)
+        return
+    facts: dict[str, object] = {
+        "group": group["name"],
+        "ordered": group["ordered"],
+        "max attempts": group["max_attempts"],
+        "from": group["start_from"],
+        "retry": _retry(group["retry"]),
+        "consume timeout": duration_text(group["consume_timeout_ms"] / 1000),
+        "clients": group["clients"],
+    }
+    for one in group["progress"]:
+        facts[f"topic {one['topic']}"] = (
+            f"{one['lag']} to do, {one['in_flight']} held, {one['waiting']} waiting for another attempt"
+        )
+    printer.facts(facts, group)
+
+
+@app.command()
+def delete(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    admin: Admin = DEFAULT_ADMIN,
+    output: Shown = Output.AUTO,
+) -> None:
+    """Delete a consumer group and its progress."""
+    confirm(f"Delete group {name} and its progress?", yes=yes)
+    with Gateway(admin) as gateway:
+        gateway.delete("groups", name)
+    Printer(output).done(f"group {name} deleted", {"name": name, "deleted": True})
+
+
+@app.command()
+def reset(
+    name: Name,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="TIME", help="first, last, a time like 2025-01-31T12:00Z, or '2h ago'."),
+    ],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only this topic; may be repeated. Default: all it read."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    admin: Admin = DEFAULT_ADMIN,
+    output: Shown = Output.AUTO,
+) -> None:
+    """Move a group forwards or backwards; what it holds is forgotten."""
+    target: str | int | None = to if to in ("first", "last") else moment(to)
+    told = target if isinstance(target, str) else moment_text(target or 0)
+    confirm(f"Reset group {name} to {told}?", yes=yes)
+    with Gateway(admin) as gateway:
+        done = gateway.post("groups", name, "reset", body={"to": target, "topics": topic or []})
+    topics = ", ".join(done["topics"]) or "no topic: it has read none"
+    Printer(output).done(f"group {name} reset to {told} on {topics}", done)
+
+
+def clients(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
+    """List the clients that this gateway knows."""
+    with Gateway(admin) as gateway:
+        found = gateway.get("clients")["clients"]
+    rows = [
+        (one["client_id"], one["kind"], one["language"], one["group"], one["topics"], one["connected"])
+        for one in found
+    ]
+    Printer(output).table(("client", "kind", "language", "group", "topics", "connected"), rows, found)
+
+
+def parse_retry(text: str) -> dict[str, Any]:
+    """A retry policy for the admin port. Raises BadParameter."""
+    kind, _, rest = text.partition(":")
+    if kind == "exponential":
+        parts = [*rest.split(":"), "", "", ""] if rest else ["", "", ""]
+        policy: dict[str, Any] = {"kind": "exponential"}
+        for key, part in zip(("initial_ms", "max_ms"), parts, strict=False):
+            if part:
+                policy[key] = round((duration(part) or 0) * 1000)
+        if parts[2]:
+            try:
+                policy["multiplier"] = float(parts[2])
+            except ValueError:
+                raise typer.BadParameter(f"{parts[2]!r} is no factor") from None
+        if any(parts[3:]):
+            raise typer.BadParameter("exponential takes first rest, longest rest and factor")
+        return policy
+    rests = [round((duration(part) or 0) * 1000) for part in text.split(",") if part.strip()]
+    return {"kind": "customized", "delays_ms": rests, "first_step": 0}
+
+
+def _retry(policy: dict[str, Any]) -> str:
+    if policy["kind"] == "exponential":
+        first, longest = (duration_text(policy[key] / 1000) for key in ("initial_ms", "max_ms"))
+        return f"exponential:{first}:{longest}:{policy['multiplier']:g}"
+    rests = [duration_text(ms / 1000) for ms in policy["delays_ms"][policy["first_step"] :]]
+    return ",".join(rests[:4]) + (",…" if len(rests) > 4 else "")

@@ -1,0 +1,118 @@
+"""`popgate serve` and `popgate settings`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from proxy.cli.failing import Ended, Failure
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", "-c", envvar="POPGATE_CONFIG", metavar="FILE", help="A TOML file of settings."),
+]
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of everything local; default ./data.")]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL", help="A door for clients; may be repeated. Default grpc://127.0.0.1:8081; port 0: any."
+    ),
+]
+AdminAt = Annotated[
+    str | None, typer.Option(metavar="URL", help="Admin port, default http://127.0.0.1:8083; off: none.")
+]
+Broker = Annotated[
+    str | None, typer.Option(metavar="URL", help="embedded: (in the data folder) or embedded:./path.")
+]
+Durability = Annotated[
+    str | None,
+    typer.Option(metavar="sync|interval|none", help="When a sent message counts as kept; default interval."),
+]
+LogLevel = Annotated[str | None, typer.Option(metavar="debug|info|warning|error", help="Default info.")]
+LogFormat = Annotated[
+    str | None, typer.Option(metavar="auto|json|console", help="auto: console on a terminal, else json.")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any other setting, like limits.max_body_bytes=8MiB; repeatable."
+    ),
+]
+
+
+def serve(
+    config: Config = None,
+    data: Data = None,
+    listen: Listen = None,
+    admin: AdminAt = None,
+    broker: Broker = None,
+    durability: Durability = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    set_: Set = None,
+) -> None:
+    """Run the gateway until SIGTERM or Ctrl-C. A second signal skips the drain."""
+    effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
+    from proxy.running import CannotStart, run
+
+    try:
+        run(effective)
+    except CannotStart as error:
+        raise Failure(Ended.NOT_STARTED, str(error)) from None
+
+
+def settings(
+    config: Config = None,
+    data: Data = None,
+    listen: Listen = None,
+    admin: AdminAt = None,
+    broker: Broker = None,
+    durability: Durability = None,
+    log_level: LogLevel = None,
+    log_format: LogFormat = None,
+    set_: Set = None,
+) -> None:
+    """Check the configuration and print what `serve` would run with, as TOML."""
+    effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
+    from proxy.reference import sample_file
+
+    typer.echo(sample_file(effective), nl=False)
+
+
+def _effective(
+    config: Path | None,
+    data: Path | None,
+    listen: list[str] | None,
+    admin: str | None,
+    broker: str | None,
+    durability: str | None,
+    log_level: str | None,
+    log_format: str | None,
+    assignments: list[str] | None,
+) -> Settings:
+    from proxy.layers import SettingsWrong, load_settings, nest, parse_assignment
+
+    flags: dict[str, Any] = {}
+    try:
+        for text in assignments or ():
+            path, value = parse_assignment(text)
+            nest(path, value, flags)
+        for name, given in (
+            ("data", data),
+            ("listen", listen),
+            ("admin", admin),
+            ("broker", broker),
+            ("durability", durability),
+            ("log.level", log_level),
+            ("log.format", log_format),
+        ):
+            if given:
+                nest(tuple(name.split(".")), given, flags)
+        return load_settings(config=config, flags=flags)
+    except SettingsWrong as error:
+        raise Failure(Ended.USAGE, str(error)) from None

@@ -1,0 +1,129 @@
+"""The log: JSON or console lines on standard error, with ids and sizes and never a body.
+
+Everything goes through the standard library's logging, ours by structlog and that of libraries
+alike, so that one place samples what repeats: of one kind of line (same logger, event and error)
+only a burst is written in a window, and the rest is counted and told when the window is over.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any, TextIO
+
+import structlog
+
+from proxy.settings import Log, LogFormat
+
+_MOST_KINDS = 1024
+
+
+class Sampling(logging.Filter):
+    """Lets `burst` lines of a kind pass in `window_s` seconds; the next one says how many were left out.
+
+    Debug lines are not sampled: who asks for them wants all.
+    """
+
+    def __init__(self, *, burst: int, window_s: float, now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._burst = burst
+        self._window_s = window_s
+        self._now = now
+        self._kinds: dict[tuple[str, str, str], list[float]] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno <= logging.DEBUG:
+            return True
+        now = self._now()
+        kind = _kind(record)
+        window = self._kinds.get(kind)
+        if window is None or now - window[0] >= self._window_s:
+            left_out = int(window[1]) - self._burst if window is not None else 0
+            if left_out > 0:
+                _add(record, "left_out", left_out)
+            self._kinds.pop(kind, None)
+            if len(self._kinds) >= _MOST_KINDS:
+                del self._kinds[next(iter(self._kinds))]
+            self._kinds[kind] = [now, 1]
+            return True
+        window[1] += 1
+        return window[1] <= self._burst
+
+
+def _kind(record: logging.LogRecord) -> tuple[str, str, str]:
+    event = record.msg.get("event", "") if isinstance(record.msg, dict) else record.msg
+    error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
+    return record.name, str(event)[:200], error
+
+
+def _add(record: logging.LogRecord, key: str, value: int) -> None:
+    if isinstance(record.msg, dict):
+        record.msg[key] = value
+    else:
+        record.msg = f"{record.getMessage()} ({key}={value})"
+        record.args = None
+
+
+def set_up_logs(
+    settings: Log, *, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
+) -> None:
+    """Configure structlog and the standard library's root logger; again replaces what was before."""
+    target = sys.stderr if stream is None else stream
+    as_json = settings.format is LogFormat.JSON or (settings.format is LogFormat.AUTO and not target.isatty())
+    level = getattr(logging, settings.level.value.upper())
+    shared: list[Callable[[Any, str, MutableMapping[str, Any]], Any]] = [
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *shared,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        cache_logger_on_first_use=False,
+    )
+    endings: list[Callable[[Any, str, MutableMapping[str, Any]], Any]]
+    if as_json:
+        endings = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
+    else:
+        endings = [
+            structlog.dev.ConsoleRenderer(
+                colors=target.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *endings],
+        )
+    )
+    handler.addFilter(Sampling(burst=settings.burst, window_s=settings.window_s, now=now))
+    root = logging.getLogger()
+    for old in [one for one in root.handlers if getattr(one, "from_popgate", False)]:
+        root.removeHandler(old)
+    handler.from_popgate = True  # type: ignore[attr-defined]
+    root.addHandler(handler)
+    root.setLevel(level)
+    # Libraries speak up for warnings only: their info lines are per connection or per request.
+    for name in ("asyncio", "aiohttp", "grpc"):
+        logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def logger(name: str) -> structlog.stdlib.BoundLogger:
+    """A logger for events: `logger("popgate.app").info("broker started", topics=3)`."""
+    made: structlog.stdlib.BoundLogger = structlog.stdlib.get_logger(name)
+    return made
+
+
+def loop_trouble(_loop: object, context: Mapping[str, Any]) -> None:
+    """The event loop's exception handler: what nobody awaited is a line with its traceback, not a print."""
+    error = context.get("exception")
+    known = (type(error), error, error.__traceback__) if isinstance(error, BaseException) else None
+    logging.getLogger("asyncio").error("%s", context.get("message", "trouble in the loop"), exc_info=known)
