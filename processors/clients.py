@@ -156,6 +156,11 @@ class Clients:
         entry.seen = now
         return True
 
+    def last_seen(self, client_id: str) -> float:
+        """When the client last told its settings or sent a heartbeat; minus infinity when unknown."""
+        entry = self._entries.get(client_id)
+        return entry.seen if entry is not None else float("-inf")
+
     def produces(self, client_id: str, topic: str) -> None:
         """The client sent to `topic`: it can be asked about transactions there."""
         entry = self._entries.get(client_id)

@@ -50,6 +50,10 @@ class Limits:
 
     auto_create_topics: bool = True
     auto_create_groups: bool = True
+    max_waiting: int = 100_000
+
+    max_queues: int = 1024
+    max_attempts: int = 10_000
     max_auto_topics: int = 10_000
     max_auto_groups: int = 10_000
     new_topic_queues: int = 8

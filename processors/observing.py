@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Protocol
 
-from popgate.errors import Fault
+from popgate.errors import Fault, GatewayError
 from popgate.model import Resolution
 
 
@@ -73,3 +74,22 @@ class NullObserver:
     def checked(self, topic: str, asked: bool) -> None: ...
     def created(self, kind: str, name: str) -> None: ...
     def failed(self, operation: str, fault: Fault) -> None: ...
+
+
+class Watch:
+    """Reports a request that fails: `with watch: ...`; holds nothing of the request, so it is made once."""
+
+    __slots__ = ("_observer", "_operation")
+
+    def __init__(self, observer: Observer, operation: str) -> None:
+        self._observer = observer
+        self._operation = operation
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, GatewayError):
+            self._observer.failed(self._operation, error.fault)

@@ -1,0 +1,110 @@
+"""What a consumer may ask for: invisible times, waiting, batches, and what a client needs of its broker.
+
+Sources: protocol facts 1.5, 2.3, 4.6; clients.md on Go and Node.js.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault, Forbidden, IllegalReceipt
+from popgate.filters import compile_filter
+from popgate.model import GroupConfig, Pop
+from processors.limits import Limits
+from processors.requests import Receive
+
+_MARGIN_SHARE = 0.2
+"""Of a short deadline the margin is at most this part."""
+
+
+def pop_of(context: Context, request: Receive, group: GroupConfig, limits: Limits, now: float) -> Pop:
+    """The pop that answers a receive; `now` in loop seconds.
+
+    Raises Forbidden (the group is switched off), IllegalFilter, BadRequest
+    (ILLEGAL_INVISIBLE_TIME, ILLEGAL_POLLING_TIME).
+    """
+    if not group.consume_enabled:
+        raise Forbidden(f"consumer group {group.name} is not allowed to consume now")
+    return Pop(
+        topic=request.topic,
+        group=request.group,
+        filter=compile_filter(request.filter_kind, request.filter_expression),
+        invisible_ms=invisible_time(request, group, limits),
+        max_messages=min(max(request.max_messages, 1), limits.max_receive_messages),
+        max_bytes=limits.max_receive_bytes,
+        ordered=group.ordered,
+        wait_until=wait_until(context, request.wait_s, limits, now),
+        attempt_id=request.attempt_id,
+        # The Go client takes the next message of an answer while the one before it is retried.
+        one_per_message_group=group.ordered and is_go(context),
+        broker=request.broker,
+        queue_id=request.queue_id,
+    )
+
+
+def invisible_time(request: Receive, group: GroupConfig, limits: Limits) -> int:
+    """For how long the messages are hidden, in ms.
+
+    A consumer that leaves renewing to us gets the whole consume timeout, so that its handles
+    are good for all of it through every replica (any-replica, section 1).
+    """
+    if request.auto_renew or request.invisible_ms is None:
+        return group.consume_timeout_ms
+    if not limits.min_invisible_ms <= request.invisible_ms <= limits.max_invisible_ms:
+        raise BadRequest(
+            f"the invisible time is {request.invisible_ms} ms, it must be at least"
+            f" {limits.min_invisible_ms} ms and at most {limits.max_invisible_ms} ms",
+            Fault.ILLEGAL_INVISIBLE_TIME,
+        )
+    return request.invisible_ms
+
+
+def check_change(invisible_ms: int, limits: Limits) -> None:
+    """Raises BadRequest ILLEGAL_INVISIBLE_TIME for a change outside 0 … the longest invisible time."""
+    if not 0 <= invisible_ms <= limits.max_invisible_ms:
+        raise BadRequest(
+            f"the invisible time is {invisible_ms} ms, it must be at least 0 ms"
+            f" and at most {limits.max_invisible_ms} ms",
+            Fault.ILLEGAL_INVISIBLE_TIME,
+        )
+
+
+def wait_until(context: Context, wait_s: float | None, limits: Limits, now: float) -> float | None:
+    """Until when a first message may be waited for, in loop seconds; None: not at all.
+
+    As long as was asked, but an empty answer must be there before the deadline of the request;
+    a deadline that is too short to wait makes an empty answer at once, not an error.
+    """
+    if wait_s is not None and not wait_s >= 0:
+        raise BadRequest(
+            f"the long polling time is {wait_s} s, it must be at least 0 s", Fault.ILLEGAL_POLLING_TIME
+        )
+    if context.deadline is None:
+        wait = limits.default_wait_s if wait_s is None else wait_s
+    else:
+        left = max(context.deadline - now, 0.0)
+        room = left - min(limits.poll_margin_s, left * _MARGIN_SHARE)
+        wait = room if wait_s is None else min(wait_s, room)
+    wait = min(wait, limits.max_wait_s)
+    return now + wait if wait > 0 else None
+
+
+def check_receipts(receipts: Sequence[str], limits: Limits) -> None:
+    """Raises IllegalReceipt for none at all, BadRequest for too many."""
+    if not receipts:
+        raise IllegalReceipt("", "an acknowledgement needs at least one handle")
+    if len(receipts) > limits.max_receipts_per_ack:
+        raise BadRequest(
+            f"the acknowledgement has {len(receipts)} handles, the limit is {limits.max_receipts_per_ack}"
+        )
+
+
+def is_go(context: Context) -> bool:
+    return context.language.upper() in ("GO", "GOLANG")
+
+
+def is_node(context: Context) -> bool:
+    """Whether this is the Node.js client, which calls itself HTTP in its older versions."""
+    language = context.language.upper()
+    return language == "NODE_JS" or (language == "HTTP" and context.door == "grpc")

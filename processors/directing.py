@@ -1,0 +1,267 @@
+"""Topics, groups, positions and look-ups: what is asked about messages, and not of them.
+
+The base of the `MessagingProcessor`, with the same steps in every method.
+"""
+
+from __future__ import annotations
+
+from brokers.port import Broker
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault, shown
+from popgate.filters import compile_filter
+from popgate.kinds import Action
+from popgate.model import (
+    Bounds,
+    CustomizedRetry,
+    GroupConfig,
+    Progress,
+    Pulled,
+    StartFrom,
+    StoredMessage,
+    TopicConfig,
+)
+from popgate.naming import check_group, check_topic, is_system_topic
+from processors.admitting import Admission
+from processors.consuming import wait_until
+from processors.limits import Limits
+from processors.observing import Observer, Watch
+from processors.policies.registry import Policies
+from processors.requests import Pull
+from processors.routing import Routing
+
+_LONGEST_ID = 1024
+
+
+class Directing:
+    """Everything of the processor that the hot path does not need."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, limits: Limits, policies: Policies, observer: Observer
+    ) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._limits = limits
+        self._observer = observer
+        self._policies = policies
+        self._admit = Admission(policies, clock).admit
+        self._routing = Routing(broker, clock, limits, observer)
+        self._watch_pull = Watch(observer, "pull")
+        self._watch_offsets = Watch(observer, "offsets")
+        self._watch_find = Watch(observer, "find")
+        self._watch_directory = Watch(observer, "directory")
+
+    async def pull(self, context: Context, request: Pull) -> Pulled:
+        """Read by offset, without taking. Raises BadRequest ILLEGAL_OFFSET, TopicNotFound, IllegalFilter."""
+        began = self._clock.monotonic()
+        with self._watch_pull:
+            topic = _readable(request.topic)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=request.group)
+            _check_queue(request.queue_id)
+            pulled = await self._broker.pull(
+                context,
+                topic,
+                request.broker,
+                request.queue_id,
+                request.offset,
+                max_messages=min(max(request.max_messages, 1), self._limits.max_pull_messages),
+                max_bytes=min(max(request.max_bytes, 1), self._limits.max_pull_bytes),
+                passing=compile_filter(request.filter_kind, request.filter_expression),
+                wait_until=None
+                if request.wait_s is None
+                else wait_until(context, request.wait_s, self._limits, began),
+            )
+        size = sum(len(message.body) for message in pulled.messages)
+        took = self._clock.monotonic() - began
+        self._observer.pulled(topic, request.group, len(pulled.messages), size, took)
+        return pulled
+
+    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+        with self._watch_offsets:
+            self._admit(context, Action.SUBSCRIBE, topic=_readable(topic))
+            _check_queue(queue_id)
+            return await self._broker.bounds(context, topic, broker, queue_id)
+
+    async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
+        """The first offset stored at or after `time_ms`; the maximum when there is none."""
+        with self._watch_offsets:
+            self._admit(context, Action.SUBSCRIBE, topic=_readable(topic))
+            _check_queue(queue_id)
+            return await self._broker.offset_at(context, topic, broker, queue_id, time_ms)
+
+    async def committed(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int
+    ) -> int | None:
+        """Below this the group is done; None when it never read the queue."""
+        with self._watch_offsets:
+            self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
+            _check_queue(queue_id)
+            return await self._broker.committed(context, group, topic, broker, queue_id)
+
+    async def commit(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        """Set the group's position on a queue; the group is made on first use when that is allowed."""
+        with self._watch_offsets:
+            self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
+            _check_queue(queue_id)
+            if not 0 <= offset < 1 << 63:
+                raise BadRequest(f"the offset {offset} is out of range", Fault.ILLEGAL_OFFSET)
+            await self._routing.group(group)
+            await self._broker.commit(context, group, topic, broker, queue_id, offset)
+
+    async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
+        """Every stored copy with this message id (the client's, or the one of the place)."""
+        with self._watch_find:
+            self._admit(context, Action.GET, topic=_readable(topic))
+            if not message_id.strip() or len(message_id) > _LONGEST_ID:
+                raise BadRequest(
+                    f"the message id {shown(message_id)} is no message id: it must not be blank,"
+                    f" nor longer than {_LONGEST_ID} characters",
+                    Fault.ILLEGAL_MESSAGE_ID,
+                )
+            return await self._broker.find_by_id(context, topic, message_id)
+
+    async def find_by_key(
+        self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
+    ) -> list[StoredMessage]:
+        """Messages with this key stored in [begin_ms, end_ms], newest first, at most `limit`."""
+        with self._watch_find:
+            self._admit(context, Action.GET, topic=_readable(topic))
+            if not key.strip() or len(key) > self._limits.max_properties_bytes:
+                raise BadRequest("the key must not be blank, nor longer than a key can be", Fault.ILLEGAL_KEY)
+            limit = min(max(limit, 1), self._limits.max_found)
+            return await self._broker.find_by_key(
+                context, topic, key, begin_ms=max(begin_ms, 0), end_ms=end_ms, limit=limit
+            )
+
+    async def topic(self, context: Context, name: str) -> TopicConfig:
+        """Raises TopicNotFound; nothing is made by asking."""
+        with self._watch_directory:
+            self._admit(context, Action.GET, topic=name)
+            return await self._broker.topic(name)
+
+    async def topics(self, context: Context) -> list[TopicConfig]:
+        with self._watch_directory:
+            self._admit(context, Action.LIST)
+            return await self._broker.topics()
+
+    async def create_topic(self, context: Context, config: TopicConfig) -> None:
+        """Raises IllegalTopic, BadRequest (its settings), AlreadyExists."""
+        with self._watch_directory:
+            self._admit(context, Action.CREATE, topic=check_topic(config.name))
+            self._check_topic_config(config)
+            await self._broker.create_topic(config)
+            self._routing.forget_topic(config.name)
+
+    async def update_topic(self, context: Context, config: TopicConfig) -> None:
+        """Raises IllegalTopic, BadRequest (its settings, fewer queues), TopicNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.UPDATE, topic=check_topic(config.name))
+            self._check_topic_config(config)
+            await self._broker.update_topic(config)
+            self._routing.forget_topic(config.name)
+
+    async def delete_topic(self, context: Context, name: str) -> None:
+        """Raises TopicNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.DELETE, topic=name)
+            self._routing.forget_topic(name)
+            await self._broker.delete_topic(name)
+            self._routing.forget_topic(name)
+
+    async def group(self, context: Context, name: str) -> GroupConfig:
+        """Raises GroupNotFound; nothing is made by asking."""
+        with self._watch_directory:
+            self._admit(context, Action.GET, group=name)
+            return await self._broker.group(name)
+
+    async def groups(self, context: Context) -> list[GroupConfig]:
+        with self._watch_directory:
+            self._admit(context, Action.LIST)
+            return await self._broker.groups()
+
+    async def create_group(self, context: Context, config: GroupConfig) -> None:
+        """Raises IllegalGroup, BadRequest (its settings), AlreadyExists."""
+        with self._watch_directory:
+            self._admit(context, Action.CREATE, group=check_group(config.name))
+            self._check_group_config(config)
+            await self._broker.create_group(config)
+            self._routing.forget_group(config.name)
+
+    async def update_group(self, context: Context, config: GroupConfig) -> None:
+        """Raises IllegalGroup, BadRequest (its settings), GroupNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.UPDATE, group=check_group(config.name))
+            self._check_group_config(config)
+            await self._broker.update_group(config)
+            self._routing.forget_group(config.name)
+
+    async def delete_group(self, context: Context, name: str) -> None:
+        """Raises GroupNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.DELETE, group=name)
+            self._routing.forget_group(name)
+            await self._broker.delete_group(name)
+            self._routing.forget_group(name)
+
+    async def progress(self, context: Context, group: str, topic: str) -> list[Progress]:
+        """How far the group is, per queue. Raises GroupNotFound, TopicNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.GET, group=group, topic=topic)
+            return await self._broker.progress(group, topic)
+
+    async def topics_of(self, context: Context, group: str) -> list[str]:
+        """The topics that the group has read. Raises GroupNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.GET, group=group)
+            return await self._broker.topics_of(group)
+
+    async def reset(self, context: Context, group: str, topic: str, to: StartFrom | int) -> None:
+        """Set the group on every queue to the first, the last, or the offset at a wall time in ms."""
+        with self._watch_directory:
+            self._admit(context, Action.UPDATE, group=group, topic=topic)
+            if isinstance(to, int) and not 0 <= to < 1 << 63:
+                raise BadRequest(f"the time {to} ms is out of range")
+            await self._broker.reset(group, topic, to)
+
+    def _check_topic_config(self, config: TopicConfig) -> None:
+        most = self._limits.max_queues
+        for what, queues in (("read", config.read_queues), ("write", config.write_queues)):
+            if not 1 <= queues <= most:
+                raise BadRequest(
+                    f"the topic has {queues} {what} queues, it must be at least 1 and at most {most}"
+                )
+        for unit, value in (("ms", config.retention_ms), ("bytes", config.retention_bytes)):
+            if value is not None and value <= 0:
+                raise BadRequest(f"the retention is {value} {unit}, it must be above 0")
+
+    def _check_group_config(self, config: GroupConfig) -> None:
+        if not 1 <= config.max_attempts <= self._limits.max_attempts:
+            raise BadRequest(
+                f"the group has {config.max_attempts} attempts, it must be at least 1"
+                f" and at most {self._limits.max_attempts}"
+            )
+        if not 1_000 <= config.consume_timeout_ms <= self._limits.max_invisible_ms:
+            raise BadRequest(
+                f"the consume timeout is {config.consume_timeout_ms} ms, it must be at least 1000 ms"
+                f" and at most {self._limits.max_invisible_ms} ms"
+            )
+        retry = config.retry
+        if isinstance(retry, CustomizedRetry):
+            if not retry.delays_ms or min(retry.delays_ms) < 0 or retry.first_step < 0:
+                raise BadRequest("a customized retry policy needs at least one delay, and none below 0")
+        elif not (retry.initial_ms >= 0 and retry.max_ms >= retry.initial_ms and retry.multiplier >= 1):
+            raise BadRequest(
+                "an exponential retry policy needs 0 <= initial <= maximum and a multiplier >= 1"
+            )
+
+
+def _readable(topic: str) -> str:
+    """Topics of the system cannot be used by clients, but what lies in them can be read."""
+    return topic if is_system_topic(topic) else check_topic(topic)
+
+
+def _check_queue(queue_id: int) -> None:
+    if not 0 <= queue_id < 1 << 31:
+        raise BadRequest(f"the queue id {queue_id} is out of range")

@@ -1,0 +1,252 @@
+"""What this replica delivered to consumers that leave renewing to it: soft state, with a bound.
+
+A pure ledger: it is told what was delivered and finished and on which connections, and answers
+which handle is the newest, what is due for renewal, and what of a client that left may be freed.
+Rules: any-replica, section 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from popgate.model import StoredMessage
+
+_STEP_MS = 250
+"""Renewals are kept by steps of this; a delivery is renewed well before its time is over."""
+
+
+@dataclass(slots=True, eq=False)
+class Holder:
+    """A client, by what it was seen doing through this replica."""
+
+    client_id: str
+    connection: object
+    deliveries: dict[Delivery, None] = field(default_factory=dict)
+    spread: bool = False
+    """It was seen on another connection, or finished what this replica did not give it."""
+    shared: bool = False
+    """Another client uses its connection: there may be a proxy in between."""
+    finished_here: bool = False
+    """It finished something over its connection, so its acknowledgements come here."""
+
+    def may_be_freed(self, *, said_so: bool, acks_are_checked: bool) -> bool:
+        """Whether what it holds may be given to others when it left.
+
+        A broker that checks acknowledgements never brings a finished message back; then a
+        client that says good-bye on its own connection is done. Else everything must speak for it
+        having been here and nowhere else: a late message is better than one in two hands.
+        """
+        if self.spread:
+            return False
+        if acks_are_checked:
+            return said_so or not self.shared
+        return not self.shared and self.finished_here
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """The messages of one answer that are not finished.
+
+    `newest`: from the handle that the client got to the one in use. `attempts` has those above 1.
+    `finishing`: requests under way about them; they are not renewed meanwhile.
+    """
+
+    holder: Holder
+    topic: str
+    group: str
+    hold_ms: int
+    first_ms: int
+    due_ms: int
+    newest: dict[str, str]
+    attempts: dict[str, int]
+    step: int = -1
+    finishing: int = 0
+
+    def attempt_of(self, receipt: str) -> int:
+        return self.attempts.get(receipt, 1)
+
+
+class Holdings:
+    """Deliveries by handle, by client and by the time of their renewal."""
+
+    def __init__(self, *, max_held: int, max_clients: int) -> None:
+        self._max_held = max_held
+        self._max_clients = max_clients
+        self._by_receipt: dict[tuple[str, str], dict[str, Delivery]] = {}
+        self._holders: dict[str, Holder] = {}
+        self._on_connection: dict[object, set[str]] = {}
+        self._steps: dict[int, dict[Delivery, None]] = {}
+        self._turned_away = 0
+        self.held = 0
+
+    def __repr__(self) -> str:
+        return f"<Holdings held {self.held} clients {len(self._holders)}>"
+
+    def deliver(
+        self,
+        client_id: str,
+        connection: object,
+        topic: str,
+        group: str,
+        messages: Sequence[StoredMessage],
+        *,
+        hold_ms: int,
+        now_ms: int,
+    ) -> Delivery | None:
+        """Remember an answer; None when there is no room. Its renewal is put on with `renew_at`."""
+        holder = self.seen(client_id, connection)
+        if holder is None or self.held + len(messages) > self._max_held:
+            if holder is not None:
+                # What is not remembered will be finished as if it came from elsewhere.
+                holder.spread = True
+            return None
+        newest = {message.receipt: message.receipt for message in messages}
+        delivery = Delivery(
+            holder,
+            topic,
+            group,
+            hold_ms,
+            now_ms,
+            min(message.invisible_until_ms for message in messages),
+            newest,
+            {m.receipt: m.attempt for m in messages if m.attempt > 1},
+        )
+        ledger = self._by_receipt.setdefault((topic, group), {})
+        for receipt in newest:
+            # An ordered receive that is repeated gives the same handles again.
+            old = ledger.get(receipt)
+            if old is not None:
+                delivery.first_ms = min(delivery.first_ms, old.first_ms)
+                self._take(ledger, receipt)
+            ledger[receipt] = delivery
+        holder.deliveries[delivery] = None
+        self.held += len(newest)
+        return delivery
+
+    def seen(self, client_id: str, connection: object) -> Holder | None:
+        """Note a client on a connection, and what that tells; None when there are too many clients."""
+        holder = self._holders.get(client_id)
+        if holder is None:
+            if len(self._holders) >= self._max_clients and not self._make_room():
+                return None
+            holder = self._holders[client_id] = Holder(client_id, connection)
+        elif holder.connection == connection:
+            return holder
+        elif holder.deliveries:
+            holder.spread = True
+            self._share(self._on_connection.get(connection, ()))
+            return holder
+        else:
+            # It holds nothing: a client that came back over a new connection begins anew.
+            self._leave_connection(holder)
+            holder.connection = connection
+            holder.spread = holder.shared = holder.finished_here = False
+        mates = self._on_connection.setdefault(connection, set())
+        mates.add(client_id)
+        if len(mates) > 1:
+            self._share(mates)
+        return holder
+
+    def find(self, topic: str, group: str, receipt: str) -> Delivery | None:
+        ledger = self._by_receipt.get((topic, group))
+        return ledger.get(receipt) if ledger is not None else None
+
+    def any_held(self, topic: str, group: str) -> bool:
+        return (topic, group) in self._by_receipt
+
+    def finished(self, topic: str, group: str, receipts: Iterable[str]) -> int:
+        """These are no longer held, for whatever reason; how many of them were known."""
+        ledger = self._by_receipt.get((topic, group))
+        if ledger is None:
+            return 0
+        known = 0
+        for receipt in receipts:
+            if receipt in ledger:
+                self._take(ledger, receipt)
+                known += 1
+        if not ledger:
+            del self._by_receipt[topic, group]
+        return known
+
+    def renew_at(self, delivery: Delivery, at_ms: int) -> None:
+        """Put a delivery on for renewal, instead of when it was on before."""
+        self._take_off(delivery)
+        if delivery.newest:
+            delivery.step = at_ms // _STEP_MS
+            self._steps.setdefault(delivery.step, {})[delivery] = None
+
+    def next_renewal_ms(self) -> int | None:
+        """When the first delivery is on for renewal."""
+        return (min(self._steps) + 1) * _STEP_MS if self._steps else None
+
+    def due(self, now_ms: int) -> list[Delivery]:
+        """Take off and return what is on for renewal by now."""
+        steps = sorted(step for step in self._steps if (step + 1) * _STEP_MS <= now_ms)
+        found = [delivery for step in steps for delivery in self._steps.pop(step)]
+        for delivery in found:
+            delivery.step = -1
+        return found
+
+    def holder(self, client_id: str) -> Holder | None:
+        return self._holders.get(client_id)
+
+    def drop(self, delivery: Delivery) -> None:
+        """Forget a delivery: its handles are good until their time, and that is all."""
+        self.finished(delivery.topic, delivery.group, list(delivery.newest))
+
+    def forget(self, client_id: str) -> list[Delivery]:
+        """The client is gone: forget it, and return what it held."""
+        holder = self._holders.pop(client_id, None)
+        if holder is None:
+            return []
+        self._leave_connection(holder)
+        deliveries = list(holder.deliveries)
+        for delivery in deliveries:
+            kept = dict(delivery.newest)
+            self.drop(delivery)
+            delivery.newest = kept
+        return deliveries
+
+    def longest_held_ms(self, now_ms: int) -> int:
+        """How long the delivery held longest has been held."""
+        first = (next(iter(h.deliveries)).first_ms for h in self._holders.values() if h.deliveries)
+        return now_ms - min(first, default=now_ms)
+
+    def _take(self, ledger: dict[str, Delivery], receipt: str) -> None:
+        delivery = ledger.pop(receipt)
+        if delivery.newest.pop(receipt, None) is not None:
+            self.held -= 1
+        if not delivery.newest:
+            delivery.holder.deliveries.pop(delivery, None)
+            self._take_off(delivery)
+
+    def _take_off(self, delivery: Delivery) -> None:
+        step = self._steps.get(delivery.step)
+        if step is not None:
+            step.pop(delivery, None)
+            if not step:
+                del self._steps[delivery.step]
+        delivery.step = -1
+
+    def _share(self, client_ids: Iterable[str]) -> None:
+        for client_id in client_ids:
+            holder = self._holders.get(client_id)
+            if holder is not None:
+                holder.shared = True
+
+    def _leave_connection(self, holder: Holder) -> None:
+        mates = self._on_connection.get(holder.connection)
+        if mates is not None:
+            mates.discard(holder.client_id)
+            if not mates:
+                del self._on_connection[holder.connection]
+
+    def _make_room(self) -> bool:
+        # Looking through all of them is dear, so not every newcomer pays for it.
+        self._turned_away += 1
+        if self._turned_away % 256 != 1:
+            return False
+        for client_id in [c for c, holder in self._holders.items() if not holder.deliveries]:
+            self.forget(client_id)
+        return len(self._holders) < self._max_clients

@@ -1,0 +1,368 @@
+"""The one door to meaning: what every protocol asks for, in the words of the domain.
+
+Every method is the same five steps in the same order, written down in each and hidden by no
+chain: admit (permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
+reports a request that fails in any of them. Topics, groups, positions and look-ups are in
+`processors.directing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from brokers.port import Broker
+from popgate.clock import Clock, Timer
+from popgate.context import Context
+from popgate.errors import (
+    Forbidden,
+    GatewayError,
+    IllegalReceipt,
+    TooManyRequests,
+    TopicNotFound,
+)
+from popgate.kinds import Action
+from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Route, Sent, StoredMessage
+from popgate.naming import check_group, check_topic
+from processors.checking import Checking
+from processors.clients import ClientHandle, ClientKind, Clients
+from processors.consuming import check_change, check_receipts, is_node, pop_of
+from processors.directing import Directing
+from processors.limits import Limits
+from processors.observing import NullObserver, Observer, Watch
+from processors.policies.registry import Policies
+from processors.producing import check_message, finish_message, topic_of
+from processors.pushing import PushSession
+from processors.renewing import Renewing
+from processors.requests import Assignments, Receive
+from processors.routing import place
+from processors.transacting import check_end, check_recall
+
+_SWEEP_S = 10.0
+
+
+class MessagingProcessor(Directing):
+    """What doors call. Of one broker, and of as many doors as there are."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        *,
+        clock: Clock,
+        limits: Limits | None = None,
+        policies: Policies | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        limits = limits if limits is not None else Limits()
+        observer = observer if observer is not None else NullObserver()
+        super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
+        self.clients = Clients(
+            clock,
+            max_clients=limits.max_clients,
+            max_topics=limits.max_topics_per_client,
+            expiry_s=limits.client_expiry_s,
+        )
+        self.renewing = Renewing(broker, self.clients, clock, limits, observer)
+        self.clients.on_leave = self.renewing.left
+        self._checking = Checking(self.clients, observer)
+        self._sweep: Timer | None = None
+        self._waiting = 0
+        self._returns: set[asyncio.Task[int]] = set()
+        self._watch_route = Watch(observer, "route")
+        self._watch_send = Watch(observer, "send")
+        self._watch_receive = Watch(observer, "receive")
+        self._watch_ack = Watch(observer, "ack")
+        self._watch_change = Watch(observer, "change_invisible")
+        self._watch_dead_letter = Watch(observer, "dead_letter")
+        self._watch_recall = Watch(observer, "recall")
+        self._watch_end = Watch(observer, "end_transaction")
+
+    def __repr__(self) -> str:
+        soft = f"{self.clients!r} {self.renewing!r}"
+        return f"<MessagingProcessor {self._broker.name} waiting {self._waiting} {soft}>"
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    @property
+    def broker_name(self) -> str:
+        return self._broker.name
+
+    async def start(self) -> None:
+        """The broker has been started by whoever opened it."""
+        self._broker.on_check(self._checking.ask)
+        self._arm_sweep()
+
+    async def stop(self) -> None:
+        """Let what is under way end. The broker is stopped afterwards, by whoever opened it."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        await self.renewing.stop()
+        while self._returns:
+            await asyncio.wait(self._returns)
+
+    def figures(self) -> dict[str, float]:
+        """Gauges for the metrics: plain names, no labels, cheap to read."""
+        return {
+            "clients": len(self.clients),
+            "waiting_receives": self._waiting,
+            "held_deliveries": self.renewing.holdings.held,
+            "longest_held_ms": self.renewing.holdings.longest_held_ms(self._clock.now_ms()),
+        }
+
+    async def route(self, context: Context, topic: str) -> Route:
+        """The topic's queues and types; made on first use. Raises IllegalTopic, TopicNotFound."""
+        with self._watch_route:
+            self._admit(context, Action.GET, topic=check_topic(topic))
+            return await self._routing.route(topic)
+
+    async def assignments(self, context: Context, topic: str, group: str) -> Assignments:
+        """What a consumer may receive from. Raises as `route`, and IllegalGroup, GroupNotFound, Forbidden."""
+        with self._watch_route:
+            self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
+            route = await self._routing.route(topic)
+            return self._routing.assign(route, await self._routing.group(group))
+
+    async def consumer_settings(self, context: Context, group: str) -> GroupConfig:
+        """What a consumer is told about its group; the defaults where it is not there and cannot be made."""
+        with self._watch_route:
+            self._admit(context, Action.SUBSCRIBE, group=check_group(group))
+            return await self._routing.settings(group)
+
+    async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
+        """Store messages of one topic; one result each, in order.
+
+        Raises the first fault of the first bad message (protocol facts 2.2), and then nothing is
+        stored; TopicNotFound, Forbidden, and what the broker raises.
+        """
+        clock, limits = self._clock, self._limits
+        began = clock.monotonic()
+        with self._watch_send:
+            topic = topic_of(messages, limits)
+            self._admit(context, Action.PUBLISH, topic=topic, amount=len(messages))
+            now_ms = clock.now_ms()
+            max_delay_ms = min(limits.max_delay_ms, self._broker.traits.max_delay_ms)
+            for message in messages:
+                check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
+            route = await self._routing.route(topic)
+            place(messages, route, self._policies.queues.pick, began, check_types=limits.check_message_types)
+            size = 0
+            for message in messages:
+                finish_message(message)
+                size += len(message.body)
+                if message.type is MessageType.TRANSACTION:
+                    self.clients.produces(context.client_id, topic)
+            try:
+                results = await self._broker.send(context, messages)
+            except TopicNotFound:
+                self._routing.forget_topic(topic)
+                raise
+        stored = len(results)
+        for result in results:
+            if isinstance(result, GatewayError):
+                stored -= 1
+                self._observer.failed("send", result.fault)
+        self._observer.sent(topic, stored, size, clock.monotonic() - began)
+        return results
+
+    async def receive(self, context: Context, request: Receive) -> list[StoredMessage]:
+        """Take messages; empty when none came in time, a margin before the request's deadline.
+
+        Cancelled, it holds nothing. What could not be handed to the client goes to `give_back`.
+        Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden, IllegalFilter,
+        BadRequest (ILLEGAL_INVISIBLE_TIME, ILLEGAL_POLLING_TIME), TooManyRequests.
+        """
+        began = self._clock.monotonic()
+        with self._watch_receive:
+            topic, group = check_topic(request.topic), check_group(request.group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            config = await self._routing.group(group)
+            pop = pop_of(context, request, config, self._limits, began)
+            route = await self._routing.route(topic)
+            if not route.readable:
+                raise Forbidden(f"topic {topic} has no readable queue")
+            if self._waiting >= self._limits.max_waiting:
+                raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
+            self._waiting += 1
+            try:
+                messages = await self._broker.pop(context, pop)
+            except TopicNotFound:
+                self._routing.forget_topic(topic)
+                raise
+            finally:
+                self._waiting -= 1
+        # From here on nothing waits: a receive that is cancelled is cancelled inside the pop.
+        if messages and request.auto_renew:
+            self.renewing.delivered(context, topic, group, messages, hold_ms=pop.invisible_ms)
+        size = sum([len(message.body) for message in messages])
+        self._observer.received(topic, group, len(messages), size, self._clock.monotonic() - began)
+        return messages
+
+    async def give_back(
+        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
+    ) -> None:
+        """Free messages of a `receive` that did not reach their client: they are there again at once.
+
+        Goes on when its caller is cancelled, as callers of this often are. Failures are not told:
+        then the messages come back when their time is over.
+        """
+        receipts = [message.receipt for message in messages if message.receipt]
+        if not receipts:
+            return
+        self.renewing.returned(topic, group, receipts)
+        task = asyncio.get_running_loop().create_task(self._broker.give_back(context, topic, group, receipts))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+        try:
+            freed = await asyncio.shield(task)
+        except GatewayError as error:
+            self._observer.failed("give_back", error.fault)
+        else:
+            self._observer.returned(topic, group, freed)
+
+    async def ack(
+        self, context: Context, topic: str, group: str, receipts: Sequence[str]
+    ) -> list[GatewayError | None]:
+        """Finish deliveries; per handle None or why not. Finishing what was finished is no error.
+
+        Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden.
+        """
+        began = self._clock.monotonic()
+        with self._watch_ack:
+            check_topic(topic)
+            check_group(group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            check_receipts(receipts, self._limits)
+            claim = self.renewing.newest(context, topic, group, receipts)
+            results: list[GatewayError | None] | None = None
+            try:
+                results = await self._broker.ack(context, topic, group, claim.handles)
+            finally:
+                self.renewing.settled(topic, group, claim, results)
+        refused = len(results) - results.count(None)
+        if refused:
+            for result in results:
+                if result is not None:
+                    self._observer.failed("ack", result.fault)
+        self._observer.acked(topic, group, len(results) - refused, refused, self._clock.monotonic() - began)
+        return results
+
+    async def change_invisible(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        message_id: str = "",
+    ) -> str:
+        """Hide a held message for so long from now; the handle to use from here on.
+
+        Raises BadRequest (ILLEGAL_INVISIBLE_TIME), IllegalReceipt, ReceiptExpired.
+        """
+        began = self._clock.monotonic()
+        with self._watch_change:
+            check_topic(topic)
+            check_group(group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            check_change(invisible_ms, self._limits)
+            if not receipt:
+                raise IllegalReceipt(receipt, "it must not be blank")
+            if not invisible_ms and is_node(context):
+                invisible_ms = await self._rest_of(context, topic, group, receipt)
+            claim = self.renewing.newest(context, topic, group, (receipt,))
+            results: list[GatewayError | None] | None = None
+            try:
+                handle = await self._broker.change_invisible(
+                    context, topic, group, claim.handles[0], invisible_ms
+                )
+                results = [None]
+            except GatewayError as error:
+                results = [error]
+                raise
+            finally:
+                self.renewing.settled(topic, group, claim, results)
+        self._observer.changed(topic, group, self._clock.monotonic() - began)
+        return handle
+
+    async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
+        """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired."""
+        with self._watch_dead_letter:
+            check_topic(topic)
+            check_group(group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            if not receipt:
+                raise IllegalReceipt(receipt, "it must not be blank")
+            claim = self.renewing.newest(context, topic, group, (receipt,))
+            results: list[GatewayError | None] | None = None
+            try:
+                await self._broker.dead_letter(context, topic, group, claim.handles[0])
+                results = [None]
+            except GatewayError as error:
+                results = [error]
+                raise
+            finally:
+                self.renewing.settled(topic, group, claim, results)
+        self._observer.dead_lettered(topic, group)
+
+    async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
+        """Take back a delayed message; its id. Raises BadRequest, MessageTypeMismatch, NotFound."""
+        with self._watch_recall:
+            self._admit(context, Action.PUBLISH, topic=check_topic(topic))
+            route = await self._routing.route(topic)
+            check_recall(recall_handle, route, check_types=self._limits.check_message_types)
+            message_id = await self._broker.recall(context, topic, recall_handle)
+        self._observer.recalled(topic)
+        return message_id
+
+    async def end_transaction(self, context: Context, end: EndTransaction) -> None:
+        """Commit or roll back, and tell the truth about it. Never tried again by the gateway.
+
+        Raises IllegalTopic, IllegalTransactionId, and what the broker raises.
+        """
+        began = self._clock.monotonic()
+        with self._watch_end:
+            self._admit(context, Action.PUBLISH, topic=check_topic(end.topic))
+            check_end(end)
+            await self._broker.end_transaction(context, end)
+        self._observer.ended(end.topic, end.resolution, self._clock.monotonic() - began)
+
+    def push(self, context: Context, request: Receive, *, window: int) -> PushSession:
+        """A pop loop with a window, for doors that hand out messages unasked. Its owner stops it."""
+        forever = replace(context, deadline=None)
+        return PushSession(
+            request,
+            window=window,
+            receive=lambda turn: self.receive(forever, turn),
+            give_back=lambda rest: self.give_back(forever, request.topic, request.group, rest),
+            backoff=self._policies.backoff,
+            clock=self._clock,
+        )
+
+    def goodbye(self, context: Context) -> ClientHandle | None:
+        """The client ends: forget it, and free what it held where that is safe. What it was, if known."""
+        handle = self.clients.get(context.client_id)
+        if handle is not None:
+            self.renewing.seen(context)
+            self.clients.unregister(context.client_id)
+        return handle
+
+    async def _rest_of(self, context: Context, topic: str, group: str, receipt: str) -> int:
+        """For how long a message rests that a push consumer of Node.js gives up with 0 ms."""
+        client = self.clients.get(context.client_id)
+        if client is not None and client.kind is ClientKind.SIMPLE_CONSUMER:
+            return 0
+        attempt = self.renewing.attempt_of(topic, group, receipt)
+        config = await self._routing.settings(group)
+        return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)
+
+    def _arm_sweep(self) -> None:
+        self._sweep = self._clock.call_later(_SWEEP_S, self._swept)
+
+    def _swept(self) -> None:
+        self.clients.expire(self._clock.monotonic())
+        self._arm_sweep()

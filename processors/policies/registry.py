@@ -1,0 +1,80 @@
+"""Policies by name: those of the house, and those of installed packages.
+
+A package offers a policy as an entry point in the group `popgate.policies.<kind>`, with the kinds
+`identity`, `permission`, `rate`, `backoff`, `picking` and `clusters`; it names a callable that takes
+the policy's options by keyword.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from typing import Any
+
+from popgate.kinds import Authenticator, Authorizer, Backoff, ClusterPicker, QueuePicker, RateLimit
+from processors.policies.backoff import Exponential
+from processors.policies.clusters import First
+from processors.policies.identity import Anyone
+from processors.policies.permission import Everything
+from processors.policies.picking import GroupsThenTurns
+from processors.policies.rate import PerClient, Unlimited
+
+ENTRY_POINTS = "popgate.policies."
+
+_HOUSE: Mapping[str, Mapping[str, Callable[..., object]]] = {
+    "identity": {"anyone": Anyone},
+    "permission": {"everything": Everything},
+    "rate": {"unlimited": Unlimited, "per-client": PerClient},
+    "backoff": {"exponential": Exponential},
+    "picking": {"groups-then-turns": GroupsThenTurns},
+    "clusters": {"first": First},
+}
+
+
+class PolicyNotFound(LookupError):
+    """No policy of that name; the sentence names the nearest, or all there are."""
+
+
+@dataclass(slots=True)
+class Policies:
+    """The policies of one processor; each is the house's default unless given."""
+
+    authenticator: Authenticator = field(default_factory=Anyone)
+    authorizer: Authorizer = field(default_factory=Everything)
+    rate: RateLimit = field(default_factory=Unlimited)
+    backoff: Backoff = field(default_factory=Exponential)
+    queues: QueuePicker = field(default_factory=GroupsThenTurns)
+    clusters: ClusterPicker = field(default_factory=First)
+
+
+def names_of(kind: str) -> list[str]:
+    """The policies of a kind that can be named, sorted. Raises PolicyNotFound for an unknown kind."""
+    installed = {point.name for point in entry_points(group=ENTRY_POINTS + kind)}
+    return sorted({*_house(kind), *installed})
+
+
+def make_policy(kind: str, name: str, options: Mapping[str, object] | None = None) -> Any:
+    """Make a policy by its name. Names of the house come first.
+
+    Raises PolicyNotFound for an unknown kind or name, and ValueError or TypeError for bad options.
+    """
+    factory = _house(kind).get(name)
+    if factory is None:
+        for point in entry_points(group=ENTRY_POINTS + kind, name=name):
+            factory = point.load()
+            break
+    if factory is None:
+        known = names_of(kind)
+        near = get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}"
+        raise PolicyNotFound(f"no {kind} policy is named {name!r}: {hint}")
+    return factory(**(options or {}))
+
+
+def _house(kind: str) -> Mapping[str, Callable[..., object]]:
+    try:
+        return _HOUSE[kind]
+    except KeyError:
+        raise PolicyNotFound(f"there is no kind of policy {kind!r}: {', '.join(_HOUSE)}") from None

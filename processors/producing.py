@@ -1,0 +1,246 @@
+"""A message on its way in: everything that can be wrong with it, its type, and the block it is stored with.
+
+The order of the checks is that of the Java proxy, so that a message with two faults is answered
+with the same code. Source: protocol facts 2.2, 3.1 and 3.5.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from popgate.errors import (
+    BadRequest,
+    BodyTooLarge,
+    DelayTooLong,
+    Fault,
+    PropertiesTooLarge,
+    shown,
+)
+from popgate.model import Message, MessageType
+from popgate.naming import check_topic
+from popgate.wire.properties import (
+    BORN_HOST,
+    BORN_TIMESTAMP,
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
+    KEYS,
+    LONGEST_BLOCK,
+    PGROUP,
+    RECONSUME_TIME,
+    RESERVED,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TRACE_CONTEXT,
+    TRAN_MSG,
+    TRANSIENT_PREFIX,
+    UNIQ_KEY,
+)
+from processors.limits import Limits
+
+_TRANSACTION_PREPARED = 0x4
+"""The bit of `sys_flag` that marks a half message. Source: protocol facts 3.8."""
+
+_control = re.compile("[\x00-\x1f\x7f-\x9f]").search
+"""ISO control characters, which the properties block cannot carry."""
+
+
+def topic_of(messages: Sequence[Message], limits: Limits) -> str:
+    """The one topic of a send. Raises MESSAGE_CORRUPTED for none or several, IllegalTopic, BadRequest."""
+    if not messages:
+        raise BadRequest("a send needs at least one message", Fault.MESSAGE_CORRUPTED)
+    topic = check_topic(messages[0].topic)
+    if len(messages) > 1:
+        for message in messages:
+            if message.topic != topic:
+                raise BadRequest(
+                    f"the messages of one send go to one topic, these go to {topic}"
+                    f" and {shown(message.topic)}",
+                    Fault.MESSAGE_CORRUPTED,
+                )
+        if len(messages) > limits.max_messages_per_send:
+            raise BadRequest(
+                f"the send has {len(messages)} messages, the limit is {limits.max_messages_per_send}"
+            )
+    return topic
+
+
+def check_message(message: Message, limits: Limits, *, now_ms: int, max_delay_ms: int) -> None:
+    """Raises a BadRequest that names the first fault and its limit.
+
+    Of a message whose block of properties was made by its door, only what does not come from
+    the block is checked: the door has read it, and its protocol has its own rules.
+    """
+    size = len(message.body)
+    if not size and limits.refuse_empty_bodies:
+        raise BadRequest("the message body is empty, it needs at least 1 byte", Fault.BODY_EMPTY)
+    if size > limits.max_body_bytes > 0:
+        raise BodyTooLarge(size, limits.max_body_bytes)
+    if not message.properties:
+        if message.user_properties or message.tag or message.keys:
+            _check_texts(message, limits)
+            if not message.message_group:
+                # Not a reserved name: a user may give the message group in this way, too.
+                message.message_group = message.user_properties.get(SHARDING_KEY, "")
+        _check_message_id(message.message_id, limits)
+    if message.recovery_ms > limits.max_recovery_ms and message.type is MessageType.TRANSACTION:
+        raise BadRequest(
+            f"the transaction recovery time is {message.recovery_ms // 1000} s,"
+            f" the limit is {limits.max_recovery_ms // 1000} s"
+        )
+    if message.deliver_at_ms > now_ms + max_delay_ms:
+        raise DelayTooLong(message.deliver_at_ms - now_ms, max_delay_ms)
+    if message.message_group:
+        _check_message_group(message.message_group, limits.max_message_group_bytes)
+    message.type = type_of(message)
+
+
+def type_of(message: Message) -> MessageType:
+    """The type that its fields give a message; what it says of itself counts for transactions only."""
+    if message.type is MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
+    if message.deliver_at_ms:
+        return MessageType.DELAY
+    if message.message_group:
+        return MessageType.FIFO
+    return MessageType.NORMAL
+
+
+def finish_message(message: Message) -> None:
+    """Make the block that is stored, unless the door gave it. The message has been checked.
+
+    Raises PropertiesTooLarge when the block, with what the system adds, cannot be stored.
+    """
+    if message.type is MessageType.TRANSACTION:
+        message.sys_flag |= _TRANSACTION_PREPARED
+    if not message.properties:
+        message.properties = _block(message)
+    if len(message.properties) > LONGEST_BLOCK:
+        raise PropertiesTooLarge(
+            len(message.properties), LONGEST_BLOCK, "bytes of user and system properties"
+        )
+
+
+def _block(message: Message) -> bytes:
+    # Written out instead of made from a dictionary: this is done for every message. Values were
+    # checked for the separators; the texts that no check covers are cleaned of them here.
+    # Of two entries with one name the last counts: what the system says comes after the user's.
+    parts = [
+        f"{key}\x01{value}\x02"
+        for key, value in message.user_properties.items()
+        if value and not key.startswith(TRANSIENT_PREFIX)
+    ]
+    parts.append(f"{UNIQ_KEY}\x01{message.message_id}\x02")
+    parts.append(f"{PGROUP}\x01{_clean(message.producer_group) or message.topic}\x02")
+    if message.tag:
+        parts.append(f"{TAGS}\x01{message.tag}\x02")
+    if message.keys and (keys := " ".join(message.keys)):
+        parts.append(f"{KEYS}\x01{keys}\x02")
+    if message.message_group:
+        parts.append(f"{SHARDING_KEY}\x01{message.message_group}\x02")
+    if message.type is MessageType.TRANSACTION:
+        parts.append(f"{TRAN_MSG}\x01true\x02")
+        if message.recovery_ms > 0:
+            parts.append(f"{CHECK_IMMUNITY_TIME_IN_SECONDS}\x01{message.recovery_ms // 1000}\x02")
+    if message.deliver_at_ms:
+        parts.append(f"{TIMER_DELIVER_MS}\x01{max(message.deliver_at_ms, 1)}\x02")
+    if message.attempt > 0:
+        parts.append(f"{RECONSUME_TIME}\x01{message.attempt}\x02")
+    if message.trace_context:
+        parts.append(f"{TRACE_CONTEXT}\x01{_clean(message.trace_context)}\x02")
+    if message.born_host:
+        parts.append(f"{BORN_HOST}\x01{_clean(message.born_host)}\x02")
+    parts.append(f"{BORN_TIMESTAMP}\x01{message.born_ms}\x02")
+    return "".join(parts).encode("utf-8", "replace")
+
+
+def _check_texts(message: Message, limits: Limits) -> None:
+    properties = message.user_properties
+    count = len(properties)
+    if count > limits.max_properties:
+        raise PropertiesTooLarge(count, limits.max_properties, "user properties")
+    size = 0
+    if properties:
+        text = "".join(properties) + "".join(properties.values())
+        if not RESERVED.isdisjoint(properties) or "" in properties or _control(text):
+            _find_bad_property(message)
+        size = _length(text)
+    tag = message.tag
+    if tag:
+        _check_tag(tag)
+        size += _length(tag)
+    for key in message.keys:
+        if key:
+            if key.isspace():
+                raise BadRequest("a message key must not be blank", Fault.ILLEGAL_KEY)
+            if _control(key):
+                raise BadRequest(f"the message key {shown(key)} holds a control character", Fault.ILLEGAL_KEY)
+            size += _length(key)
+    if size > limits.max_properties_bytes:
+        raise PropertiesTooLarge(
+            size, limits.max_properties_bytes, "bytes of user properties, tag and keys together"
+        )
+
+
+def _find_bad_property(message: Message) -> None:
+    for key in message.user_properties:
+        if not key:
+            raise BadRequest("a user property needs a name, this one is empty", Fault.ILLEGAL_PROPERTY_KEY)
+        if key in RESERVED:
+            raise BadRequest(
+                f"the user property {shown(key)} has a name that belongs to the system",
+                Fault.ILLEGAL_PROPERTY_KEY,
+            )
+    for key, value in message.user_properties.items():
+        where = "name" if _control(key) else "value" if _control(value) else ""
+        if where:
+            raise BadRequest(
+                f"the user property {shown(key)} holds a control character in its {where}",
+                Fault.ILLEGAL_PROPERTY_KEY,
+            )
+
+
+def _check_tag(tag: str) -> None:
+    if tag.isspace():
+        raise BadRequest("the message tag must not be blank", Fault.ILLEGAL_TAG)
+    if "|" in tag:
+        raise BadRequest(f"the message tag {shown(tag)} holds the character |", Fault.ILLEGAL_TAG)
+    if _control(tag):
+        raise BadRequest(f"the message tag {shown(tag)} holds a control character", Fault.ILLEGAL_TAG)
+
+
+def _check_message_id(message_id: str, limits: Limits) -> None:
+    if not message_id or message_id.isspace():
+        raise BadRequest("the message id must not be blank", Fault.ILLEGAL_MESSAGE_ID)
+    if _control(message_id):
+        raise BadRequest(
+            f"the message id {shown(message_id)} holds a control character", Fault.ILLEGAL_MESSAGE_ID
+        )
+    if len(message_id) > limits.max_message_id_bytes or _length(message_id) > limits.max_message_id_bytes:
+        raise BadRequest(
+            f"the message id has {_length(message_id)} bytes, the limit is {limits.max_message_id_bytes}",
+            Fault.ILLEGAL_MESSAGE_ID,
+        )
+
+
+def _check_message_group(message_group: str, longest: int) -> None:
+    if message_group.isspace():
+        raise BadRequest("the message group must not be blank", Fault.ILLEGAL_MESSAGE_GROUP)
+    size = _length(message_group)
+    if size > longest > 0:
+        raise BadRequest(
+            f"the message group has {size} bytes, the limit is {longest}", Fault.ILLEGAL_MESSAGE_GROUP
+        )
+    if _control(message_group):
+        raise BadRequest(
+            f"the message group {shown(message_group)} holds a control character", Fault.ILLEGAL_MESSAGE_GROUP
+        )
+
+
+def _length(text: str) -> int:
+    """Bytes in UTF-8; half a surrogate pair counts as the three bytes it would be."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+
+
+def _clean(text: str) -> str:
+    return text.replace("\x01", "").replace("\x02", "") if _control(text) else text

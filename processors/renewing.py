@@ -1,0 +1,300 @@
+"""Keeps what consumers hold, for as long as they work on it, and frees it when they leave.
+
+A handle is good for the group's whole consume timeout, through every replica, so most messages
+are done before anything happens here. A handler that runs longer is renewed shortly before the
+end, up to a limit, while its client is alive here; of a client that leaves is freed what
+`Holder.may_be_freed` allows, and everything else waits for its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+
+from brokers.port import Broker
+from popgate.clock import Clock, Timer
+from popgate.context import Context
+from popgate.errors import BadRequest, GatewayError, NotFound
+from popgate.model import StoredMessage
+from processors.clients import ClientHandle, ClientKind, Clients, connection_of
+from processors.holding import Delivery, Holdings
+from processors.limits import Limits
+from processors.observing import Observer
+
+_RETRY_MS = 1_000
+_AT_ONCE = 64
+"""Renewals and releases asked of the broker together."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """A request about deliveries: the handles its client sent, those to use, and what is known of them."""
+
+    receipts: Sequence[str]
+    handles: Sequence[str]
+    deliveries: Sequence[Delivery]
+
+
+class Renewing:
+    """Drives the `Holdings` of one processor: one timer for all renewals, one per broken client."""
+
+    def __init__(
+        self, broker: Broker, clients: Clients, clock: Clock, limits: Limits, observer: Observer
+    ) -> None:
+        self.holdings = Holdings(max_held=limits.max_held, max_clients=limits.max_clients)
+        self._broker = broker
+        self._clients = clients
+        self._clock = clock
+        self._limits = limits
+        self._observer = observer
+        self._alarm: Timer | None = None
+        self._alarm_ms = 0
+        self._graces: dict[str, Timer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"<Renewing {self.holdings!r} graces {len(self._graces)} tasks {len(self._tasks)}>"
+
+    def delivered(
+        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage], *, hold_ms: int
+    ) -> None:
+        """These go to a consumer that leaves renewing to the gateway, hidden for `hold_ms`."""
+        self._back(context.client_id)
+        delivery = self.holdings.deliver(
+            context.client_id,
+            connection_of(context),
+            topic,
+            group,
+            messages,
+            hold_ms=hold_ms,
+            now_ms=self._clock.now_ms(),
+        )
+        if delivery is not None:
+            self._put_on(delivery)
+
+    def newest(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> Claim:
+        """The handles to use for these; until `settled` says how it ended they are not renewed.
+
+        Also takes note of what the request tells about its client.
+        """
+        holdings = self.holdings
+        client = self._clients.get(context.client_id)
+        if client is not None and client.kind is ClientKind.PUSH_CONSUMER:
+            holder = holdings.seen(context.client_id, connection_of(context))
+            self._back(context.client_id)
+        else:
+            holder = holdings.holder(context.client_id)
+        if not holdings.any_held(topic, group):
+            if holder is not None:
+                holder.spread = True
+            return Claim(receipts, receipts, ())
+        handles, deliveries = list(receipts), []
+        for index, receipt in enumerate(receipts):
+            delivery = holdings.find(topic, group, receipt)
+            if delivery is None:
+                if holder is not None:
+                    holder.spread = True
+                continue
+            delivery.finishing += 1
+            deliveries.append(delivery)
+            handles[index] = delivery.newest[receipt]
+            if holder is None or delivery.holder is not holder:
+                delivery.holder.spread = True
+            else:
+                holder.finished_here = True
+        return Claim(receipts, handles, deliveries)
+
+    def settled(
+        self, topic: str, group: str, claim: Claim, results: Sequence[GatewayError | None] | None
+    ) -> None:
+        """How a request about these ended; `results` None: unknown, so they stay as they were.
+
+        A handle that is finished, or can never be, is forgotten; after another failure it stays.
+        """
+        for delivery in claim.deliveries:
+            delivery.finishing -= 1
+        if claim.deliveries and results is not None:
+            self.holdings.finished(
+                topic,
+                group,
+                [
+                    receipt
+                    for receipt, result in zip(claim.receipts, results, strict=True)
+                    if result is None or isinstance(result, BadRequest | NotFound)
+                ],
+            )
+
+    def seen(self, context: Context) -> None:
+        """A client that may hold something was heard of, on the connection of this request."""
+        if self.holdings.holder(context.client_id) is not None:
+            self.holdings.seen(context.client_id, connection_of(context))
+
+    def attempt_of(self, topic: str, group: str, receipt: str) -> int | None:
+        """The attempt of a delivery that this replica knows of."""
+        delivery = self.holdings.find(topic, group, receipt)
+        return delivery.attempt_of(receipt) if delivery is not None else None
+
+    def returned(self, topic: str, group: str, receipts: Sequence[str]) -> None:
+        """These never reached their client and were given back."""
+        self.holdings.finished(topic, group, receipts)
+
+    def left(self, handle: ClientHandle, said_so: bool) -> None:
+        """A client said good-bye (its messages are freed at once), or its stream ended (after a grace)."""
+        client_id = handle.client_id
+        if self.holdings.holder(client_id) is None or self._stopped:
+            return
+        self._back(client_id)
+        if said_so:
+            self._spawn(self._free(handle, said_so=True))
+        else:
+            lost = self._clock.monotonic()
+            self._graces[client_id] = self._clock.call_later(
+                self._limits.release_grace_s, lambda: self._grace_over(handle, lost)
+            )
+
+    async def stop(self) -> None:
+        """Stop renewing, and let what is under way end. What clients hold stays theirs."""
+        self._stopped = True
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        for timer in self._graces.values():
+            timer.cancel()
+        self._graces.clear()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _back(self, client_id: str) -> None:
+        """The client shows life: it was not lost."""
+        if self._graces:
+            timer = self._graces.pop(client_id, None)
+            if timer is not None:
+                timer.cancel()
+
+    def _grace_over(self, handle: ClientHandle, lost: float) -> None:
+        self._graces.pop(handle.client_id, None)
+        current = self._clients.get(handle.client_id)
+        if current is not None and (
+            current is not handle or current.alive or self._clients.last_seen(handle.client_id) > lost
+        ):
+            return
+        self._spawn(self._free(handle, said_so=False))
+
+    async def _free(self, handle: ClientHandle, *, said_so: bool) -> None:
+        holder = self.holdings.holder(handle.client_id)
+        if holder is None:
+            return
+        if holder.connection != handle.connection:
+            holder.spread = True
+        allowed = holder.may_be_freed(said_so=said_so, acks_are_checked=self._broker.traits.acks_are_checked)
+        deliveries = self.holdings.forget(handle.client_id)
+        if not allowed:
+            return
+        for delivery in deliveries:
+            handles = list(delivery.newest.values())
+            freed = 0
+            for start in range(0, len(handles), _AT_ONCE):
+                outcomes = await asyncio.gather(
+                    *(
+                        self._broker.change_invisible(_OURS, delivery.topic, delivery.group, handle, 0)
+                        for handle in handles[start : start + _AT_ONCE]
+                    ),
+                    return_exceptions=True,
+                )
+                # Never tried again: after an unknown outcome a second try could undo an acknowledgement.
+                freed += sum(1 for outcome in outcomes if isinstance(outcome, str))
+                _raise_bugs(outcomes)
+            if freed:
+                self._observer.released(delivery.topic, delivery.group, freed)
+
+    def _put_on(self, delivery: Delivery) -> None:
+        ahead = min(self._limits.renew_ahead_ms, delivery.hold_ms // 3)
+        self._put_on_at(delivery, delivery.due_ms - ahead)
+
+    def _put_on_at(self, delivery: Delivery, at_ms: int) -> None:
+        self.holdings.renew_at(delivery, at_ms)
+        if self._alarm is None or at_ms < self._alarm_ms - _RETRY_MS:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        next_ms = self.holdings.next_renewal_ms()
+        if next_ms is None or self._stopped:
+            return
+        self._alarm_ms = next_ms
+        # Wall time may jump: whatever it says, this looks again within the minute, and never spins.
+        delay = min(max(next_ms - self._clock.now_ms(), 10), 60_000)
+        self._alarm = self._clock.call_later(delay / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        due = self.holdings.due(self._clock.now_ms())
+        if due:
+            self._spawn(self._renew(due))
+        self._arm()
+
+    async def _renew(self, due: Sequence[Delivery]) -> None:
+        for delivery in due:
+            now_ms = self._clock.now_ms()
+            client = self._clients.get(delivery.holder.client_id)
+            hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
+            if client is None or not client.alive or hold_ms <= 0 or now_ms >= delivery.due_ms:
+                # Not proven to be at work, or for too long, or too late: the time decides.
+                self.holdings.drop(delivery)
+            elif delivery.finishing:
+                self._put_on_at(delivery, now_ms + _RETRY_MS)
+            elif hold_ms > delivery.due_ms - now_ms:
+                await self._renew_one(delivery, hold_ms)
+
+    async def _renew_one(self, delivery: Delivery, hold_ms: int) -> None:
+        renewed, failed = 0, False
+        firsts = list(delivery.newest)
+        for start in range(0, len(firsts), _AT_ONCE):
+            part = [first for first in firsts[start : start + _AT_ONCE] if first in delivery.newest]
+            outcomes = await asyncio.gather(
+                *(
+                    self._broker.change_invisible(
+                        _OURS, delivery.topic, delivery.group, delivery.newest[first], hold_ms
+                    )
+                    for first in part
+                ),
+                return_exceptions=True,
+            )
+            for first, outcome in zip(part, outcomes, strict=True):
+                if isinstance(outcome, GatewayError):
+                    self._observer.failed("renew", outcome.fault)
+                if isinstance(outcome, str):
+                    renewed += 1
+                    if first in delivery.newest:
+                        delivery.newest[first] = outcome
+                elif isinstance(outcome, GatewayError) and outcome.retryable:
+                    failed = True
+                else:
+                    self.holdings.finished(delivery.topic, delivery.group, [first])
+            _raise_bugs(outcomes)
+        if renewed:
+            self._observer.renewed(delivery.topic, delivery.group, renewed)
+        if failed:
+            self._put_on_at(delivery, self._clock.now_ms() + _RETRY_MS)
+        else:
+            delivery.due_ms = self._clock.now_ms() + hold_ms
+            self._put_on(delivery)
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+_OURS = Context(door="gateway")
+"""The circumstances of what the gateway does by itself."""
+
+
+def _raise_bugs(outcomes: Sequence[object]) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, GatewayError):
+            raise outcome

@@ -1,0 +1,187 @@
+"""Where a topic's queues are and what a group's settings are; made on first use when that is allowed.
+
+Both are kept for a moment, so that a message costs no question. What was changed through this
+replica is seen at once, what was changed elsewhere within `_FRESH_S`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from brokers.port import Broker
+from popgate.clock import Clock
+from popgate.errors import (
+    AlreadyExists,
+    BadRequest,
+    Forbidden,
+    GroupNotFound,
+    MessageTypeMismatch,
+    TooManyRequests,
+    TopicNotFound,
+    shown,
+)
+from popgate.model import GroupConfig, Message, MessageType, Queue, Route, TopicConfig
+from popgate.naming import is_derived_topic, is_system_topic
+from processors.limits import Limits
+from processors.observing import Observer
+from processors.requests import Assignments
+
+Kept = TypeVar("Kept", Route, GroupConfig)
+
+_FRESH_S = 1.0
+_MOST = 16_384
+
+
+def check_type(kind: MessageType, route: Route) -> None:
+    """Raises MessageTypeMismatch. Topics without declared types, and those made for groups, take all."""
+    if route.message_types and kind not in route.message_types and not is_derived_topic(route.topic):
+        accepts = " and ".join(accepted.value for accepted in route.message_types)
+        raise MessageTypeMismatch(route.topic, accepts, kind.value)
+
+
+def place(
+    messages: Sequence[Message],
+    route: Route,
+    pick: Callable[[Message, Sequence[Queue], float], Queue],
+    now: float,
+    *,
+    check_types: bool,
+) -> None:
+    """Give every message its queue.
+
+    Raises Forbidden when the topic has no writable queue, BadRequest when a message names one
+    that is none, MessageTypeMismatch.
+    """
+    queues = route.writable
+    if not queues:
+        raise Forbidden(f"topic {route.topic} has no writable queue")
+    check_types = check_types and bool(route.message_types)
+    shared = None
+    for message in messages:
+        if check_types:
+            check_type(message.type, route)
+        if message.queue_id >= 0:
+            _check_queue(message, route.topic, queues)
+            continue
+        if message.message_group:
+            queue = pick(message, queues, now)
+        else:
+            # The rest of a batch stays together: one queue, one write.
+            queue = shared = shared or pick(message, queues, now)
+        message.broker, message.queue_id = queue.broker, queue.queue_id
+
+
+def _check_queue(message: Message, topic: str, queues: Sequence[Queue]) -> None:
+    for queue in queues:
+        if queue.queue_id == message.queue_id and message.broker in ("", queue.broker):
+            return
+    where = f" at broker {shown(message.broker)}" if message.broker else ""
+    raise BadRequest(f"topic {topic} has no writable queue {message.queue_id}{where}")
+
+
+class Routing:
+    """Routes and group settings of one broker, with a bounded memory."""
+
+    def __init__(self, broker: Broker, clock: Clock, limits: Limits, observer: Observer) -> None:
+        self._broker = broker
+        self._clock = clock
+        self._limits = limits
+        self._observer = observer
+        self._routes: dict[str, tuple[float, Route]] = {}
+        self._groups: dict[str, tuple[float, GroupConfig]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Routing topics {len(self._routes)} groups {len(self._groups)}>"
+
+    async def route(self, topic: str) -> Route:
+        """The topic's route; an unknown topic is made when the limits allow it. Raises TopicNotFound."""
+        kept = self._routes.get(topic)
+        if kept is not None and self._clock.monotonic() < kept[0]:
+            return kept[1]
+        try:
+            route = await self._broker.route(topic)
+        except TopicNotFound:
+            self._routes.pop(topic, None)
+            if not self._limits.auto_create_topics or is_derived_topic(topic) or is_system_topic(topic):
+                raise
+            await self._create_topic(topic)
+            route = await self._broker.route(topic)
+        _keep(self._routes, topic, route, self._clock.monotonic() + _FRESH_S)
+        return route
+
+    async def group(self, name: str) -> GroupConfig:
+        """The group's settings; an unknown group is made when the limits allow it. Raises GroupNotFound."""
+        kept = self._groups.get(name)
+        if kept is not None and self._clock.monotonic() < kept[0]:
+            return kept[1]
+        try:
+            config = await self._broker.group(name)
+        except GroupNotFound:
+            self._groups.pop(name, None)
+            if not self._limits.auto_create_groups:
+                raise
+            await self._create_group(name)
+            config = await self._broker.group(name)
+        _keep(self._groups, name, config, self._clock.monotonic() + _FRESH_S)
+        return config
+
+    def assign(self, route: Route, group: GroupConfig) -> Assignments:
+        """What a consumer may receive from. Raises Forbidden when no queue is readable.
+
+        Source: protocol facts 1.4, QueryAssignment.
+        """
+        readable = route.readable
+        if not readable:
+            raise Forbidden(f"topic {route.topic} has no readable queue")
+        if group.ordered:
+            return Assignments(route, group, readable)
+        brokers = {queue.broker: Queue(queue.broker, -1, queue.permission) for queue in readable}
+        return Assignments(route, group, tuple(brokers.values()))
+
+    def forget_topic(self, topic: str) -> None:
+        self._routes.pop(topic, None)
+
+    def forget_group(self, group: str) -> None:
+        self._groups.pop(group, None)
+
+    async def _create_topic(self, name: str) -> None:
+        most = self._limits.max_auto_topics
+        if len(await self._broker.topics()) >= most:
+            raise TooManyRequests(
+                f"topic {name} is not made on first use: there are {most} topics, which is the limit", 60.0
+            )
+        queues = self._limits.new_topic_queues
+        try:
+            await self._broker.create_topic(TopicConfig(name, read_queues=queues, write_queues=queues))
+        except AlreadyExists:
+            return
+        self._observer.created("topic", name)
+
+    async def _create_group(self, name: str) -> None:
+        most = self._limits.max_auto_groups
+        if len(await self._broker.groups()) >= most:
+            raise TooManyRequests(
+                f"consumer group {name} is not made on first use: there are {most} groups,"
+                " which is the limit",
+                60.0,
+            )
+        try:
+            await self._broker.create_group(GroupConfig(name))
+        except AlreadyExists:
+            return
+        self._observer.created("group", name)
+
+    async def settings(self, name: str) -> GroupConfig:
+        """Like `group`, but of a group that is not there and cannot be made: the defaults."""
+        try:
+            return await self.group(name)
+        except (GroupNotFound, TooManyRequests):
+            return GroupConfig(name)
+
+
+def _keep(table: dict[str, tuple[float, Kept]], name: str, value: Kept, until: float) -> None:
+    if len(table) >= _MOST:
+        # Whatever is asked for again is one question away.
+        table.clear()
+    table[name] = (until, value)
