@@ -44,6 +44,9 @@ class EmbeddedSettings:
     max_locks: int = 100_000
 
     max_delay_ms: int = _DAY_MS
+    max_due: int = 512
+    """Delayed messages, or half messages to be asked about, that one tick moves."""
+    max_due_bytes: int = 8 * 1024 * 1024
 
     transaction_check_after_ms: int = 6_000
     """First check of a half message that names no recovery time of its own."""

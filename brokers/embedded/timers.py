@@ -1,0 +1,160 @@
+"""Delayed messages: held back in `timers`, moved to their queue when they are due, or recalled.
+
+Due is exact to the millisecond and never early. One tick moves a bounded slice, in the order of
+the due times; the deadline then lies in the past until the backlog is gone, so that a broker
+that comes back after a day serves its clients while it catches up.
+
+Source of the recall handle: protocol facts 3.9.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import secrets
+import struct
+from typing import NamedTuple
+
+from brokers.embedded.due import DueKeys
+from brokers.embedded.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
+from brokers.embedded.log import MessageLog
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.store import Store
+from brokers.embedded.topics import Catalogue, Topic
+from popgate.clock import Clock
+from popgate.errors import BadRequest, NotFound, shown
+from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.records import record_properties
+
+_PLACE = struct.Struct(">IH")
+"""In front of the record: topic id, queue."""
+_LONGEST_HANDLE = 1024
+_LATEST_MS = 1 << 63
+_UNIQ_KEY = UNIQ_KEY.encode()
+_KEYS = KEYS.encode()
+
+
+class RecallHandle(NamedTuple):
+    """Which delayed message a client may take back."""
+
+    topic: str
+    broker: str
+    due_ms: int
+    message_id: str
+
+    def encode(self) -> str:
+        """URL-safe Base64, padded, of `v1 <topic> <broker> <due ms> <message id>`."""
+        text = f"v1 {self.topic} {self.broker} {self.due_ms} {self.message_id}"
+        return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+def parse_recall_handle(handle: str) -> RecallHandle:
+    """Raises BadRequest for anything that `RecallHandle.encode` cannot have made."""
+    if len(handle) > _LONGEST_HANDLE:
+        raise BadRequest(
+            f"invalid recall handle: it has {len(handle)} characters, the limit is {_LONGEST_HANDLE}"
+        )
+    try:
+        text = base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True).decode()
+    except (binascii.Error, UnicodeError):
+        raise BadRequest(
+            f"invalid recall handle {shown(handle)}: it is no URL-safe Base64 of a text"
+        ) from None
+    parts = text.split(" ", 4)
+    if len(parts) != 5 or parts[0] != "v1" or not all(parts):
+        raise BadRequest(
+            f"invalid recall handle {shown(handle)}: it does not hold the five parts of version v1"
+        )
+    _, topic, broker, due, message_id = parts
+    if not (due.isascii() and due.isdigit() and len(due) < 20 and int(due) < _LATEST_MS):
+        raise BadRequest(
+            f"invalid recall handle {shown(handle)}: its delivery time is no number of milliseconds"
+        )
+    return RecallHandle(topic, broker, int(due), message_id)
+
+
+def _bad(handle: str, why: str) -> BadRequest:
+    return BadRequest(f"invalid recall handle {shown(handle)}: {why}")
+
+
+def record_texts(record: bytes) -> tuple[bytes, list[bytes]]:
+    """The message id of an encoded record, and its keys: what its index entries are made of."""
+    properties = record_properties(record)
+    found = find_property(properties, _KEYS)
+    keys = [key for key in found.split(b" ") if key] if found else []
+    return find_property(properties, _UNIQ_KEY) or b"", keys
+
+
+class Timers:
+    """The delayed messages of all topics. Adds to the store's batch; the caller commits."""
+
+    def __init__(
+        self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock, settings: EmbeddedSettings
+    ) -> None:
+        self._log = log
+        self._catalogue = catalogue
+        self._clock = clock
+        self._settings = settings
+        self._waiting = DueKeys(store, TIMERS)
+
+    def __repr__(self) -> str:
+        return f"<Timers next {self._waiting.deadline()}>"
+
+    def load(self) -> None:
+        """Start from what is in the store, forgetting what was in memory."""
+        self._waiting.load()
+
+    def deadline(self) -> int | None:
+        """Wall time in ms at which `tick` has something to do; the past: now, there is more."""
+        return self._waiting.deadline()
+
+    def add(self, topic: Topic, queue_id: int, record: bytes, due_ms: int, message_id: bytes) -> str:
+        """Hold an encoded record back until `due_ms`; its recall handle."""
+        # Random, so that a message that was sent twice is held twice, also over a restart.
+        key = timer_key(due_ms, text_hash(b"i", message_id), secrets.randbits(64))
+        self._waiting.add(key, _PLACE.pack(topic.id, queue_id) + record)
+        name = message_id.decode("utf-8", "replace")
+        return RecallHandle(topic.name, self._settings.name, due_ms, name).encode()
+
+    def recall(self, topic: Topic, handle: str) -> str:
+        """Take back a message that is still held; its id. All copies, if it was sent more than once.
+
+        Raises BadRequest (malformed, of another topic or broker), NotFound (delivered or recalled).
+        """
+        wanted = parse_recall_handle(handle)
+        if wanted.topic != topic.name:
+            raise BadRequest(
+                f"invalid recall handle: it is for topic {shown(wanted.topic)}, not for {shown(topic.name)}"
+            )
+        if wanted.broker != self._settings.name:
+            raise BadRequest(f"invalid recall handle: it was given out by broker {shown(wanted.broker)}")
+        message_id = wanted.message_id.encode()
+        id_hash = text_hash(b"i", message_id)
+        lowest = timer_key(wanted.due_ms, id_hash, 0)
+        beyond = timer_key(wanted.due_ms, id_hash, HIGHEST_U64) + b"\0"
+        found = [
+            key
+            for key, value in self._waiting.within(lowest, beyond)
+            if _PLACE.unpack_from(value)[0] == topic.id
+            and record_texts(value[_PLACE.size :])[0] == message_id
+        ]
+        if not found:
+            raise NotFound(
+                f"no delayed message {shown(wanted.message_id)} is held for topic {topic.name}:"
+                " it was delivered or recalled"
+            )
+        for key in found:
+            self._waiting.remove(key)
+        return wanted.message_id
+
+    def tick(self, now_ms: int) -> None:
+        """Move what is due to its queue, a bounded number; messages of deleted topics vanish."""
+        settings = self._settings
+        for _, value in self._waiting.take(now_ms, settings.max_due, settings.max_due_bytes):
+            topic_id, queue_id = _PLACE.unpack_from(value)
+            topic = self._catalogue.topic_by_id(topic_id)
+            if topic is None:
+                continue
+            record = value[_PLACE.size :]
+            message_id, keys = record_texts(record)
+            self._log.append(topic, queue_id, record, message_id=message_id, keys=keys)

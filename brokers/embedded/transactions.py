@@ -1,0 +1,373 @@
+"""Half messages: stored unseen, delivered or dropped when their producer says so, asked about till then.
+
+A transaction id names its half message by a number and carries a code made with a secret that
+lies beside the data, so that nobody can end what is not theirs. Ending is one batch: the half
+message goes as the message comes. How a transaction ended is remembered for a while: ending it
+again the same way is answered alike, the other way is refused with what really happened.
+
+A message that is both delayed and transactional is a transaction first: once committed it is
+delivered at its time, or at once when that has passed.
+
+Sources: protocol facts 3.9, 7.4 and 7.8; any-replica, section 2.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import re
+import secrets
+import struct
+from typing import NamedTuple
+
+from brokers.embedded.due import DueKeys
+from brokers.embedded.keys import (
+    CHECKS,
+    ENDED,
+    HALF,
+    HALF_RECORD,
+    HALF_STATE,
+    HIGHEST_U64,
+    META,
+    check_key,
+    half_key,
+    sequence_key,
+    split_check_key,
+)
+from brokers.embedded.log import MessageLog, stored_message
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.store import Store
+from brokers.embedded.timers import Timers, record_texts
+from brokers.embedded.topics import Catalogue, Topic
+from brokers.port import CheckHandler
+from popgate.clock import Clock
+from popgate.errors import GatewayError, IllegalTransactionId, TopicNotFound, shown
+from popgate.model import EndTransaction, Message, Resolution, TopicConfig, TransactionCheck
+from popgate.naming import TRANSACTION_CHECKS_EXHAUSTED_TOPIC
+from popgate.wire.properties import (
+    LONGEST_BLOCK,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TRAN_MSG,
+    drop_properties,
+    find_property,
+    set_property,
+)
+from popgate.wire.records import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    decode_record,
+    encode_record,
+    record_properties,
+)
+
+_log = logging.getLogger(__name__)
+
+_SECRET_KEY = b"transaction secret"
+_SECRET_BYTES = 32
+_CODE_BYTES = 16
+_SEQUENCE_BITS = 20
+_ID = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{32})\.(.*)", re.DOTALL)
+
+_ASK = b"?"
+_FORGET = b"-"
+"""Values in `checks`: ask the producer, or forget how the transaction ended."""
+_GIVEN_UP = b"given up"
+_ENDS = {Resolution.COMMIT: b"committed", Resolution.ROLLBACK: b"rolled back"}
+
+_SLICE = 16
+"""Half messages read at a time: their records may be large."""
+
+_STATE = struct.Struct(">IHQQQI")
+
+
+class _Half(NamedTuple):
+    """The state of a half message. Times in ms of the wall clock; `checks` counts the asked ones."""
+
+    topic_id: int
+    queue_id: int
+    stored_ms: int
+    deliver_at_ms: int
+    check_at_ms: int
+    checks: int
+    producer_group: str
+
+    def encode(self) -> bytes:
+        return _STATE.pack(*self[:6]) + self.producer_group.encode()
+
+
+def _decode_half(data: bytes) -> _Half:
+    topic_id, queue_id, stored_ms, deliver_at_ms, check_at_ms, checks = _STATE.unpack_from(data)
+    group = data[_STATE.size :].decode("utf-8", "replace")
+    return _Half(topic_id, queue_id, stored_ms, deliver_at_ms, check_at_ms, checks, group)
+
+
+class HalfMessages:
+    """The transactions of all topics. Adds to the store's batch; the caller commits."""
+
+    def __init__(
+        self,
+        store: Store,
+        log: MessageLog,
+        catalogue: Catalogue,
+        clock: Clock,
+        settings: EmbeddedSettings,
+        timers: Timers,
+    ) -> None:
+        self._store = store
+        self._log = log
+        self._catalogue = catalogue
+        self._clock = clock
+        self._settings = settings
+        self._timers = timers
+        self._checks = DueKeys(store, CHECKS)
+        self._handler: CheckHandler | None = None
+        self._secret = b""
+        self._sequence = 0
+        # What the batch that is being filled changes; reads do not see it yet.
+        self._turn = -1
+        self._changed: dict[int, _Half | None] = {}
+        self._ended: dict[int, bytes] = {}
+
+    def __repr__(self) -> str:
+        return f"<HalfMessages given {self._sequence} next {self._checks.deadline()}>"
+
+    def load(self) -> None:
+        """Start from what is in the store; makes the secret of a new one (the caller commits)."""
+        self._turn = -1
+        self._checks.load()
+        stored = self._store.get(META, _SECRET_KEY)
+        self._secret = stored or self._secret or secrets.token_bytes(_SECRET_BYTES)
+        if stored is None:
+            self._store.put(META, _SECRET_KEY, self._secret)
+        # Numbers grow with time, so that none comes back after its transaction was forgotten.
+        self._sequence = self._clock.now_ms() << _SEQUENCE_BITS
+        for space, beyond in ((HALF, half_key(HIGHEST_U64, 0)), (ENDED, sequence_key(HIGHEST_U64))):
+            last = self._store.last_below(space, beyond)
+            if last is not None:
+                self._sequence = max(self._sequence, int.from_bytes(last[0][:8], "big") + 1)
+
+    def on_check(self, handler: CheckHandler) -> None:
+        """Who is asked what became of a half message; it says whether there was somebody to ask."""
+        self._handler = handler
+
+    def deadline(self) -> int | None:
+        """Wall time in ms at which `tick` has something to do; the past: now, there is more."""
+        return self._checks.deadline()
+
+    def add(self, topic: Topic, queue_id: int, record: bytes, message: Message) -> str:
+        """Keep an encoded record unseen until its transaction ends; the transaction's id."""
+        now_ms = self._clock.now_ms()
+        sequence = self._sequence
+        self._sequence += 1
+        rest_ms = message.recovery_ms or self._settings.transaction_check_after_ms
+        group = message.producer_group
+        if not group:
+            found = find_property(record_properties(record), PGROUP.encode())
+            group = found.decode("utf-8", "replace") if found else ""
+        half = _Half(topic.id, queue_id, now_ms, max(message.deliver_at_ms, 0), now_ms + rest_ms, 0, group)
+        self._store.put(HALF, half_key(sequence, HALF_STATE), half.encode())
+        self._store.put(HALF, half_key(sequence, HALF_RECORD), record)
+        self._checks.add(check_key(half.check_at_ms, sequence), _ASK)
+        return self._name(sequence, message.message_id)
+
+    def end(self, end: EndTransaction) -> None:
+        """Deliver or drop a half message; ending again the same way changes nothing.
+
+        Raises IllegalTransactionId: forged, unknown, of another message or topic, or ended otherwise.
+        """
+        self._begin_turn()
+        sequence, message_id = self._sequence_of(end)
+        verdict = _ENDS[end.resolution]
+        known = self._ended.get(sequence) or self._store.get(ENDED, sequence_key(sequence))
+        if known == verdict:
+            return
+        if known is not None:
+            raise IllegalTransactionId(
+                f"the transaction of message {shown(message_id)} was {_told(known)} already"
+            )
+        half, record = self._half(sequence)
+        if half is None or record is None:
+            raise IllegalTransactionId(
+                f"that of message {shown(message_id)} is not open: it ended long ago, or its topic is gone"
+            )
+        topic = self._catalogue.topic_by_id(half.topic_id)
+        if topic is None:
+            raise TopicNotFound(end.topic)
+        if end.topic and end.topic != topic.name:
+            raise IllegalTransactionId(f"it belongs to topic {topic.name}, not to {shown(end.topic)}")
+        if end.resolution is Resolution.COMMIT:
+            self._deliver(topic, half, sequence, record)
+        self._close(sequence, half, verdict)
+
+    def tick(self, now_ms: int) -> None:
+        """Ask about what was left open, give up what was asked about too often, forget old ends."""
+        self._begin_turn()
+        settings = self._settings
+        count = size = 0
+        while count < settings.max_due and size < settings.max_due_bytes:
+            taken = self._checks.take(now_ms, min(_SLICE, settings.max_due - count), settings.max_due_bytes)
+            if not taken:
+                return
+            count += len(taken)
+            for key, kind in taken:
+                _, sequence = split_check_key(key)
+                if kind == _FORGET:
+                    self._store.delete(ENDED, sequence_key(sequence))
+                    continue
+                half, record = self._half(sequence)
+                if half is not None and record is not None:
+                    size += len(record)
+                    self._check(now_ms, sequence, half, record)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _begin_turn(self) -> None:
+        if self._turn != self._store.turn:
+            self._turn = self._store.turn
+            self._changed.clear()
+            self._ended.clear()
+
+    def _half(self, sequence: int) -> tuple[_Half | None, bytes | None]:
+        state, record = self._store.get_many(
+            HALF, [half_key(sequence, HALF_STATE), half_key(sequence, HALF_RECORD)]
+        )
+        if sequence in self._changed:
+            return self._changed[sequence], record
+        return None if state is None else _decode_half(state), record
+
+    def _deliver(self, topic: Topic, half: _Half, sequence: int, record: bytes) -> None:
+        message_id, keys = record_texts(record)
+        committed = _without_transaction(record, topic.packed_name, TRANSACTION_COMMIT, sequence)
+        if half.deliver_at_ms > self._clock.now_ms():
+            self._timers.add(topic, half.queue_id, committed, half.deliver_at_ms, message_id)
+        else:
+            self._log.append(topic, half.queue_id, committed, message_id=message_id, keys=keys)
+
+    def _close(self, sequence: int, half: _Half, how: bytes) -> None:
+        """Let go of a half message and remember for a while how it ended."""
+        self._drop(sequence)
+        self._checks.remove(check_key(half.check_at_ms, sequence))
+        self._store.put(ENDED, sequence_key(sequence), how)
+        self._ended[sequence] = how
+        forget_at_ms = self._clock.now_ms() + self._settings.transaction_end_kept_ms
+        self._checks.add(check_key(forget_at_ms, sequence), _FORGET)
+
+    def _drop(self, sequence: int) -> None:
+        self._store.delete(HALF, half_key(sequence, HALF_STATE))
+        self._store.delete(HALF, half_key(sequence, HALF_RECORD))
+        self._changed[sequence] = None
+
+    def _check(self, now_ms: int, sequence: int, half: _Half, record: bytes) -> None:
+        settings = self._settings
+        topic = self._catalogue.topic_by_id(half.topic_id)
+        if topic is None:
+            self._drop(sequence)
+            return
+        asked_enough = half.checks >= settings.transaction_max_checks
+        hopeless = asked_enough or now_ms - half.stored_ms >= settings.transaction_max_age_ms
+        if hopeless and self._give_up(topic, sequence, half, record):
+            return
+        asked = not hopeless and self._ask(topic, sequence, half, record)
+        later = half._replace(
+            check_at_ms=now_ms + settings.transaction_check_interval_ms,
+            checks=half.checks + 1 if asked else half.checks,
+        )
+        self._store.put(HALF, half_key(sequence, HALF_STATE), later.encode())
+        self._changed[sequence] = later
+        self._checks.add(check_key(later.check_at_ms, sequence), _ASK)
+
+    def _ask(self, topic: Topic, sequence: int, half: _Half, record: bytes) -> bool:
+        """Hand the question to a producer; whether there was one."""
+        if self._handler is None:
+            return False
+        message_id = record_texts(record)[0].decode("utf-8", "replace")
+        check = TransactionCheck(
+            topic.name,
+            half.producer_group,
+            self._name(sequence, message_id),
+            stored_message(record, self._settings.name),
+            half.checks + 1,
+        )
+        try:
+            return self._handler(check)
+        except Exception:  # a bug beyond the port must not stop the checks of everybody else
+            _log.exception("asking about message %s failed", message_id)
+            return False
+
+    def _give_up(self, topic: Topic, sequence: int, half: _Half, record: bytes) -> bool:
+        """Move a half message nobody ended to where an operator finds it; whether that was possible."""
+        try:
+            grave = self._catalogue.ensure_topic(
+                TopicConfig(TRANSACTION_CHECKS_EXHAUSTED_TOPIC, read_queues=1, write_queues=1)
+            )
+        except GatewayError as error:
+            _log.warning("a half message of topic %s waits on: %s", topic.name, error)
+            return False
+        message_id, keys = record_texts(record)
+        origin = ((REAL_TOPIC.encode(), topic.packed_name), (REAL_QID.encode(), b"%d" % half.queue_id))
+        moved = _without_transaction(record, grave.packed_name, 0, sequence, origin)
+        self._log.append(grave, 0, moved, message_id=message_id, keys=keys)
+        self._close(sequence, half, _GIVEN_UP)
+        return True
+
+    # -- names --------------------------------------------------------------------------------
+
+    def _name(self, sequence: int, message_id: str) -> str:
+        return f"{sequence:x}.{self._code(sequence, message_id)}.{message_id}"
+
+    def _code(self, sequence: int, message_id: str) -> str:
+        text = b"%x.%b" % (sequence, message_id.encode("utf-8", "surrogatepass"))
+        return hmac.digest(self._secret, text, "sha256")[:_CODE_BYTES].hex()
+
+    def _sequence_of(self, end: EndTransaction) -> tuple[int, str]:
+        """The number and the message id in a transaction id that this broker gave out."""
+        named = _ID.fullmatch(end.transaction_id)
+        if named is None:
+            raise IllegalTransactionId(f"{shown(end.transaction_id)} was not given out by this broker")
+        sequence, message_id = int(named[1], 16), named[3]
+        if not hmac.compare_digest(self._code(sequence, message_id), named[2]):
+            raise IllegalTransactionId(f"{shown(end.transaction_id)} was not given out by this broker")
+        if end.message_id and end.message_id != message_id:
+            raise IllegalTransactionId(
+                f"it belongs to message {shown(message_id)}, not to {shown(end.message_id)}"
+            )
+        return sequence, message_id
+
+
+def _told(end: bytes) -> str:
+    if end == _GIVEN_UP:
+        return f"given up after too many checks (see topic {TRANSACTION_CHECKS_EXHAUSTED_TOPIC})"
+    return end.decode()
+
+
+def _without_transaction(
+    record: bytes,
+    topic: bytes,
+    flags: int,
+    sequence: int,
+    origin: tuple[tuple[bytes, bytes], ...] = (),
+) -> bytes:
+    """The record as it is delivered: no property says any more that it is prepared."""
+    half = decode_record(record)
+    properties = drop_properties(half.properties, (TRAN_MSG.encode(),))
+    for name, value in origin:
+        longer = set_property(properties, name, value)
+        properties = longer if len(longer) <= LONGEST_BLOCK else properties
+    return encode_record(
+        topic,
+        half.queue_id,
+        0,
+        0,
+        half.body,
+        properties,
+        sys_flag=half.sys_flag & ~TRANSACTION_MASK | flags,
+        flag=half.flag,
+        born_ms=half.born_ms,
+        born_host=half.born_host,
+        store_ms=half.store_ms,
+        store_host=half.store_host,
+        reconsume_times=half.reconsume_times,
+        prepared_offset=sequence,
+    )
