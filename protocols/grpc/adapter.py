@@ -1,0 +1,65 @@
+"""The gRPC door as an adapter: it puts service and transport together and lets them go again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from protocols.adapter import House, Listen, parse_advertised
+from protocols.grpc.advertising import fixed_endpoints
+from protocols.grpc.grpcio_transport import GrpcioServer
+from protocols.grpc.rpcs import Door
+from protocols.grpc.service import MessagingService
+
+
+class GrpcAdapter:
+    """A gRPC server at one address.
+
+    The option `advertised` of the address ("host:port") goes before that of the house, so that
+    two addresses (inside and outside of a network, say) can tell their clients different ones.
+    """
+
+    def __init__(self, listen: Listen, house: House) -> None:
+        unknown = listen.options.keys() - {"advertised"}
+        if unknown:
+            raise ValueError(
+                f"{listen.url(listen.port)} has no option {sorted(unknown)[0]!r}; there is: advertised"
+            )
+        advertised = listen.options.get("advertised", house.advertised)
+        self._advertised = parse_advertised(advertised) if advertised else None
+        self._listen = listen
+        self._house = house
+        self._service: MessagingService | None = None
+        self._server: GrpcioServer | None = None
+
+    def __repr__(self) -> str:
+        return f"<GrpcAdapter {', '.join(self.addresses) or 'not started'}>"
+
+    @property
+    def addresses(self) -> list[str]:
+        return [self._listen.url(self._server.port)] if self._server is not None else []
+
+    async def start(self) -> None:
+        house = self._house
+        fixed = None
+        if self._advertised is not None:
+            host, port = self._advertised
+            fixed = fixed_endpoints(host, port or self._listen.port)
+        service = MessagingService(house.processor, house.clock, advertised=fixed)
+        server = GrpcioServer(
+            Door(service, house.clock, house.authenticator), self._listen.host, self._listen.port
+        )
+        await server.start()
+        if fixed is not None and not fixed.addresses[0].port:
+            fixed.addresses[0].port = server.port
+        self._service, self._server = service, server
+
+    async def drain(self, deadline: float) -> None:
+        if self._server is None or self._service is None:
+            return
+        closing = asyncio.ensure_future(self._server.stop(max(deadline - self._house.clock.monotonic(), 0.0)))
+        self._service.drain()
+        await closing
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop(None)

@@ -1,0 +1,55 @@
+"""Which address clients are told to connect to: what they dialled, unless a setting says otherwise.
+
+Behind a load balancer, a port mapping or a container's network only the client knows an address
+that reaches us, and it names it in its request (protocol facts 1.6, pitfalls 20 and 21).
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, ip_address
+
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault
+from protocols.grpc.pb.definition_pb2 import Address, AddressScheme, Endpoints
+
+_MOST = 64
+"""Addresses that are echoed."""
+
+
+def fixed_endpoints(host: str, port: int) -> Endpoints:
+    """Endpoints of one address, its scheme found from its form."""
+    return Endpoints(scheme=_scheme_of([host]), addresses=[Address(host=host, port=port)])
+
+
+def dialled_endpoints(request: Endpoints, context: Context) -> Endpoints:
+    """What the client dialled: as its request says, else the address where its connection ended.
+
+    Raises BadRequest ILLEGAL_ACCESS_POINT when neither is known.
+    """
+    addresses = [a for a in request.addresses[:_MOST] if a.host.strip() and 0 < a.port < 65_536]
+    if not addresses:
+        host, _, port = context.local.rpartition(":")
+        if not host or not port.isdigit():
+            raise BadRequest(
+                "the request names no endpoints with a host and a port from 1 to 65535",
+                Fault.ILLEGAL_ACCESS_POINT,
+            )
+        return fixed_endpoints(host.strip("[]"), int(port))
+    scheme = request.scheme
+    if scheme not in (AddressScheme.IPv4, AddressScheme.IPv6, AddressScheme.DOMAIN_NAME):
+        scheme = _scheme_of([address.host for address in addresses])
+    # Clients refuse a domain name with several addresses.
+    return Endpoints(
+        scheme=scheme, addresses=addresses[:1] if scheme == AddressScheme.DOMAIN_NAME else addresses
+    )
+
+
+def _scheme_of(hosts: list[str]) -> AddressScheme:
+    schemes = set()
+    for host in hosts:
+        try:
+            address = ip_address(host.strip("[]").partition("%")[0])
+        except ValueError:
+            return AddressScheme.DOMAIN_NAME
+        schemes.add(AddressScheme.IPv6 if isinstance(address, IPv6Address) else AddressScheme.IPv4)
+    return schemes.pop() if len(schemes) == 1 else AddressScheme.DOMAIN_NAME

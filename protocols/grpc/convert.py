@@ -1,0 +1,267 @@
+"""Messages and requests between RocketMQ's protobuf and the domain.
+
+Sources: protocol facts 1.10, 3.1, 3.2, 3.5, 3.6 and pitfalls 28 to 36.
+"""
+
+from __future__ import annotations
+
+import zlib
+from hashlib import md5, sha1
+
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault, PeerWireError, Unsupported
+from popgate.message_id import encode_offset_message_id
+from popgate.model import (
+    FilterKind,
+    Message,
+    MessageType,
+    Permission,
+    Queue,
+    Route,
+    Sent,
+    StoredMessage,
+)
+from popgate.wire import properties as names
+from popgate.wire.compression import decompress
+from popgate.wire.properties import RESERVED, decode_properties
+from processors.requests import Receive
+from protocols.grpc.errors import OK
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.grpc.pb.service_pb2 import ReceiveMessageRequest, SendResultEntry
+from protocols.grpc.pb.timestamp_pb2 import Timestamp
+
+_COMPRESSED = 0x1
+"""The bit of `sys_flag`. Source: protocol facts 3.8."""
+_GZIP_MAGIC = b"\x1f\x8b"
+_LARGEST_BODY = 64 * 1024 * 1024
+"""Bytes that a body may unpack to; a larger one is delivered packed."""
+
+_HIDDEN = RESERVED | {
+    names.SHARDING_KEY,
+    names.TRACE_CONTEXT,
+    names.TRANSACTION_ID,
+    names.TRANSACTION_CHECK_TIMES,
+    names.CHECK_IMMUNITY_TIME_IN_SECONDS,
+    names.INNER_NUM,
+    names.INNER_BASE,
+    names.INNER_MULTI_DISPATCH,
+}
+"""Properties that are no user's: fields of their own, or the system's business (pitfall 34)."""
+
+_DELAYED = (names.TIMER_DELIVER_MS, names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+
+_TYPES_OUT = {
+    MessageType.NORMAL: pb.MessageType.NORMAL,
+    MessageType.FIFO: pb.MessageType.FIFO,
+    MessageType.DELAY: pb.MessageType.DELAY,
+    MessageType.TRANSACTION: pb.MessageType.TRANSACTION,
+}
+
+_PERMISSIONS_OUT = {
+    Permission.NONE: pb.Permission.NONE,
+    Permission.READ: pb.Permission.READ,
+    Permission.WRITE: pb.Permission.WRITE,
+    Permission.READ_WRITE: pb.Permission.READ_WRITE,
+}
+
+
+def message_in(message: pb.Message, context: Context) -> Message:
+    """A message to send. Raises BadRequest (MESSAGE_CORRUPTED), Unsupported.
+
+    Its type follows from its fields; what it says of itself counts for transactions only.
+    """
+    system = message.system_properties
+    if system.HasField("lite_topic"):
+        raise Unsupported("a message to a lite topic")
+    if system.priority > 0:
+        raise Unsupported("a message with a priority")
+    body = message.body
+    if system.HasField("body_digest"):
+        _check_digest(body, system.body_digest)
+    result = Message(
+        topic=message.topic.name,
+        body=body,
+        message_id=system.message_id,
+        tag=system.tag,
+        keys=tuple(system.keys),
+        message_group=system.message_group,
+        user_properties=dict(message.user_properties),
+        trace_context=system.trace_context,
+        born_ms=_millis(system.born_timestamp),
+        born_host=system.born_host or context.peer,
+        sys_flag=_COMPRESSED if system.body_encoding == pb.Encoding.GZIP else 0,
+        producer_group=message.topic.name,
+    )
+    if system.message_type == pb.MessageType.TRANSACTION:
+        result.type = MessageType.TRANSACTION
+        if system.HasField("orphaned_transaction_recovery_duration"):
+            result.recovery_ms = millis_of(system.orphaned_transaction_recovery_duration)
+    elif system.HasField("delivery_timestamp"):
+        result.type = MessageType.DELAY
+    elif result.message_group:
+        result.type = MessageType.FIFO
+    if system.HasField("delivery_timestamp"):
+        # 0 would mean that no time was given.
+        result.deliver_at_ms = max(_millis(system.delivery_timestamp), 1)
+    return result
+
+
+def _check_digest(body: bytes, digest: pb.Digest) -> None:
+    """Compare a body, as it was sent, with what the sender says of it."""
+    told = digest.checksum.strip().upper()
+    if not told:
+        return
+    match digest.type:
+        case pb.DigestType.MD5:
+            actual = md5_text(body)
+        case pb.DigestType.SHA1:
+            actual = sha1(body, usedforsecurity=False).hexdigest().upper()
+        case pb.DigestType.CRC32:
+            # Clients differ in leading zeros.
+            actual = f"{zlib.crc32(body):X}"
+            told = told.lstrip("0") or "0"
+        case _:
+            return
+    if actual != told:
+        raise BadRequest(
+            f"the body of {len(body)} bytes has the digest {actual}, not {told[:40]} as it says",
+            Fault.MESSAGE_CORRUPTED,
+        )
+
+
+def sent_out(sent: Sent) -> SendResultEntry:
+    """The receipt of one message; its id is the one that the sender gave it (pitfall 28)."""
+    return SendResultEntry(
+        status=OK,
+        message_id=sent.message_id,
+        transaction_id=sent.transaction_id,
+        offset=sent.offset,
+        recall_handle=sent.recall_handle,
+    )
+
+
+def receive_in(request: ReceiveMessageRequest) -> Receive:
+    """A request for messages."""
+    queue = request.message_queue
+    sql = request.filter_expression.type == pb.FilterType.SQL
+    return Receive(
+        topic=queue.topic.name,
+        group=request.group.name,
+        filter_kind=FilterKind.SQL92 if sql else FilterKind.TAG,
+        filter_expression=request.filter_expression.expression,
+        max_messages=request.batch_size if request.batch_size > 0 else 32,
+        invisible_ms=millis_of(request.invisible_duration)
+        if request.HasField("invisible_duration")
+        else None,
+        auto_renew=request.auto_renew,
+        wait_s=millis_of(request.long_polling_timeout) / 1000
+        if request.HasField("long_polling_timeout")
+        else None,
+        attempt_id=request.attempt_id,
+        broker=queue.broker.name,
+    )
+
+
+def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.Message:
+    """A message as it is delivered, or as its producer is asked about it.
+
+    `topic` is the client's own word for the topic; it gets that back, with its namespace.
+    """
+    found = decode_properties(stored.properties)
+    body, encoding = _body_out(stored)
+    system = pb.SystemProperties(
+        keys=[key for key in found.get(names.KEYS, "").split(" ") if key],
+        message_id=found.get(names.UNIQ_KEY)
+        or encode_offset_message_id(stored.store_host, stored.commit_offset),
+        body_digest=pb.Digest(type=pb.DigestType.MD5, checksum=md5_text(body)),
+        body_encoding=encoding,
+        message_type=_type_of(found),
+        born_timestamp=_timestamp(stored.born_ms),
+        born_host=found.get(names.BORN_HOST) or stored.born_host.rpartition(":")[0].strip("[]"),
+        store_timestamp=_timestamp(stored.store_ms),
+        store_host=stored.store_host,
+        queue_id=stored.queue_id,
+        queue_offset=stored.offset,
+        delivery_attempt=max(stored.attempt, 1),
+    )
+    if (tag := found.get(names.TAGS)) is not None:
+        system.tag = tag
+    if (message_group := found.get(names.SHARDING_KEY)) is not None:
+        system.message_group = message_group
+    if (trace := found.get(names.TRACE_CONTEXT)) is not None:
+        system.trace_context = trace
+    if (due := found.get(names.TIMER_DELIVER_MS)) is not None and due.isascii() and due.isdigit():
+        system.delivery_timestamp.CopyFrom(_timestamp(int(due)))
+    if stored.receipt:
+        system.receipt_handle = stored.receipt
+    origin = found.get(names.DLQ_ORIGIN_TOPIC)
+    if origin is not None and (origin_id := found.get(names.DLQ_ORIGIN_MESSAGE_ID)) is not None:
+        system.dead_letter_queue.topic = origin
+        system.dead_letter_queue.message_id = origin_id
+    return pb.Message(
+        topic=topic if topic is not None and topic.name == stored.topic else pb.Resource(name=stored.topic),
+        user_properties={key: value for key, value in found.items() if key not in _HIDDEN},
+        system_properties=system,
+        body=body,
+    )
+
+
+def _body_out(stored: StoredMessage) -> tuple[bytes, pb.Encoding]:
+    """The body and how it is packed.
+
+    GZIP is passed as it is. Other packings are undone: remoting producers, and the C++ client under
+    the mark of GZIP, use ones that most clients cannot open (pitfall 31). What cannot be unpacked
+    is passed as it is, for the client to decide.
+    """
+    if not stored.sys_flag & _COMPRESSED or not stored.body:
+        return stored.body, pb.Encoding.IDENTITY
+    if stored.body.startswith(_GZIP_MAGIC):
+        return stored.body, pb.Encoding.GZIP
+    try:
+        return decompress(stored.body, _LARGEST_BODY), pb.Encoding.IDENTITY
+    except PeerWireError:
+        return stored.body, pb.Encoding.GZIP
+
+
+def md5_text(body: bytes) -> str:
+    """In upper case: clients compare it as text (pitfall 29)."""
+    return md5(body, usedforsecurity=False).hexdigest().upper()
+
+
+def _type_of(found: dict[str, str]) -> pb.MessageType:
+    if found.get(names.TRAN_MSG) == "true":
+        return pb.MessageType.TRANSACTION
+    if any(name in found for name in _DELAYED):
+        return pb.MessageType.DELAY
+    if names.SHARDING_KEY in found:
+        return pb.MessageType.FIFO
+    return pb.MessageType.NORMAL
+
+
+def queue_out(queue: Queue, route: Route, topic: pb.Resource, endpoints: pb.Endpoints) -> pb.MessageQueue:
+    """A queue of a route; the topic is the client's own words for it, namespace included.
+
+    Its broker has id 0: clients use no others (pitfall 19).
+    """
+    return pb.MessageQueue(
+        topic=topic,
+        id=queue.queue_id,
+        permission=_PERMISSIONS_OUT[queue.permission],
+        broker=pb.Broker(name=queue.broker, id=0, endpoints=endpoints),
+        accept_message_types=[_TYPES_OUT[t] for t in route.message_types or MessageType],
+    )
+
+
+def millis_of(duration: Duration) -> int:
+    """Milliseconds of a duration; a part of one counts as a whole, so that 1 ns does not become 0."""
+    return duration.seconds * 1000 - (-duration.nanos // 1_000_000)
+
+
+def _millis(time: Timestamp) -> int:
+    """Milliseconds since the epoch; a time that has not come yet stays so."""
+    return time.seconds * 1000 - (-time.nanos // 1_000_000)
+
+
+def _timestamp(ms: int) -> Timestamp:
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)

@@ -1,0 +1,186 @@
+"""grpc.aio carries the service. Options: protocol facts 1.1, pitfalls 5 and 12; scenario 9."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from functools import lru_cache, partial
+from typing import Any, cast
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from protocols.adapter import joined
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.rpcs import SERVICE, UNARY, Door, Unary
+from protocols.grpc.transport import BrokenStream, CallFailed
+
+MAX_RECEIVE_BYTES = 130 * 1024 * 1024
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    ("grpc.max_receive_message_length", MAX_RECEIVE_BYTES),
+    ("grpc.max_send_message_length", -1),
+    # Clients ping from every 10 s on, also without calls; that must not cost them the connection.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_ping_strikes", 0),
+    # The server pings too, so that a dead client is noticed within a minute.
+    ("grpc.keepalive_time_ms", 40_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # Two gateways on one port would each get half of the clients.
+    ("grpc.so_reuseport", 0),
+)
+"""No maximum age and no idle limit: some clients never open their telemetry stream again."""
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+_GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asyncio.InvalidStateError)
+"""What writing to, or reading from, a client that is gone raises when the request is not cancelled."""
+
+
+class GrpcioServer:
+    """One listening server. `port` 0 lets the system choose; `port` tells which it was."""
+
+    def __init__(self, door: Door, host: str, port: int) -> None:
+        self._door = door
+        self._host = host
+        self.port = port
+        self._server: grpc.aio.Server | None = None
+
+    def __repr__(self) -> str:
+        return f"<GrpcioServer {joined(self._host, self.port)}>"
+
+    async def start(self) -> None:
+        """Raises OSError when it cannot listen there."""
+        server = grpc.aio.server(options=OPTIONS)
+        server.add_generic_rpc_handlers((self._handlers(),))
+        address = joined(self._host, self.port)
+        try:
+            chosen = server.add_insecure_port(address)
+        except RuntimeError as error:
+            chosen, cause = 0, str(error).partition(";")[0]
+        else:
+            cause = "no address"
+        if not chosen:
+            await server.stop(None)
+            raise OSError(f"cannot listen at grpc://{address}: {cause}")
+        self.port = chosen
+        await server.start()
+        self._server = server
+
+    async def stop(self, grace: float | None) -> None:
+        """Refuse new calls at once, give the others `grace` seconds, and close."""
+        if self._server is not None:
+            await self._server.stop(grace)
+
+    def _handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+        handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
+            what.name: grpc.unary_unary_rpc_method_handler(
+                cast(Any, partial(self._unary, what)),
+                request_deserializer=what.request.FromString,
+                response_serializer=Message.SerializeToString,
+            )
+            for what in UNARY
+        }
+        handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
+            cast(Any, self._receive_message),
+            request_deserializer=rpc.ReceiveMessageRequest.FromString,
+            response_serializer=Message.SerializeToString,
+        )
+        handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
+            cast(Any, self._telemetry),
+            request_deserializer=rpc.TelemetryCommand.FromString,
+            response_serializer=Message.SerializeToString,
+        )
+        return grpc.method_handlers_generic_handler(SERVICE, handlers)
+
+    async def _unary(self, what: Unary, request: Message, context: _Context) -> Any:
+        return await self._door.unary(what, request, _Call(context, self))
+
+    async def _receive_message(self, request: rpc.ReceiveMessageRequest, context: _Context) -> None:
+        await self._door.receive_message(request, _Call(context, self), _Stream(context))
+
+    async def _telemetry(self, _requests: object, context: _Context) -> None:
+        # One client waits for the headers before it does anything else (pitfall 5).
+        await context.send_initial_metadata(())
+        try:
+            await self._door.telemetry(_Stream(context), _Call(context, self))
+        except CallFailed as failed:
+            await context.abort(_STATUS_CODES[failed.status], failed.sentence)
+
+    def local_towards(self, peer: str) -> str:
+        """Our end of a connection as far as it is known: grpc.aio does not tell it."""
+        host = self._host
+        if host in ("0.0.0.0", "::", "[::]", ""):  # noqa: S104 - a comparison, nothing is bound
+            host = _route_towards(peer.rpartition(":")[0].strip("[]"))
+        return joined(host, self.port) if host else ""
+
+
+_STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class _Call:
+    """A `transport.Call`."""
+
+    __slots__ = ("_context", "_server", "peer")
+
+    def __init__(self, context: _Context, server: GrpcioServer) -> None:
+        self._context = context
+        self._server = server
+        self.peer = peer_text(context.peer())
+
+    @property
+    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        return self._context.invocation_metadata() or ()
+
+    @property
+    def local(self) -> str:
+        return self._server.local_towards(self.peer)
+
+    def time_remaining(self) -> float | None:
+        remaining: float | None = self._context.time_remaining()
+        return remaining
+
+
+class _Stream:
+    """A `transport.Answers`, and a `transport.Commands`."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+
+    async def write(self, answer: Message) -> None:
+        try:
+            await self._context.write(answer)
+        except _GONE as error:
+            raise BrokenStream(str(error)) from error
+
+    async def read(self) -> rpc.TelemetryCommand | None:
+        try:
+            command = await self._context.read()
+        except _GONE as error:
+            raise BrokenStream(str(error)) from error
+        return command if isinstance(command, rpc.TelemetryCommand) else None
+
+
+@lru_cache(maxsize=4096)
+def peer_text(peer: str) -> str:
+    """ "host:port" of gRPC's own form, e.g. of "ipv4:10.0.0.1:5" or "ipv6:%5B::1%5D:5"."""
+    family, _, rest = peer.partition(":")
+    return unquote(rest) if family in ("ipv4", "ipv6") else peer
+
+
+@lru_cache(maxsize=4096)
+def _route_towards(peer_host: str) -> str:
+    """Our address on the way to a peer; empty when there is no way. Nothing is sent."""
+    family = socket.AF_INET6 if ":" in peer_host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((peer_host, 9))
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""

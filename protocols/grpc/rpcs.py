@@ -1,0 +1,158 @@
+"""The RPCs that are served, and the way of every one of them: open, answer, tell what failed.
+
+An RPC that is not in the table is answered UNIMPLEMENTED by the transport.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import GatewayError, Internal
+from popgate.kinds import Authenticator
+from protocols.grpc.errors import status_of
+from protocols.grpc.opening import authenticate, check_client_id, open_context
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.service import MessagingService
+from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
+
+SERVICE = "apache.rocketmq.v2.MessagingService"
+
+_log = logging.getLogger(__name__)
+
+
+class _Answer(Protocol):
+    """An answer's class: it is made with a status."""
+
+    def __call__(self, *, status: pb.Status) -> Any: ...
+
+
+Request = TypeVar("Request", bound=Message)
+
+
+@dataclass(slots=True, frozen=True)
+class Unary:
+    """One RPC with one answer."""
+
+    name: str
+    request: type[Message]
+    answer: _Answer
+    method: Callable[[MessagingService, Any, Context], Awaitable[Message]]
+
+
+UNARY = (
+    Unary("QueryRoute", rpc.QueryRouteRequest, rpc.QueryRouteResponse, MessagingService.query_route),
+    Unary("Heartbeat", rpc.HeartbeatRequest, rpc.HeartbeatResponse, MessagingService.heartbeat),
+    Unary("SendMessage", rpc.SendMessageRequest, rpc.SendMessageResponse, MessagingService.send_message),
+    Unary(
+        "QueryAssignment",
+        rpc.QueryAssignmentRequest,
+        rpc.QueryAssignmentResponse,
+        MessagingService.query_assignment,
+    ),
+    Unary("AckMessage", rpc.AckMessageRequest, rpc.AckMessageResponse, MessagingService.ack_message),
+    Unary(
+        "ForwardMessageToDeadLetterQueue",
+        rpc.ForwardMessageToDeadLetterQueueRequest,
+        rpc.ForwardMessageToDeadLetterQueueResponse,
+        MessagingService.forward_message_to_dead_letter_queue,
+    ),
+    Unary(
+        "EndTransaction",
+        rpc.EndTransactionRequest,
+        rpc.EndTransactionResponse,
+        MessagingService.end_transaction,
+    ),
+    Unary(
+        "NotifyClientTermination",
+        rpc.NotifyClientTerminationRequest,
+        rpc.NotifyClientTerminationResponse,
+        MessagingService.notify_client_termination,
+    ),
+    Unary(
+        "ChangeInvisibleDuration",
+        rpc.ChangeInvisibleDurationRequest,
+        rpc.ChangeInvisibleDurationResponse,
+        MessagingService.change_invisible_duration,
+    ),
+    Unary(
+        "RecallMessage", rpc.RecallMessageRequest, rpc.RecallMessageResponse, MessagingService.recall_message
+    ),
+)
+"""Beside these: ReceiveMessage and Telemetry, which stream."""
+
+
+class Door:
+    """Where calls come in, whatever transport brought them. What it raises is named at each method."""
+
+    def __init__(self, service: MessagingService, clock: Clock, authenticator: Authenticator | None) -> None:
+        self._service = service
+        self._clock = clock
+        self._authenticator = authenticator
+
+    async def unary(self, what: Unary, request: Message, call: Call) -> Any:
+        """The answer to a unary RPC: a message of its answer's class."""
+        context = open_context(call, self._clock)
+        try:
+            self._admit(context, call)
+            return await what.method(self._service, request, context)
+        except GatewayError as error:
+            return what.answer(status=status_of(error, context))
+        except Exception:
+            return what.answer(status=_bug(what.name, context))
+
+    async def receive_message(
+        self,
+        request: rpc.ReceiveMessageRequest,
+        call: Call,
+        answers: Answers[rpc.ReceiveMessageResponse],
+    ) -> None:
+        """Raises BrokenStream when the client is gone and even that could not be told."""
+        context = open_context(call, self._clock)
+        try:
+            try:
+                self._admit(context, call)
+            except GatewayError as error:
+                await answers.write(rpc.ReceiveMessageResponse(status=status_of(error, context)))
+            else:
+                await self._service.receive_message(request, context, answers)
+        except BrokenStream:
+            # What was not delivered is on its way back, and there is nobody to tell.
+            return
+        except Exception:
+            await answers.write(rpc.ReceiveMessageResponse(status=_bug("ReceiveMessage", context)))
+
+    async def telemetry(self, commands: Commands, call: Call) -> None:
+        """Raises CallFailed."""
+        context = open_context(call, self._clock)
+        try:
+            try:
+                self._admit(context, call)
+            except GatewayError as error:
+                await commands.write(rpc.TelemetryCommand(status=status_of(error, context)))
+            else:
+                await self._service.telemetry(commands, context)
+        except BrokenStream:
+            return
+        except CallFailed:
+            raise
+        except Exception:
+            raise CallFailed(CallStatus.INTERNAL, _bug("Telemetry", context).message) from None
+
+    def _admit(self, context: Context, call: Call) -> None:
+        if self._authenticator is not None:
+            authenticate(context, call, self._authenticator, self._clock.monotonic())
+        check_client_id(context)
+
+
+def _bug(name: str, context: Context) -> pb.Status:
+    """Something failed that is no fault of a request: the log gets it all, the client only that it was."""
+    _log.exception("%s failed for %s at %s", name, context.client_id, context.peer)
+    return status_of(Internal("internal error of the gateway, its log tells more"), context)

@@ -1,0 +1,136 @@
+"""The settings a client gets back: its own words, and what the gateway decides.
+
+Sources: protocol facts 1.7 (merged settings), pitfalls 7 and 8, clients.md sections 1 and 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault
+from popgate.filters import compile_filter
+from popgate.model import CustomizedRetry, FilterKind, GroupConfig
+from popgate.naming import check_group, check_topic
+from processors.clients import ClientKind
+from processors.consuming import is_node
+from processors.limits import Limits
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb.duration_pb2 import Duration
+
+_SEND_ATTEMPTS = 3
+_SEND_INITIAL_MS = 10
+_SEND_MAX_MS = 1_000
+_SEND_MULTIPLIER = 2.0
+_LONGEST_LADDER = 64
+"""Steps of a customized backoff; the last one is repeated by the client."""
+
+_KINDS = {
+    pb.ClientType.PRODUCER: ClientKind.PRODUCER,
+    pb.ClientType.PUSH_CONSUMER: ClientKind.PUSH_CONSUMER,
+    pb.ClientType.SIMPLE_CONSUMER: ClientKind.SIMPLE_CONSUMER,
+    pb.ClientType.PULL_CONSUMER: ClientKind.PULL_CONSUMER,
+    pb.ClientType.LITE_PUSH_CONSUMER: ClientKind.PUSH_CONSUMER,
+    pb.ClientType.LITE_SIMPLE_CONSUMER: ClientKind.SIMPLE_CONSUMER,
+}
+
+
+def kind_in(settings: pb.Settings) -> ClientKind:
+    """What the client is. One that does not say so is what its settings are for.
+
+    Raises BadRequest: neither publishing nor subscription, or not the kind it says.
+    """
+    side = settings.WhichOneof("pub_sub")
+    if side is None:
+        raise BadRequest("there is no publishing or subscription data in the settings")
+    kind = _KINDS.get(settings.client_type)
+    if kind is None:
+        if settings.client_type != pb.ClientType.CLIENT_TYPE_UNSPECIFIED:
+            raise BadRequest(
+                f"the client type {settings.client_type} is not known", Fault.CLIENT_TYPE_UNKNOWN
+            )
+        return ClientKind.PRODUCER if side == "publishing" else ClientKind.SIMPLE_CONSUMER
+    if (kind is ClientKind.PRODUCER) != (side == "publishing"):
+        raise BadRequest(f"the settings of a {kind.value} cannot be those of {side}")
+    return kind
+
+
+def check_settings(settings: pb.Settings, limits: Limits) -> None:
+    """Raises IllegalTopic, IllegalGroup, IllegalFilter, BadRequest (too many topics)."""
+    count = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
+    if count > limits.max_topics_per_client:
+        raise BadRequest(f"the settings name {count} topics, the limit is {limits.max_topics_per_client}")
+    for topic in settings.publishing.topics:
+        check_topic(topic.name)
+    if settings.HasField("subscription"):
+        check_group(settings.subscription.group.name)
+        for entry in settings.subscription.subscriptions:
+            check_topic(entry.topic.name)
+            sql = entry.expression.type == pb.FilterType.SQL
+            compile_filter(FilterKind.SQL92 if sql else FilterKind.TAG, entry.expression.expression)
+
+
+def topics_in(settings: pb.Settings) -> frozenset[str]:
+    """The topics that the client publishes or subscribes to."""
+    if settings.HasField("publishing"):
+        return frozenset(topic.name for topic in settings.publishing.topics)
+    return frozenset(entry.topic.name for entry in settings.subscription.subscriptions)
+
+
+def merged(settings: pb.Settings, context: Context, limits: Limits, group: GroupConfig | None) -> pb.Settings:
+    """The answer to a client's settings; everything that is not decided here is echoed.
+
+    `group` is the consumer group's configuration, None for a producer.
+    """
+    answer = pb.Settings()
+    answer.CopyFrom(settings)
+    # Always there: one client reads it without looking whether it is.
+    answer.metric.on = False
+    if group is None:
+        answer.publishing.max_body_size = limits.max_body_bytes
+        answer.publishing.validate_message_type = limits.check_message_types
+        answer.backoff_policy.CopyFrom(
+            _exponential(_SEND_ATTEMPTS, _SEND_INITIAL_MS, _SEND_MAX_MS, _SEND_MULTIPLIER)
+        )
+    else:
+        answer.subscription.fifo = group.ordered
+        answer.subscription.receive_batch_size = limits.max_receive_messages
+        answer.subscription.long_polling_timeout.CopyFrom(_duration(int(limits.max_wait_s * 1000)))
+        answer.backoff_policy.CopyFrom(retry_out(group, exponential=is_node(context)))
+    return answer
+
+
+def retry_out(group: GroupConfig, *, exponential: bool) -> pb.RetryPolicy:
+    """The group's retry policy in the one form that the client understands.
+
+    The Python client reads customized backoffs only, and whole seconds of them; the Node.js client
+    reads exponential ones only.
+    """
+    retry = group.retry
+    attempts = max(group.max_attempts, 1)
+    if isinstance(retry, CustomizedRetry):
+        ladder: Iterable[int] = retry.delays_ms
+        initial, highest, multiplier = retry.delay_ms(1), max(retry.delays_ms), 2.0
+    else:
+        ladder = (retry.delay_ms(attempt) for attempt in range(1, min(attempts, _LONGEST_LADDER) + 1))
+        initial, highest, multiplier = retry.initial_ms, retry.max_ms, retry.multiplier
+    if exponential:
+        return _exponential(attempts, initial, highest, multiplier)
+    steps = [Duration(seconds=max(-(-ms // 1000), 1)) for ms in ladder][:_LONGEST_LADDER]
+    return pb.RetryPolicy(
+        max_attempts=attempts,
+        customized_backoff=pb.CustomizedBackoff(next=steps or [Duration(seconds=1)]),
+    )
+
+
+def _exponential(attempts: int, initial_ms: int, max_ms: int, multiplier: float) -> pb.RetryPolicy:
+    return pb.RetryPolicy(
+        max_attempts=attempts,
+        exponential_backoff=pb.ExponentialBackoff(
+            initial=_duration(initial_ms), max=_duration(max_ms), multiplier=multiplier
+        ),
+    )
+
+
+def _duration(ms: int) -> Duration:
+    return Duration(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)

@@ -1,0 +1,78 @@
+"""What the service needs from a gRPC server, whoever provides it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum, unique
+from typing import Protocol, TypeVar
+
+from protocols.grpc.pb.service_pb2 import TelemetryCommand
+
+AnswerT_contra = TypeVar("AnswerT_contra", contravariant=True)
+
+
+class Call(Protocol):
+    """The circumstances of one RPC. `peer` and `local` are "host:port" of the connection's two ends."""
+
+    @property
+    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
+        """What the client sent, keys in lower case. Nothing in it is trusted."""
+        ...
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def local(self) -> str:
+        """As the client names it where that is known (`:authority`)."""
+        ...
+
+    def time_remaining(self) -> float | None:
+        """Seconds until the client gives up; None when it set no deadline, and it may be years."""
+        ...
+
+
+class Answers(Protocol[AnswerT_contra]):
+    """The answering side of a server-streaming RPC."""
+
+    async def write(self, answer: AnswerT_contra) -> None:
+        """Hand over one answer; returns when the transport took it.
+
+        Raises (or is cancelled) when the client is gone: this answer may not have reached it, the
+        following ones cannot.
+        """
+        ...
+
+
+class Commands(Protocol):
+    """Both sides of a Telemetry stream. Reading and writing may go on at the same time."""
+
+    async def read(self) -> TelemetryCommand | None:
+        """The next command; None when the client sends no more. Raises BrokenStream, or is cancelled."""
+        ...
+
+    async def write(self, command: TelemetryCommand) -> None:
+        """Raises BrokenStream, or is cancelled, when the client is gone."""
+        ...
+
+
+class BrokenStream(Exception):
+    """The client is gone."""
+
+
+@unique
+class CallStatus(IntEnum):
+    """The gRPC status codes that a Telemetry stream can end with; numbers are gRPC's."""
+
+    INVALID_ARGUMENT = 3
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+class CallFailed(Exception):
+    """Ends a Telemetry stream with a gRPC status. Nothing else may: other failures are in the answer."""
+
+    def __init__(self, status: CallStatus, sentence: str) -> None:
+        super().__init__(sentence)
+        self.status = status
+        self.sentence = sentence
