@@ -20,6 +20,7 @@ MOST_OPERANDS = 1024
 """Properties and literals of an expression; an IN list counts as one."""
 
 _PARTS = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
+_TRUTHS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
 @dataclass(slots=True)
@@ -69,7 +70,8 @@ class _Parser:
         operands = [first]
         while self._take("OR"):
             operands.append(self._all())
-        return self._joined(conditions.disjunction([self._condition(o) for o in operands]), operands)
+        test = conditions.disjunction([self._condition(o) for o in operands])
+        return self._made(test, first.position, *operands)
 
     def _all(self) -> _Operand:
         first = self._negatable()
@@ -78,19 +80,15 @@ class _Parser:
         operands = [first]
         while self._take("AND"):
             operands.append(self._negatable())
-        return self._joined(conditions.conjunction([self._condition(o) for o in operands]), operands)
+        test = conditions.conjunction([self._condition(o) for o in operands])
+        return self._made(test, first.position, *operands)
 
     def _negatable(self) -> _Operand:
-        position = self._peek().position
         negations = 0
         while self._take("NOT"):
             negations += 1
         operand = self._equality()
-        if not negations:
-            return operand
-        # An even number of negations still demands a condition.
-        test = self._condition(operand)
-        return self._made(conditions.negation(test) if negations % 2 else test, position, operand)
+        return self._negated(operand, negations) if negations else operand
 
     def _equality(self) -> _Operand:
         left = self._comparison()
@@ -98,12 +96,12 @@ class _Parser:
             if self._take("="):
                 left = self._equal(left, self._comparison())
             elif self._take("<>"):
-                left = self._not(self._equal(left, self._comparison()))
+                left = self._negated(self._equal(left, self._comparison()))
             elif self._take("IS"):
                 negative = self._take("NOT")
                 self._expect("NULL")
                 left = self._made(conditions.is_null(left.evaluate), left.position, left)
-                left = self._not(left) if negative else left
+                left = self._negated(left) if negative else left
             else:
                 return left
 
@@ -141,20 +139,28 @@ class _Parser:
         for sign in reversed(signs):
             if sign.word == "-":
                 if negation:
-                    operand, negation = self._negations(operand, negation), 0
+                    operand, negation = self._negated(operand, negation), 0
                 minus += 1
             elif sign.word == "NOT":
                 if minus:
                     self._refuse("a number is no condition", sign.position)
                 negation += 1
         if negation:
-            return self._negations(operand, negation)
+            return self._negated(operand, negation)
         if minus:
             return self._minus(operand, minus)
         return operand
 
     def _primary(self) -> _Operand:
         token = self._peek()
+        if self._take("("):
+            self._nested += 1
+            if self._nested > DEEPEST:
+                self._refuse(f"it has more than {DEEPEST} parentheses within each other", token.position)
+            operand = self._any()
+            self._expect(")")
+            self._nested -= 1
+            return operand
         self._operands += 1
         if self._operands > MOST_OPERANDS:
             self._refuse(f"it has more than {MOST_OPERANDS} operands", token.position)
@@ -166,19 +172,11 @@ class _Parser:
             return self._literal(token, token.word.encode("utf-8", "replace"))
         if token.kind is Kind.NUMBER:
             return self._literal(token, token.number)
-        if token.kind is Kind.KEYWORD and token.word in ("TRUE", "FALSE", "NULL"):
-            truth = {"TRUE": True, "FALSE": False, "NULL": None}[token.word]
-            operand = self._literal(token, truth)
-            operand.test = lambda block: truth
-            return operand
-        if not self._take("("):
+        if token.kind is not Kind.KEYWORD or token.word not in _TRUTHS:
             self._unexpected("a property, a literal or a parenthesis")
-        self._nested += 1
-        if self._nested > DEEPEST:
-            self._refuse(f"it has more than {DEEPEST} parentheses within each other", token.position)
-        operand = self._any()
-        self._expect(")")
-        self._nested -= 1
+        truth = _TRUTHS[token.word]
+        operand = self._literal(token, truth)
+        operand.test = lambda block: truth
         return operand
 
     # -- operators --------------------------------------------------------------------------
@@ -221,10 +219,8 @@ class _Parser:
         test = conditions.one_of(left.name, frozenset(t.encode("utf-8", "replace") for t in wanted))
         return self._made(conditions.negation(test) if negative else test, left.position, left)
 
-    def _not(self, operand: _Operand) -> _Operand:
-        return self._made(conditions.negation(self._condition(operand)), operand.position, operand)
-
-    def _negations(self, operand: _Operand, count: int) -> _Operand:
+    def _negated(self, operand: _Operand, count: int = 1) -> _Operand:
+        """NOT, `count` times. Also an even number of them demands a condition."""
         test = self._condition(operand)
         return self._made(conditions.negation(test) if count % 2 else test, operand.position, operand)
 
@@ -251,9 +247,6 @@ class _Parser:
     def _literal(self, token: Token, value: Value) -> _Operand:
         self._at += 1
         return _Operand(conditions.constant(value), token.position, literal=True, value=value)
-
-    def _joined(self, test: Test, operands: list[_Operand]) -> _Operand:
-        return self._made(test, operands[0].position, *operands)
 
     def _made(self, test: Test, position: int, *parts: _Operand) -> _Operand:
         return _Operand(test, position, test=test, depth=self._depth(*parts))
