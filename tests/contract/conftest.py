@@ -1,0 +1,467 @@
+"""Where a broker under test lives, how its time passes, and a user who works at its port.
+
+A test asks for `user`. It holds the broker, makes topics and groups of its own, sends, pops and
+waits. Nothing here or in the tests knows a queue id, an offset or a timing that was not asked of
+the broker, and what may differ is read from `broker.traits`.
+
+Another implementation joins by adding a `Site`: `_SITES` names them, `POPGATE_CONTRACT_SITE`
+chooses one for the whole run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.store import Durability
+from brokers.port import Broker
+from popgate.clock import SystemClock
+from popgate.context import Context
+from popgate.errors import GatewayError
+from popgate.filters import compile_filter
+from popgate.model import (
+    EndTransaction,
+    FilterKind,
+    GroupConfig,
+    Message,
+    MessageType,
+    Pop,
+    Queue,
+    Resolution,
+    Sent,
+    StoredMessage,
+    TopicConfig,
+    TransactionCheck,
+)
+from popgate.testing import MovableClock
+from popgate.wire.properties import decode_properties, encode_properties
+
+PATIENCE_S = 10.0
+"""How long a fact may take to show itself before the test fails, in real seconds."""
+
+
+class Site(ABC):
+    """One implementation under test, and what a test may do to it."""
+
+    broker: Broker
+    restarts: bool
+    """Whether the test may stop and start it."""
+    movable: bool
+    """Whether time is moved by hand, so that hours cost nothing."""
+
+    @abstractmethod
+    async def start(self) -> None: ...
+
+    @abstractmethod
+    async def stop(self) -> None: ...
+
+    @abstractmethod
+    def now_ms(self) -> int: ...
+
+    @abstractmethod
+    def monotonic(self) -> float: ...
+
+    @abstractmethod
+    async def pass_ms(self, ms: float) -> None:
+        """Let time pass, and let the broker do what became due."""
+
+    @abstractmethod
+    async def turn(self) -> None:
+        """Let the broker work for a moment; called while a test looks for a fact again and again."""
+
+
+class EmbeddedSite(Site):
+    restarts = True
+
+    def __init__(self, path: Path, durability: Durability, *, movable: bool) -> None:
+        self._path = path
+        self._durability = durability
+        self.movable = movable
+        self.clock = MovableClock(now_ms=time.time_ns() // 1_000_000) if movable else SystemClock()
+
+    async def start(self) -> None:
+        self.broker = EmbeddedBroker(self._path, clock=self.clock, durability=self._durability)
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    async def pass_ms(self, ms: float) -> None:
+        if isinstance(self.clock, MovableClock):
+            self.clock.advance(ms / 1000)
+        else:
+            end = self.clock.now_ms() + ms
+            while self.clock.now_ms() < end:
+                await asyncio.sleep(0.001)
+        for _ in range(8):
+            await self.turn()
+
+    async def turn(self) -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+        if isinstance(self.clock, MovableClock):
+            self.clock.advance(0)
+        if self._durability is Durability.SYNC or not self.movable:
+            await asyncio.sleep(0.0005)  # its thread needs the core
+
+
+_SITES: dict[str, Callable[[Path], Site]] = {
+    "embedded": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=True),
+    "embedded-sync": lambda path: EmbeddedSite(path, Durability.SYNC, movable=True),
+    "embedded-none": lambda path: EmbeddedSite(path, Durability.NONE, movable=True),
+    "embedded-real-time": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=False),
+}
+_CHOSEN = os.environ.get("POPGATE_CONTRACT_SITE")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "every_durability: runs with each durability of the embedded broker")
+    config.addinivalue_line("markers", "also_in_real_time: runs with the system's clock, too")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "site" not in metafunc.fixturenames:
+        return
+    names = ["embedded"]
+    if metafunc.definition.get_closest_marker("every_durability"):
+        names += ["embedded-sync", "embedded-none"]
+    if metafunc.definition.get_closest_marker("also_in_real_time"):
+        names += ["embedded-real-time"]
+    metafunc.parametrize("site", [_CHOSEN] if _CHOSEN else names, indirect=True)
+
+
+class User:
+    """Works at the port as a gateway does. Raises what the broker raises."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.context = Context(client_id="contract", peer="127.0.0.1:40404")
+        self.checks: list[TransactionCheck] = []
+        self._ordered: set[str] = set()
+        self._tasks: list[asyncio.Task[Any]] = []
+
+    @property
+    def broker(self) -> Broker:
+        return self.site.broker
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        return self.site.now_ms()
+
+    def until(self, ms: float) -> float:
+        """The loop time `ms` from now, for `wait_until`."""
+        return self.site.monotonic() + ms / 1000
+
+    async def pass_ms(self, ms: float) -> None:
+        await self.site.pass_ms(ms)
+
+    async def lag(self, ms: float = 0) -> None:
+        """Let `ms` and the time pass by which this broker may be late with a redelivery."""
+        await self.site.pass_ms(ms + self.broker.traits.redelivery_lag_ms)
+
+    async def precision(self, ms: float = 0) -> None:
+        """Let `ms` and the time pass by which this broker may be late with a delayed message."""
+        await self.site.pass_ms(ms + self.broker.traits.timer_precision_ms)
+
+    async def eventually(self, fact: Callable[[], Any]) -> Any:
+        """The first true value of `fact`, a function or coroutine function, asked again and again."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            value = fact()
+            if asyncio.iscoroutine(value):
+                value = await value
+            if value:
+                return value
+            assert time.monotonic() < deadline, "it did not happen in time"
+            await self.site.turn()
+
+    async def restart(self) -> None:
+        if not self.site.restarts:
+            pytest.skip("this broker is not ours to restart")
+        await self.site.stop()
+        await self.site.start()
+
+    def moved_by_hand(self) -> None:
+        """Skip where hours would have to be waited for."""
+        if not self.site.movable:
+            pytest.skip("the time of this broker cannot be moved")
+
+    # -- topics and groups ----------------------------------------------------------------------
+
+    async def topic(self, *types: MessageType, queues: int = 4, **settings: Any) -> str:
+        name = f"contract-{uuid.uuid4().hex[:12]}"
+        await self.broker.create_topic(
+            TopicConfig(name, message_types=types, read_queues=queues, write_queues=queues, **settings)
+        )
+        return name
+
+    async def group(self, *, ordered: bool = False, **settings: Any) -> str:
+        name = f"group-{uuid.uuid4().hex[:12]}"
+        await self.broker.create_group(GroupConfig(name, ordered=ordered, **settings))
+        if ordered:
+            self._ordered.add(name)
+        return name
+
+    def is_ordered(self, group: str, ordered: bool) -> None:
+        """Note a change of the group's setting, for the pops to come."""
+        (self._ordered.add if ordered else self._ordered.discard)(group)
+
+    async def queues(self, topic: str) -> tuple[Queue, ...]:
+        return (await self.broker.route(topic)).queues
+
+    # -- sending --------------------------------------------------------------------------------
+
+    def message(
+        self,
+        topic: str,
+        body: str | bytes = b"body",
+        *,
+        tag: str = "",
+        keys: Sequence[str] = (),
+        message_group: str = "",
+        delay_ms: int = 0,
+        transaction: bool = False,
+        recovery_ms: int = 0,
+        properties: dict[str, str] | None = None,
+        message_id: str = "",
+        queue: Queue | None = None,
+        producer_group: str = "producers",
+    ) -> Message:
+        """A message as the processors make it: the fields that decide something, and the block."""
+        message_id = message_id or uuid.uuid4().hex.upper()
+        block = dict(properties or {})
+        block["UNIQ_KEY"] = message_id
+        kind, deliver_at = MessageType.NORMAL, 0
+        if tag:
+            block["TAGS"] = tag
+        if keys:
+            block["KEYS"] = " ".join(keys)
+        if message_group:
+            block["__SHARDINGKEY"] = message_group
+            kind = MessageType.FIFO
+        if delay_ms:
+            kind, deliver_at = MessageType.DELAY, self.now_ms() + delay_ms
+            block["TIMER_DELIVER_MS"] = str(deliver_at)
+        if transaction:
+            kind = MessageType.TRANSACTION
+            block["TRAN_MSG"] = "true"
+            block["PGROUP"] = producer_group
+        return Message(
+            topic,
+            body.encode() if isinstance(body, str) else body,
+            message_id=message_id,
+            type=kind,
+            tag=tag,
+            keys=tuple(keys),
+            message_group=message_group,
+            deliver_at_ms=deliver_at,
+            recovery_ms=recovery_ms,
+            user_properties=dict(properties or {}),
+            born_ms=self.now_ms(),
+            born_host="10.0.0.7:5000",
+            sys_flag=0x4 if transaction else 0,
+            producer_group=producer_group,
+            properties=encode_properties(block),
+            broker=queue.broker if queue else "",
+            queue_id=queue.queue_id if queue else -1,
+        )
+
+    async def put(self, *messages: Message) -> list[Sent]:
+        """Store ready-made messages; all of them must succeed, or the first failure is raised."""
+        results = await self.broker.send(self.context, messages)
+        assert len(results) == len(messages)
+        for result in results:
+            if isinstance(result, GatewayError):
+                raise result
+        return [result for result in results if isinstance(result, Sent)]
+
+    async def send(self, topic: str, *bodies: str, **how: Any) -> list[Sent]:
+        return await self.put(*(self.message(topic, body, **how) for body in bodies))
+
+    async def send_in_order(self, topic: str, *texts: str) -> None:
+        """Send "A1 B1 A2 …": the letters are message groups; all go to the topic's first queue."""
+        queue = (await self.queues(topic))[0]
+        await self.put(*(self.message(topic, t, message_group=t[0], queue=queue) for t in texts))
+
+    # -- taking ---------------------------------------------------------------------------------
+
+    def request(
+        self,
+        topic: str,
+        group: str,
+        at_most: int = 32,
+        *,
+        invisible_ms: int = 30_000,
+        tags: str = "*",
+        sql: str = "",
+        wait_ms: float | None = None,
+        queue: Queue | None = None,
+        **rest: Any,
+    ) -> Pop:
+        kind, expression = (FilterKind.SQL92, sql) if sql else (FilterKind.TAG, tags)
+        return Pop(
+            topic,
+            group,
+            compile_filter(kind, expression),
+            invisible_ms,
+            max_messages=at_most,
+            ordered=group in self._ordered,
+            wait_until=None if wait_ms is None else self.until(wait_ms),
+            broker=queue.broker if queue else "",
+            queue_id=queue.queue_id if queue else -1,
+            **rest,
+        )
+
+    async def pop(self, topic: str, group: str, at_most: int = 32, **how: Any) -> list[StoredMessage]:
+        """One pop, without waiting unless `wait_ms` is given."""
+        return await self.broker.pop(self.context, self.request(topic, group, at_most, **how))
+
+    async def collect(self, topic: str, group: str, count: int, **how: Any) -> list[StoredMessage]:
+        """Pop again and again until there are `count` messages; never more."""
+        taken: list[StoredMessage] = []
+
+        async def enough() -> bool:
+            taken.extend(await self.pop(topic, group, count - len(taken), **how))
+            return len(taken) == count
+
+        await self.eventually(enough)
+        return taken
+
+    async def one(self, topic: str, group: str, **how: Any) -> StoredMessage:
+        return (await self.collect(topic, group, 1, **how))[0]
+
+    async def nothing(self, topic: str, group: str, **how: Any) -> None:
+        """Nothing can be popped now."""
+        assert texts(await self.pop(topic, group, **how)) == []
+
+    def waiting(self, topic: str, group: str, at_most: int = 32, **how: Any) -> asyncio.Task[Any]:
+        """A pop that waits, as a task; cancelled at the end of the test if it still does."""
+        return self.task(self.pop(topic, group, at_most, **{"wait_ms": 20_000, **how}))
+
+    def task(self, work: Any) -> asyncio.Task[Any]:
+        task = asyncio.ensure_future(work)
+        self._tasks.append(task)
+        return task
+
+    async def done(self, task: asyncio.Task[Any]) -> Any:
+        """The task's result, which must come by itself: time does not move."""
+        await self.eventually(task.done)
+        return task.result()
+
+    async def settle(self) -> None:
+        """Let everything happen that needs no time."""
+        await self.site.pass_ms(0)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    # -- finishing ------------------------------------------------------------------------------
+
+    async def ack(self, topic: str, group: str, *messages: StoredMessage) -> None:
+        answers = await self.broker.ack(self.context, topic, group, [m.receipt for m in messages])
+        assert answers == [None] * len(messages)
+
+    async def ack_handles(self, topic: str, group: str, *handles: str) -> list[GatewayError | None]:
+        return await self.broker.ack(self.context, topic, group, list(handles))
+
+    async def hide(self, topic: str, group: str, handle: str, ms: int) -> str:
+        return await self.broker.change_invisible(self.context, topic, group, handle, ms)
+
+    async def give_back(self, topic: str, group: str, *messages: StoredMessage) -> int:
+        return await self.broker.give_back(self.context, topic, group, [m.receipt for m in messages])
+
+    async def dead_letter(self, topic: str, group: str, handle: str) -> None:
+        await self.broker.dead_letter(self.context, topic, group, handle)
+
+    async def dead_letters(self, group: str, count: int) -> list[StoredMessage]:
+        """Read all dead letters of a group by a group of their own; there must be `count`."""
+        reader = await self.group()
+        letters = await self.collect(f"%DLQ%{group}", reader, count) if count else []
+        await self.settle()
+        names = [t.name for t in await self.broker.topics()]
+        if f"%DLQ%{group}" in names:
+            await self.nothing(f"%DLQ%{group}", reader)
+        else:
+            assert count == 0
+        return letters
+
+    # -- transactions ---------------------------------------------------------------------------
+
+    def answers_checks(self, asked: bool = True) -> None:
+        """Stand in for the producers: note every check; `asked` False when nobody is there."""
+
+        def note(check: TransactionCheck) -> bool:
+            self.checks.append(check)
+            return asked
+
+        self.broker.on_check(note)
+
+    async def end(
+        self, topic: str, sent: Sent, resolution: Resolution, *, transaction_id: str = "", **how: Any
+    ) -> None:
+        await self.broker.end_transaction(
+            self.context,
+            EndTransaction(topic, transaction_id or sent.transaction_id, sent.message_id, resolution, **how),
+        )
+
+    async def commit(self, topic: str, sent: Sent, **how: Any) -> None:
+        await self.end(topic, sent, Resolution.COMMIT, **how)
+
+    async def roll_back(self, topic: str, sent: Sent, **how: Any) -> None:
+        await self.end(topic, sent, Resolution.ROLLBACK, **how)
+
+
+def texts(messages: Iterable[StoredMessage]) -> list[str]:
+    return [m.body.decode() for m in messages]
+
+
+def properties_of(message: StoredMessage) -> dict[str, str]:
+    return decode_properties(bytes(message.properties))
+
+
+@pytest.fixture(name="texts")
+def _texts() -> Callable[[Iterable[StoredMessage]], list[str]]:
+    return texts
+
+
+@pytest.fixture(name="properties_of")
+def _properties_of() -> Callable[[StoredMessage], dict[str, str]]:
+    return properties_of
+
+
+@pytest.fixture
+async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
+    made = _SITES[request.param](tmp_path / "store")
+    await made.start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def user(site: Site) -> AsyncIterator[User]:
+    user = User(site)
+    yield user
+    await user.close()
+
+
+@pytest.fixture
+def traits(site: Site) -> Any:
+    return site.broker.traits

@@ -1,0 +1,131 @@
+"""Changing the invisible time: longer, shorter, to nothing; and what becomes of the handles."""
+
+from __future__ import annotations
+
+import pytest
+
+from popgate.errors import ReceiptExpired
+
+
+@pytest.mark.every_durability
+async def test_zero_frees_a_message_at_once_and_the_delivery_counts(user):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group, invisible_ms=600_000)
+    await user.hide(topic, group, message.receipt, 0)
+    await user.lag()
+    again = await user.one(topic, group)
+    assert again.attempt == 2
+    await user.ack(topic, group, again)
+
+
+async def test_a_longer_time_counts_from_now(user):
+    user.moved_by_hand()
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group, invisible_ms=10_000)
+    await user.pass_ms(9_000)
+    await user.hide(topic, group, message.receipt, 20_000)
+    await user.pass_ms(19_990)
+    await user.nothing(topic, group)
+    await user.lag(10)
+    assert (await user.one(topic, group)).attempt == 2
+
+
+async def test_a_shorter_time_counts_from_now(user):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group, invisible_ms=600_000)
+    await user.hide(topic, group, message.receipt, 1_000)
+    await user.nothing(topic, group)
+    await user.lag(1_000)
+    assert (await user.one(topic, group)).attempt == 2
+
+
+async def test_a_time_can_be_changed_again_and_again_and_the_attempt_stays(user):
+    user.moved_by_hand()
+    topic, group = await user.topic(), await user.group(max_attempts=2)
+    await user.send(topic, "a")
+    message = await user.one(topic, group, invisible_ms=10_000)
+    handle = message.receipt
+    for _ in range(50):
+        await user.pass_ms(9_000)
+        handle = await user.hide(topic, group, handle, 10_000)
+        await user.nothing(topic, group)
+    await user.lag(10_000)
+    assert (await user.one(topic, group)).attempt == 2
+
+
+async def test_the_returned_handle_finishes_the_message(user):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group, invisible_ms=10_000)
+    handle = await user.hide(topic, group, message.receipt, 60_000)
+    await user.lag(11_000)
+    assert await user.ack_handles(topic, group, handle) == [None]
+    await user.lag(120_000)
+    await user.nothing(topic, group)
+
+
+async def test_the_returned_handle_can_be_changed_on_and_dead_lettered(user, texts):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group, invisible_ms=10_000)
+    handle = await user.hide(topic, group, message.receipt, 20_000)
+    handle = await user.hide(topic, group, handle, 30_000)
+    await user.dead_letter(topic, group, handle)
+    assert texts(await user.dead_letters(group, 1)) == ["a"]
+    await user.lag(60_000)
+    await user.nothing(topic, group)
+
+
+async def test_an_expired_handle_cannot_be_changed(user):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group, invisible_ms=1_000)
+    await user.lag(1_000)
+    with pytest.raises(ReceiptExpired):
+        await user.hide(topic, group, message.receipt, 60_000)
+    assert (await user.one(topic, group)).attempt == 2
+
+
+async def test_a_freed_message_cannot_be_held_on_by_its_handle(user, traits):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group)
+    after = await user.hide(topic, group, message.receipt, 0)
+    if traits.acks_are_checked:
+        for handle in (message.receipt, after):
+            with pytest.raises(ReceiptExpired):
+                await user.hide(topic, group, handle, 60_000)
+            (answer,) = await user.ack_handles(topic, group, handle)
+            assert isinstance(answer, ReceiptExpired)
+    await user.lag()
+    assert (await user.one(topic, group)).attempt == 2
+
+
+async def test_a_very_long_time_is_kept(user):
+    user.moved_by_hand()
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group)
+    await user.hide(topic, group, message.receipt, 12 * 3_600_000)
+    await user.pass_ms(12 * 3_600_000 - 10)
+    await user.nothing(topic, group)
+    await user.lag(10)
+    assert (await user.one(topic, group)).attempt == 2
+
+
+async def test_the_filter_of_the_moment_does_not_lose_a_redelivery(user):
+    """A message that failed and does not pass today's filter is kept for a filter it passes."""
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.send(topic, "a", tag="red")
+    message = await user.one(topic, group, tags="red")
+    await user.hide(topic, group, message.receipt, 0)
+    await user.lag()
+    for _ in range(3):
+        await user.nothing(topic, group, tags="blue")
+        await user.lag()
+    again = await user.one(topic, group, tags="red")
+    assert again.attempt == 2
+    await user.ack(topic, group, again)

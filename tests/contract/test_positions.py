@@ -1,0 +1,301 @@
+"""Where a group begins, how far it is, and setting it elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from popgate.errors import BadRequest, Fault, GatewayError, GroupNotFound, TopicNotFound
+from popgate.model import StartFrom
+
+
+async def summed(user, group, topic):
+    found = await user.broker.progress(group, topic)
+    return {
+        "lag": sum(p.lag for p in found),
+        "in_flight": sum(p.in_flight for p in found),
+        "waiting": sum(p.waiting for p in found),
+    }
+
+
+async def test_a_group_starts_at_the_first_message_unless_told_otherwise(user, texts):
+    topic = await user.topic(queues=1)
+    await user.send(topic, "old")
+    group = await user.group()
+    await user.send(topic, "new")
+    assert texts(await user.collect(topic, group, 2)) == ["old", "new"]
+
+
+async def test_a_group_that_starts_at_the_last_gets_what_comes_after_its_first_pop(user, texts):
+    topic, group = await user.topic(), await user.group(start_from=StartFrom.LAST)
+    await user.send(topic, *"abc")
+    await user.nothing(topic, group)
+    await user.send(topic, *"def")
+    assert sorted(texts(await user.collect(topic, group, 3))) == list("def")
+
+
+async def test_a_start_at_the_last_is_fixed_on_every_queue_at_the_first_pop(user, texts):
+    topic, group = await user.topic(queues=4), await user.group(start_from=StartFrom.LAST)
+    queues = await user.queues(topic)
+    await user.nothing(topic, group, queue=queues[0])
+    await user.put(*(user.message(topic, f"{q.queue_id}", queue=q) for q in queues))
+    got = await user.collect(topic, group, 4)
+    assert sorted(m.queue_id for m in got) == sorted(q.queue_id for q in queues)
+
+
+@pytest.mark.every_durability
+async def test_a_start_at_the_last_survives_a_restart(user, texts):
+    topic, group = await user.topic(), await user.group(start_from=StartFrom.LAST)
+    await user.send(topic, "before")
+    await user.nothing(topic, group)
+    await user.send(topic, "after")
+    await user.restart()
+    assert texts(await user.collect(topic, group, 1)) == ["after"]
+    await user.nothing(topic, group)
+
+
+async def test_progress_counts_what_is_new_held_and_resting(user):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, *(str(n) for n in range(10)))
+    messages = await user.collect(topic, group, 6, invisible_ms=10_000)
+    assert await summed(user, group, topic) == {"lag": 10, "in_flight": 6, "waiting": 0}
+    await user.ack(topic, group, *messages[:2])
+    assert await summed(user, group, topic) == {"lag": 8, "in_flight": 4, "waiting": 0}
+    await user.hide(topic, group, messages[2].receipt, 0)
+    await user.lag()
+    assert await summed(user, group, topic) == {"lag": 8, "in_flight": 3, "waiting": 1}
+    await user.lag(10_000)
+    assert await summed(user, group, topic) == {"lag": 8, "in_flight": 0, "waiting": 4}
+    rest = await user.collect(topic, group, 8)
+    await user.ack(topic, group, *rest)
+    assert await summed(user, group, topic) == {"lag": 0, "in_flight": 0, "waiting": 0}
+
+
+async def test_progress_names_every_queue_and_its_bounds(user):
+    topic, group = await user.topic(queues=3), await user.group()
+    queues = await user.queues(topic)
+    await user.put(*(user.message(topic, queue=queues[1]) for _ in range(5)))
+    found = {p.queue_id: p for p in await user.broker.progress(group, topic)}
+    assert set(found) == {q.queue_id for q in queues}
+    for queue in queues:
+        bounds = await user.broker.bounds(user.context, topic, queue.broker, queue.queue_id)
+        assert found[queue.queue_id].bounds == bounds
+    assert found[queues[1].queue_id].lag == 5
+
+
+async def test_progress_asks_for_known_names(user):
+    topic, group = await user.topic(), await user.group()
+    with pytest.raises(TopicNotFound):
+        await user.broker.progress(group, "no-such-topic")
+    with pytest.raises(GroupNotFound):
+        await user.broker.progress("no-such-group", topic)
+
+
+async def test_a_group_knows_the_topics_it_has_read(user):
+    one, two, other, group = await user.topic(), await user.topic(), await user.topic(), await user.group()
+    assert await user.broker.topics_of(group) == []
+    await user.send(one, "a")
+    await user.ack(one, group, await user.one(one, group))
+    await user.nothing(two, group)
+    assert sorted(await user.broker.topics_of(group)) == sorted([one, two])
+    assert other not in await user.broker.topics_of(group)
+    await user.broker.delete_topic(one)
+    assert await user.broker.topics_of(group) == [two]
+    with pytest.raises(GroupNotFound):
+        await user.broker.topics_of("no-such-group")
+
+
+async def test_committed_is_none_before_the_group_reads_and_then_the_lowest_unfinished(user):
+    topic, group = await user.topic(queues=1), await user.group()
+    (queue,) = await user.queues(topic)
+    where = (group, topic, queue.broker, queue.queue_id)
+
+    async def committed():
+        return await user.broker.committed(user.context, *where)
+
+    assert await committed() is None
+    sent = await user.send(topic, *"abcd")
+    first = sent[0].offset
+    a, b, c, d = await user.collect(topic, group, 4)
+    assert await committed() == first
+    await user.ack(topic, group, b)
+    assert await committed() == first
+    await user.ack(topic, group, a)
+    assert await committed() == first + 2
+    await user.hide(topic, group, c.receipt, 0)
+    await user.ack(topic, group, d)
+    assert await committed() == first + 2
+    await user.lag()
+    await user.ack(topic, group, await user.one(topic, group))
+    assert await committed() == first + 4
+
+
+async def test_a_commit_backwards_brings_everything_again_as_if_new(user, texts):
+    topic, group = await user.topic(queues=1), await user.group()
+    (queue,) = await user.queues(topic)
+    sent = await user.send(topic, *"abcd")
+    got = await user.collect(topic, group, 4)
+    await user.ack(topic, group, *got)
+    where = (group, topic, queue.broker, queue.queue_id)
+    await user.broker.commit(user.context, *where, sent[1].offset)
+    assert await user.broker.committed(user.context, *where) == sent[1].offset
+    again = await user.collect(topic, group, 3)
+    assert texts(again) == ["b", "c", "d"]
+    assert [m.attempt for m in again] == [1, 1, 1]
+    await user.ack(topic, group, *again)
+    await user.nothing(topic, group)
+
+
+async def test_a_commit_forwards_skips_and_forgets_what_was_held(user, texts):
+    topic, group = await user.topic(queues=1), await user.group(max_attempts=1)
+    (queue,) = await user.queues(topic)
+    sent = await user.send(topic, *"abcd")
+    await user.collect(topic, group, 2, invisible_ms=10_000)
+    where = (group, topic, queue.broker, queue.queue_id)
+    await user.broker.commit(user.context, *where, sent[3].offset)
+    assert await user.broker.committed(user.context, *where) == sent[3].offset
+    assert texts(await user.collect(topic, group, 1, invisible_ms=600_000)) == ["d"]
+    await user.lag(60_000)
+    await user.nothing(topic, group)
+    await user.dead_letters(group, 0)
+
+
+async def test_handles_of_before_a_commit_finish_nothing(user, texts, traits):
+    topic, group = await user.topic(queues=1), await user.group()
+    (queue,) = await user.queues(topic)
+    sent = await user.send(topic, *"ab")
+    old = await user.collect(topic, group, 2)
+    await user.broker.commit(user.context, group, topic, queue.broker, queue.queue_id, sent[0].offset)
+    answers = await user.ack_handles(topic, group, *(m.receipt for m in old))
+    if traits.acks_are_checked:
+        assert all(isinstance(a, GatewayError) for a in answers)
+    new = await user.collect(topic, group, 2, invisible_ms=10_000)
+    assert texts(new) == ["a", "b"]
+    assert [m.attempt for m in new] == [1, 1]
+    answers = await user.ack_handles(topic, group, *(m.receipt for m in old))
+    if traits.acks_are_checked:
+        assert all(isinstance(a, GatewayError) for a in answers)
+    await user.lag(10_000)
+    assert texts(await user.collect(topic, group, 2)) == ["a", "b"]
+
+
+async def test_a_commit_outside_the_bounds_is_refused(user):
+    topic, group = await user.topic(queues=1), await user.group()
+    (queue,) = await user.queues(topic)
+    sent = await user.send(topic, *"ab")
+    for offset in (-1, sent[1].offset + 2, 1 << 62, 1 << 80):
+        with pytest.raises(BadRequest) as refused:
+            await user.broker.commit(user.context, group, topic, queue.broker, queue.queue_id, offset)
+        assert refused.value.fault is Fault.ILLEGAL_OFFSET
+    assert len(await user.collect(topic, group, 2)) == 2
+
+
+async def test_positions_of_unknown_names_and_queues_are_refused(user):
+    topic, group = await user.topic(queues=1), await user.group()
+    (queue,) = await user.queues(topic)
+    wrong = [
+        (GroupNotFound, ("no-such-group", topic, queue.broker, queue.queue_id)),
+        (TopicNotFound, (group, "no-such-topic", queue.broker, queue.queue_id)),
+        (GatewayError, (group, topic, queue.broker, 99)),
+        (GatewayError, (group, topic, queue.broker, -1)),
+        (GatewayError, (group, topic, "another-broker", queue.queue_id)),
+    ]
+    for error, where in wrong:
+        with pytest.raises(error):
+            await user.broker.committed(user.context, *where)
+        with pytest.raises(error):
+            await user.broker.commit(user.context, *where, 0)
+
+
+async def test_a_commit_of_a_group_that_never_read_sets_where_it_starts(user, texts):
+    topic, group = await user.topic(queues=1), await user.group()
+    (queue,) = await user.queues(topic)
+    sent = await user.send(topic, *"abc")
+    await user.broker.commit(user.context, group, topic, queue.broker, queue.queue_id, sent[2].offset)
+    assert texts(await user.collect(topic, group, 1)) == ["c"]
+    await user.nothing(topic, group)
+
+
+async def test_a_commit_of_one_queue_leaves_the_start_of_the_others(user, texts):
+    topic, group = await user.topic(queues=2), await user.group()
+    one, two = await user.queues(topic)
+    await user.put(user.message(topic, "one", queue=one), user.message(topic, "two", queue=two))
+    bounds = await user.broker.bounds(user.context, topic, one.broker, one.queue_id)
+    await user.broker.commit(user.context, group, topic, one.broker, one.queue_id, bounds.maximum)
+    assert texts(await user.collect(topic, group, 1)) == ["two"]
+    await user.nothing(topic, group)
+
+
+async def test_a_reset_to_the_first_brings_everything_again(user, texts):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, *"abcd")
+    await user.ack(topic, group, *await user.collect(topic, group, 3))
+    await user.broker.reset(group, topic, StartFrom.FIRST)
+    again = await user.collect(topic, group, 4)
+    assert sorted(texts(again)) == list("abcd")
+    assert {m.attempt for m in again} == {1}
+
+
+async def test_a_reset_to_the_last_skips_everything(user, texts):
+    topic, group = await user.topic(), await user.group(max_attempts=1)
+    await user.send(topic, *"abcd")
+    await user.collect(topic, group, 2, invisible_ms=5_000)
+    await user.broker.reset(group, topic, StartFrom.LAST)
+    await user.lag(60_000)
+    await user.nothing(topic, group)
+    assert (await summed(user, group, topic))["lag"] == 0
+    await user.send(topic, "e")
+    assert texts(await user.collect(topic, group, 1)) == ["e"]
+    await user.dead_letters(group, 0)
+
+
+async def test_a_reset_to_a_time_brings_what_was_stored_since(user, texts):
+    user.moved_by_hand()
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "old", "older")
+    await user.pass_ms(60_000)
+    since = user.now_ms()
+    await user.pass_ms(1)
+    await user.send(topic, "new", "newer")
+    await user.ack(topic, group, *await user.collect(topic, group, 4))
+    await user.broker.reset(group, topic, since)
+    assert sorted(texts(await user.collect(topic, group, 2))) == ["new", "newer"]
+    await user.nothing(topic, group)
+    await user.broker.reset(group, topic, 0)
+    assert len(await user.collect(topic, group, 4)) == 4
+    await user.broker.reset(group, topic, user.now_ms() + 3_600_000)
+    await user.nothing(topic, group)
+
+
+async def test_a_reset_of_a_group_that_never_read_sets_where_it_starts(user, texts):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "old")
+    await user.broker.reset(group, topic, StartFrom.LAST)
+    await user.send(topic, "new")
+    assert texts(await user.collect(topic, group, 1)) == ["new"]
+    await user.nothing(topic, group)
+
+
+async def test_a_reset_frees_an_ordered_group_that_was_blocked(user, texts):
+    topic, group = await user.topic(), await user.group(ordered=True)
+    await user.send_in_order(topic, "A1", "A2")
+    await user.one(topic, group, invisible_ms=600_000)
+    await user.nothing(topic, group)
+    await user.broker.reset(group, topic, StartFrom.FIRST)
+    assert texts(await user.collect(topic, group, 2)) == ["A1", "A2"]
+
+
+async def test_a_reset_asks_for_known_names(user):
+    topic, group = await user.topic(), await user.group()
+    with pytest.raises(TopicNotFound):
+        await user.broker.reset(group, "no-such-topic", StartFrom.FIRST)
+    with pytest.raises(GroupNotFound):
+        await user.broker.reset("no-such-group", topic, StartFrom.FIRST)
+
+
+async def test_a_position_set_by_hand_survives_a_restart(user, texts):
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.send(topic, *"ab")
+    await user.ack(topic, group, *await user.collect(topic, group, 2))
+    await user.broker.reset(group, topic, StartFrom.FIRST)
+    await user.restart()
+    assert texts(await user.collect(topic, group, 2)) == ["a", "b"]

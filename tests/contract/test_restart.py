@@ -1,0 +1,228 @@
+"""A stop and a start in the middle of everything: what was answered is there, dues and attempts too."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popgate.errors import BrokerUnavailable, GatewayError, IllegalTransactionId, NotFound
+
+pytestmark = pytest.mark.every_durability
+
+
+async def test_everything_is_as_it_was_after_a_restart(user, texts, traits):
+    topic, group = await user.topic(queues=2), await user.group(max_attempts=5)
+    await user.send(topic, *(f"m{n}" for n in range(6)), keys=["k"])
+    acked, freed, held, failing, resting = await user.collect(topic, group, 5, invisible_ms=20_000)
+    await user.ack(topic, group, acked)
+    await user.give_back(topic, group, freed)
+    await user.hide(topic, group, failing.receipt, 0)
+    await user.hide(topic, group, resting.receipt, 8_000)
+    (late,) = await user.send(topic, "late", delay_ms=9_000)
+    (half,) = await user.send(topic, "half", transaction=True)
+    (gone,) = await user.send(topic, "gone", transaction=True)
+    await user.roll_back(topic, gone)
+    before = await user.broker.progress(group, topic)
+
+    await user.restart()
+
+    assert await user.broker.progress(group, topic) == before
+    await user.lag()
+    now = await user.collect(topic, group, 3, invisible_ms=60_000)
+    attempts = {m.body: m.attempt for m in now}
+    assert attempts.pop(freed.body) == (1 if traits.returns_are_free else 2)
+    assert attempts.pop(failing.body) == 2
+    assert list(attempts.values()) == [1]
+    await user.nothing(topic, group)
+    await user.lag(8_000)
+    again = await user.one(topic, group, invisible_ms=60_000)
+    assert (again.body, again.attempt) == (resting.body, 2)
+    await user.precision(1_000)
+    assert texts(await user.collect(topic, group, 1)) == ["late"]
+    await user.ack(topic, group, held)
+    await user.commit(topic, half)
+    assert texts(await user.collect(topic, group, 1)) == ["half"]
+    await user.roll_back(topic, gone)
+    with pytest.raises(IllegalTransactionId):
+        await user.commit(topic, gone)
+    with pytest.raises(NotFound):
+        await user.broker.recall(user.context, topic, late.recall_handle)
+    await user.ack(topic, group, acked)
+    await user.nothing(topic, group)
+
+
+async def test_a_handle_works_after_a_restart(user):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, *"abcd")
+    a, b, c, d = await user.collect(topic, group, 4, invisible_ms=20_000)
+    await user.restart()
+    await user.ack(topic, group, a)
+    handle = await user.hide(topic, group, b.receipt, 60_000)
+    await user.dead_letter(topic, group, c.receipt)
+    assert await user.give_back(topic, group, d) == 1
+    await user.restart()
+    assert await user.ack_handles(topic, group, handle) == [None]
+    await user.lag()
+    last = await user.one(topic, group)
+    assert last.body == d.body
+    await user.ack(topic, group, last)
+    await user.lag(120_000)
+    await user.nothing(topic, group)
+    await user.dead_letters(group, 1)
+
+
+async def test_what_became_due_while_it_was_stopped_is_done_after_the_start(user, texts):
+    user.moved_by_hand()
+    topic, group = await user.topic(), await user.group(max_attempts=1)
+    other = await user.group()
+    await user.send(topic, "dead")
+    await user.one(topic, group, invisible_ms=10_000)
+    await user.one(topic, other, invisible_ms=10_000)
+    await user.send(topic, "late", delay_ms=10_000)
+    await user.site.stop()
+    user.site.clock.advance(3_600)
+    await user.site.start()
+    await user.settle()
+    assert sorted(texts(await user.collect(topic, other, 2))) == ["dead", "late"]
+    assert texts(await user.collect(topic, group, 1, invisible_ms=10_000_000)) == ["late"]
+    assert texts(await user.dead_letters(group, 1)) == ["dead"]
+
+
+async def test_order_and_attempt_ids_survive_a_restart(user, texts, traits):
+    topic, group = await user.topic(queues=1), await user.group(ordered=True)
+    await user.send_in_order(topic, "A1", "A2", "A3", "B1", "B2")
+    first = await user.collect(topic, group, 2, attempt_id="x", invisible_ms=20_000)
+    assert texts(first) == ["A1", "A2"]
+    await user.restart()
+    again = await user.pop(topic, group, 2, attempt_id="x", invisible_ms=20_000)
+    assert texts(again) == ["A1", "A2"]
+    assert [m.receipt for m in again] == [m.receipt for m in first]
+    if traits.order_scope.name == "MESSAGE_GROUP":
+        others = await user.collect(topic, group, 2)
+        assert texts(others) == ["B1", "B2"]
+    await user.nothing(topic, group)
+    await user.ack(topic, group, first[0])
+    await user.restart()
+    await user.nothing(topic, group, attempt_id="y")
+    await user.lag(20_000)
+    tail = await user.collect(topic, group, 2, attempt_id="y")
+    assert [(m.body, m.attempt) for m in tail] == [(b"A2", 2), (b"A3", 1)]
+
+
+async def test_delayed_messages_survive_and_can_be_recalled_after_a_restart(user, texts):
+    topic, group = await user.topic(), await user.group()
+    a, _ = await user.send(topic, "a", "b", delay_ms=10_000)
+    await user.restart()
+    assert await user.broker.recall(user.context, topic, a.recall_handle) == a.message_id
+    await user.restart()
+    await user.precision(10_000)
+    assert texts(await user.collect(topic, group, 1)) == ["b"]
+    await user.nothing(topic, group)
+    await user.restart()
+    await user.precision(10_000)
+    await user.nothing(topic, group)
+
+
+async def test_checks_go_on_after_a_restart_where_they_were(user):
+    user.moved_by_hand()
+    topic = await user.topic()
+    user.answers_checks()
+    (half,) = await user.send(topic, "a", transaction=True, recovery_ms=10_000)
+    for _ in range(4):
+        await user.pass_ms(30_000)
+    before = len(user.checks)
+    assert before >= 2
+    await user.restart()
+    user.answers_checks()
+    for _ in range(4):
+        await user.pass_ms(30_000)
+    assert len(user.checks) > before
+    assert [c.checks for c in user.checks] == list(range(1, len(user.checks) + 1))
+    await user.commit(topic, half)
+
+
+async def test_a_transaction_id_from_before_a_restart_ends_it(user, texts):
+    topic, group = await user.topic(), await user.group()
+    one, two = await user.send(topic, "one", "two", transaction=True)
+    await user.restart()
+    await user.commit(topic, one)
+    await user.roll_back(topic, two)
+    await user.restart()
+    await user.commit(topic, one)
+    assert texts(await user.collect(topic, group, 1)) == ["one"]
+    await user.nothing(topic, group)
+
+
+async def test_many_restarts_in_the_middle_of_consuming_lose_and_double_nothing(user, texts):
+    topic, group = await user.topic(queues=3), await user.group()
+    finished: list[str] = []
+    for n in range(60):
+        await user.send(topic, f"{n}a", f"{n}b")
+        messages = await user.pop(topic, group, 3, invisible_ms=5_000)
+        for message in messages[:2]:
+            await user.ack(topic, group, message)
+            finished += texts([message])
+        if n % 12 == 7:
+            await user.restart()
+        if n % 5 == 0:
+            await user.lag(5_000)
+    await user.lag(5_000)
+    rest = await user.collect(topic, group, 120 - len(finished))
+    assert sorted(finished + texts(rest)) == sorted(f"{n}{x}" for n in range(60) for x in "ab")
+
+
+async def test_what_was_running_at_the_stop_was_done_or_told(user, texts):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, *(str(n) for n in range(20)))
+    held = await user.collect(topic, group, 20, invisible_ms=5_000)
+    acking = [user.task(user.ack_handles(topic, group, m.receipt)) for m in held]
+    sending = [user.task(user.send(topic, f"s{n}")) for n in range(20)]
+    await asyncio.sleep(0)
+    await user.restart()
+    outcomes = await asyncio.gather(*acking, return_exceptions=True)
+    sent = await asyncio.gather(*sending, return_exceptions=True)
+    assert all(o == [None] or isinstance(o, GatewayError) for o in outcomes), outcomes
+    assert all(isinstance(o, (list, GatewayError)) for o in sent), sent
+    await user.lag(5_000)
+    there = set()
+    while got := await user.pop(topic, group):
+        there |= set(texts(got))
+    for message, outcome in zip(held, outcomes, strict=True):
+        if outcome == [None]:
+            assert message.body.decode() not in there
+        else:
+            assert message.body.decode() in there or isinstance(outcome, GatewayError)
+    for n, outcome in enumerate(sent):
+        if isinstance(outcome, list):
+            assert f"s{n}" in there
+
+
+async def test_a_stopped_broker_says_so(user):
+    if not user.site.restarts:
+        pytest.skip("this broker is not ours to stop")
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    message = await user.one(topic, group)
+    broker = user.broker
+    await user.site.stop()
+    for call in (
+        user.send(topic, "b"),
+        user.pop(topic, group),
+        user.ack_handles(topic, group, message.receipt),
+        user.hide(topic, group, message.receipt, 0),
+        user.pop(topic, group, wait_ms=20_000),
+    ):
+        with pytest.raises(BrokerUnavailable):
+            await call
+    await broker.stop()  # a second stop is no error
+    await user.site.start()
+    await user.ack(topic, group, message)
+
+
+async def test_a_restart_with_nothing_in_it_is_quick_to_say_the_same(user):
+    await user.restart()
+    await user.restart()
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    await user.one(topic, group)

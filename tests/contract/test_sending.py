@@ -1,0 +1,193 @@
+"""Sending: what comes back, what is stored, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import pytest
+
+from popgate.errors import DelayTooLong, Forbidden, GatewayError, TopicNotFound
+from popgate.model import MessageType, Permission, Sent, TopicConfig
+
+
+@pytest.mark.every_durability
+async def test_a_message_arrives_as_it_was_sent(user, properties_of):
+    topic, group = await user.topic(MessageType.NORMAL), await user.group()
+    message = user.message(
+        topic,
+        "grüße \x00 \u4f60\u597d".encode(),
+        tag="tag-a",
+        keys=("k1", "k2"),
+        properties={"color": "blau", "größe": "10", "emoji": "\U0001f40d"},
+    )
+    message.flag = 7
+    (sent,) = await user.put(message)
+    assert sent.message_id == message.message_id
+
+    got = await user.one(topic, group)
+    assert got.body == message.body
+    assert got.topic == topic
+    assert (got.broker, got.queue_id, got.offset) == (sent.broker, sent.queue_id, sent.offset)
+    assert got.broker == user.broker.name
+    assert got.flag == 7
+    assert got.born_ms == message.born_ms
+    assert got.born_host == message.born_host
+    assert abs(got.store_ms - user.now_ms()) < 60_000
+    assert got.attempt == 1
+    found = properties_of(got)
+    for name, value in properties_of(message).items():
+        assert found[name] == value
+
+
+async def test_every_message_of_a_batch_has_its_own_result_in_order(user, texts):
+    topic, group = await user.topic(), await user.group()
+    messages = [user.message(topic, f"m{n}") for n in range(10)]
+    results = await user.put(*messages)
+    assert [r.message_id for r in results] == [m.message_id for m in messages]
+    assert len({(r.broker, r.queue_id, r.offset) for r in results}) == 10
+    assert sorted(texts(await user.collect(topic, group, 10))) == [f"m{n}" for n in range(10)]
+
+
+async def test_messages_of_one_queue_have_growing_offsets_and_come_in_that_order(user, texts):
+    topic, group = await user.topic(queues=1), await user.group()
+    results = await user.send(topic, *"abcdefgh")
+    offsets = [r.offset for r in results]
+    assert offsets == list(range(offsets[0], offsets[0] + 8))
+    assert texts(await user.collect(topic, group, 8)) == list("abcdefgh")
+
+
+async def test_a_message_goes_to_the_queue_that_was_named(user):
+    topic, group = await user.topic(queues=4), await user.group()
+    for queue in await user.queues(topic):
+        (sent,) = await user.put(user.message(topic, f"for {queue.queue_id}", queue=queue))
+        assert (sent.broker, sent.queue_id) == (queue.broker, queue.queue_id)
+        got = await user.one(topic, group, queue=queue)
+        assert got.queue_id == queue.queue_id
+        assert got.body == f"for {queue.queue_id}".encode()
+
+
+async def test_without_a_queue_the_broker_takes_a_writable_one(user):
+    topic = await user.topic(queues=3)
+    ids = {q.queue_id for q in (await user.broker.route(topic)).writable}
+    for sent in await user.send(topic, *(str(n) for n in range(20))):
+        assert sent.queue_id in ids
+
+
+async def test_a_queue_that_does_not_exist_is_refused(user):
+    topic = await user.topic(queues=2)
+    queue = (await user.queues(topic))[0]
+    for wrong in (max(q.queue_id for q in await user.queues(topic)) + 1, 100_000, 1 << 40):
+        message = user.message(topic, queue=queue)
+        message.queue_id = wrong
+        with pytest.raises(GatewayError):
+            await user.put(message)
+    group = await user.group()
+    await user.nothing(topic, group)
+
+
+async def test_sending_to_a_topic_that_does_not_exist_is_refused(user):
+    with pytest.raises(TopicNotFound):
+        await user.put(user.message("contract-there-is-no-such-topic"))
+
+
+@pytest.mark.parametrize("permission", [Permission.READ, Permission.NONE])
+async def test_sending_to_a_topic_that_is_not_writable_is_forbidden(user, permission):
+    topic = await user.topic(permission=permission)
+    with pytest.raises(Forbidden):
+        await user.put(user.message(topic))
+
+
+async def test_a_topic_may_lose_and_regain_the_right_to_be_written(user):
+    topic = await user.topic(queues=1)
+    await user.send(topic, "before")
+    config = TopicConfig(topic, read_queues=1, write_queues=1, permission=Permission.READ)
+    await user.broker.update_topic(config)
+    with pytest.raises(Forbidden):
+        await user.send(topic, "during")
+    group = await user.group()
+    assert (await user.one(topic, group)).body == b"before"
+    await user.broker.update_topic(TopicConfig(topic, read_queues=1, write_queues=1))
+    await user.send(topic, "after")
+    assert (await user.one(topic, group)).body == b"after"
+
+
+@pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)), b"\x00" * 4096, b"z" * (4 * 1024 * 1024)])
+async def test_bodies_of_every_size_and_byte_come_back(user, body):
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.put(user.message(topic, body))
+    assert (await user.one(topic, group)).body == body
+
+
+async def test_long_names_and_many_properties_come_back(user, properties_of):
+    name = "t" * 127
+    if name not in {t.name for t in await user.broker.topics()}:
+        await user.broker.create_topic(TopicConfig(name, read_queues=1, write_queues=1))
+    group = await user.group()
+    many = {f"property-{n}": "v" * 100 for n in range(128)}
+    await user.put(user.message(name, "long", properties=many))
+    got = await user.one(name, group)
+    assert many.items() <= properties_of(got).items()
+
+
+async def test_a_message_that_is_wrong_does_not_spoil_the_others(user, texts, traits):
+    topic, group = await user.topic(), await user.group()
+    wrong = user.message(topic, "too late", delay_ms=traits.max_delay_ms + 60_000)
+    results = await user.broker.send(
+        user.context, [user.message(topic, "first"), wrong, user.message(topic, "last")]
+    )
+    assert isinstance(results[0], Sent)
+    assert isinstance(results[1], DelayTooLong)
+    assert isinstance(results[2], Sent)
+    assert sorted(texts(await user.collect(topic, group, 2))) == ["first", "last"]
+
+
+async def test_the_same_message_sent_twice_is_stored_twice(user):
+    topic, group = await user.topic(), await user.group()
+    message = user.message(topic, "again")
+    first, second = await user.put(message), await user.put(message)
+    assert first[0].message_id == second[0].message_id
+    assert len(await user.collect(topic, group, 2)) == 2
+
+
+async def test_every_type_goes_into_a_topic_that_accepts_several(user, texts):
+    topic, group = await user.topic(*MessageType, queues=2), await user.group()
+    await user.put(user.message(topic, "normal"))
+    await user.put(user.message(topic, "ordered", message_group="a"))
+    await user.put(user.message(topic, "delayed", delay_ms=1_000))
+    (half,) = await user.put(user.message(topic, "half", transaction=True))
+    await user.commit(topic, half)
+    await user.precision(1_000)
+    assert sorted(texts(await user.collect(topic, group, 4))) == ["delayed", "half", "normal", "ordered"]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_cancelled_send_is_done_or_not_done(user, turns):
+    topic, group = await user.topic(), await user.group()
+    sending = asyncio.ensure_future(user.send(topic, "one", "two"))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    sending.cancel()
+    await asyncio.gather(sending, return_exceptions=True)
+    await user.settle()
+    await user.send(topic, "three")
+    there = await user.collect(topic, group, 1)
+    there += await user.pop(topic, group)
+    bodies = [m.body for m in there]
+    assert b"three" in bodies
+    assert len(bodies) == len(set(bodies))
+    assert len(bodies) in (1, 3)
+
+
+async def test_many_senders_at_once_lose_nothing(user, texts):
+    topic, group = await user.topic(), await user.group()
+    await asyncio.gather(*(user.send(topic, f"{n}-a", f"{n}-b") for n in range(50)))
+    got = await user.collect(topic, group, 100)
+    assert sorted(texts(got)) == sorted(f"{n}-{x}" for n in range(50) for x in "ab")
+
+
+async def test_an_empty_send_stores_nothing(user):
+    topic, group = await user.topic(), await user.group()
+    with contextlib.suppress(GatewayError):  # told that there was nothing in it: as good
+        assert await user.broker.send(user.context, []) == []
+    await user.nothing(topic, group)
