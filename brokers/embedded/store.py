@@ -115,10 +115,16 @@ class Store(Tables):
         """Whether commits fail at once, until the store has been opened again."""
         return self._failure is not None
 
+    @property
+    def filling(self) -> bool:
+        """Whether something was added that no commit has taken yet."""
+        return bool(self._after) or not self._batch.is_empty()
+
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Open, create or upgrade. Raises BrokerUnavailable: locked, not writable, damaged, too new."""
+        self._closing = False
         self._open_files()
         try:
             bring_up_to_date(self)
@@ -133,6 +139,7 @@ class Store(Tables):
 
     def close(self) -> None:
         """Write and sync what was added, answer whoever waits for it, and let go of the folder."""
+        self._closing = True
         for timer in (self._sync_timer, self._retry_timer):
             if timer is not None:
                 timer.cancel()
@@ -211,7 +218,8 @@ class Store(Tables):
             return  # written, failed or closed meanwhile
         batch, group = self._take_batch()
         try:
-            self._opened().write(batch)
+            if not batch.is_empty():
+                self._opened().write(batch)
         except Exception as error:
             del batch
             self._fail(error, group)

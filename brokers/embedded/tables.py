@@ -36,6 +36,7 @@ class Tables:
         self._families: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self._reclaim_thread: ThreadPoolExecutor | None = None
+        self._closing = False
         self._forget_spaces(f"the store in {path} is not open")
 
     # -- reading: sees what is written, never the batch being filled ----------------------------
@@ -101,6 +102,8 @@ class Tables:
 
     def reclaim(self, space: str, begin: bytes, end: bytes) -> None:
         """Give the disk back what was deleted in [begin, end), in a thread, behind others that wait."""
+        if self._closing:
+            return
         family = self._families[space]
         if self._reclaim_thread is None:
             self._reclaim_thread = ThreadPoolExecutor(1, thread_name_prefix="popgate-store-reclaim")

@@ -1,0 +1,134 @@
+"""What deleted topics and groups leave behind, and the index of messages that are gone.
+
+Works on the store alone, in small steps: each step yields what it cost, about one per look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from brokers.embedded.keys import (
+    FLOORS,
+    HOUR_MS,
+    INDEX,
+    INFLIGHT,
+    MESSAGES,
+    PROGRESS,
+    REMOVED,
+    REMOVED_TOPIC,
+    SIZES,
+    floor_key,
+    index_key,
+    inflight_key,
+    message_key,
+    progress_key,
+    removed_key,
+    split_index_key,
+    split_removed_key,
+)
+from brokers.embedded.store import Store
+from brokers.embedded.topics import Catalogue, Topic
+from popgate.clock import Clock
+from popgate.wire.records import record_store_ms
+
+_LOOK_UP = 4
+"""What a look-up by a fresh iterator costs, next to one record of a running one."""
+_BEYOND = b"\xff" * 24
+"""Behind a prefix: higher than every key that begins with it."""
+
+
+class Removal:
+    """Removes what nobody can reach any more. Adds to the store's batch; the caller commits."""
+
+    def __init__(self, store: Store, catalogue: Catalogue, clock: Clock) -> None:
+        self._store = store
+        self._catalogue = catalogue
+        self._clock = clock
+        self._swept_hour = -1
+
+    def load(self) -> None:
+        self._swept_hour = -1
+
+    def work(self) -> Iterator[int]:
+        """One round: everything of deleted topics and groups, and once an hour the index."""
+        gone = [split_removed_key(key) for key, _ in self._store.scan(REMOVED, b"")]
+        yield 1
+        for kind, former_id in gone:
+            if kind == REMOVED_TOPIC:
+                yield from self._remove_topic(former_id)
+            else:
+                yield from self._remove_group(former_id)
+        hour = self._clock.now_ms() // HOUR_MS
+        if gone or hour != self._swept_hour:
+            yield from self._sweep_index()
+            self._swept_hour = hour
+        for kind, former_id in gone:
+            self._store.delete(REMOVED, removed_key(kind, former_id))
+            if kind == REMOVED_TOPIC:
+                begin = message_key(former_id, 0, 0)[:4]
+                self._store.after_commit(partial(self._store.reclaim, MESSAGES, begin, begin + _BEYOND))
+            yield 1
+
+    def _remove_topic(self, topic_id: int) -> Iterator[int]:
+        for space, prefix in (
+            (MESSAGES, message_key(topic_id, 0, 0)[:4]),
+            (FLOORS, floor_key(topic_id, 0)[:4]),
+            (SIZES, message_key(topic_id, 0, 0)[:4]),
+        ):
+            yield self._remove(space, prefix)
+        for group in list(self._catalogue.groups()):
+            yield self._remove(INFLIGHT, inflight_key(group.id, topic_id, 0, 0)[:8])
+            yield self._remove(PROGRESS, progress_key(group.id, topic_id, 0)[:8])
+
+    def _remove_group(self, group_id: int) -> Iterator[int]:
+        yield self._remove(INFLIGHT, inflight_key(group_id, 0, 0, 0)[:4])
+        yield self._remove(PROGRESS, progress_key(group_id, 0, 0)[:4])
+
+    def _remove(self, space: str, prefix: bytes) -> int:
+        """Remove the keys with this prefix, if there are any: every range delete is a burden to readers."""
+        beyond = prefix + _BEYOND
+        if self._store.first(space, prefix, beyond) is not None:
+            self._store.delete_range(space, prefix, beyond)
+        return _LOOK_UP
+
+    def _sweep_index(self) -> Iterator[int]:
+        """Remove, hour by hour and topic by topic, the entries whose messages are all gone."""
+        first_kept: dict[int, int] = {}
+        for topic in list(self._catalogue.topics()):
+            first_kept[topic.id] = self._first_kept_hour(topic)
+            yield len(topic.queues)
+        now_hour = self._clock.now_ms() // HOUR_MS
+        oldest = min(first_kept.values(), default=now_hour)
+        # What is older than every topic's first message goes at once.
+        start = index_key(min(oldest, now_hour), 0, 0, 0, 0)
+        if self._store.first(INDEX, b"", start) is not None:
+            self._store.delete_range(INDEX, b"", start)
+        yield _LOOK_UP
+        at = start
+        while (found := self._store.first(INDEX, at)) is not None:
+            hour, topic_id, *_ = split_index_key(found[0])
+            at = index_key(hour, topic_id, 0, 0, 0)[:8] + _BEYOND
+            kept_from = first_kept.get(topic_id)
+            if kept_from is None and self._catalogue.topic_by_id(topic_id) is not None:
+                kept_from = 0  # made while this round was under way
+            if kept_from is None or hour < kept_from:
+                self._store.delete_range(INDEX, index_key(hour, topic_id, 0, 0, 0), at)
+            yield _LOOK_UP
+
+    def _first_kept_hour(self, topic: Topic) -> int:
+        """The hour of the topic's oldest message; of now when it has none."""
+        hour = self._clock.now_ms() // HOUR_MS
+        for queue in topic.queues:
+            head = (
+                self._store.first(
+                    MESSAGES,
+                    message_key(topic.id, queue.queue_id, queue.minimum),
+                    message_key(topic.id, queue.queue_id, queue.maximum),
+                )
+                if queue.minimum < queue.maximum
+                else None
+            )
+            if head is not None:
+                hour = min(hour, record_store_ms(head[1]) // HOUR_MS)
+        return hour

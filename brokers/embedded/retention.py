@@ -1,0 +1,208 @@
+"""Old messages go: by age, by bytes per topic, and with whatever was deleted; a little at a time.
+
+A round over everything begins every `retention_interval_ms` and is cut into ticks of bounded
+work. A queue's new floor and the removal of what lies below it are one batch. Messages are kept
+at least as long as their topic says, and go within about one interval after that; by bytes whole
+segments go, the oldest of all queues first, until the topic is within its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from heapq import heapify, heappop, heapreplace
+
+from brokers.embedded.keys import FLOORS, MESSAGES, floor_key, message_key
+from brokers.embedded.log import MessageLog
+from brokers.embedded.removal import Removal
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.sizes import QueueSize, forget_marks, segment_bytes
+from brokers.embedded.store import Store
+from brokers.embedded.topics import Catalogue, QueueState, Topic
+from popgate.clock import Clock
+from popgate.wire.records import record_store_ms
+
+_WORK_PER_TICK = 1024
+_WRITTEN_FIRST = _WORK_PER_TICK
+"""Yielded where the next step must see what was added: the tick ends, and the next waits for the write."""
+_FEW = 32
+"""So many messages are deleted one by one: cheaper for readers than a range."""
+_RECLAIM_BYTES = 64 * 1024 * 1024
+
+
+class Retention:
+    """Removes what is too old or too much. Adds to the store's batch; the caller commits."""
+
+    def __init__(
+        self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock, settings: EmbeddedSettings
+    ) -> None:
+        self.on_floor: Callable[[Topic, QueueState], None] | None = None
+        """Called when messages below `queue.minimum` were removed."""
+        self._store = store
+        self._log = log
+        self._catalogue = catalogue
+        self._clock = clock
+        self._settings = settings
+        self._removal = Removal(store, catalogue, clock)
+        self._sizes: dict[tuple[int, int], QueueSize] = {}
+        self._freed: dict[tuple[int, int], int] = {}
+        self._round: Iterator[int] | None = None
+        self._turn = -1
+        self._next_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<Retention {'working' if self._round else 'resting'} next {self._next_ms}>"
+
+    def load(self) -> None:
+        """Begin a round at the next tick, forgetting what was in memory."""
+        self._removal.load()
+        self._sizes.clear()
+        self._freed.clear()
+        self._round = None
+        self._next_ms = self._clock.now_ms()
+
+    def deadline(self) -> int | None:
+        """Wall time in ms of the next tick; the past: now, there is more. A clock set back delays nothing."""
+        return min(self._next_ms, self._clock.now_ms() + self._settings.retention_interval_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Do a bounded piece of the round."""
+        if self._turn == self._store.turn and self._store.filling:
+            return  # what the last piece added is not written yet
+        if self._round is None:
+            if now_ms < self._next_ms <= now_ms + self._settings.retention_interval_ms:
+                return
+            self._next_ms = now_ms
+            self._round = self._work(now_ms)
+        done = 0
+        for cost in self._round:
+            done += cost
+            if done >= _WORK_PER_TICK:
+                self._turn = self._store.turn
+                return
+        self._round = None
+        self._next_ms = now_ms + self._settings.retention_interval_ms
+
+    # -- one round ----------------------------------------------------------------------------
+
+    def _work(self, now_ms: int) -> Iterator[int]:
+        for topic in list(self._catalogue.topics()):
+            if self._catalogue.topic_by_id(topic.id) is not topic:
+                continue  # deleted while this round was under way
+            for queue in topic.queues:
+                yield self._remove_by_age(topic, queue, now_ms)
+            limit = self._bytes_limit(topic)
+            if limit is not None:
+                yield from self._remove_by_bytes(topic, limit)
+        live = {topic.id for topic in self._catalogue.topics()}
+        for per_queue in (self._sizes, self._freed):
+            for place in [place for place in per_queue if place[0] not in live]:
+                del per_queue[place]
+        yield len(live) // 16 + 1
+        yield from self._removal.work()
+
+    def _bytes_limit(self, topic: Topic) -> int | None:
+        own = topic.config.retention_bytes
+        limit = self._settings.retention_bytes if own is None else own
+        return limit if limit is not None and limit > 0 else None
+
+    def _remove_by_age(self, topic: Topic, queue: QueueState, now_ms: int) -> int:
+        own = topic.config.retention_ms
+        kept_ms = self._settings.retention_ms if own is None else own
+        if kept_ms <= 0 or queue.minimum >= queue.visible:
+            return 1
+        oldest_kept_ms = now_ms - kept_ms
+        head = self._first_from(topic, queue, queue.minimum)
+        if head is not None and head[1] >= oldest_kept_ms:
+            return 2
+        # Store times of a queue never go back, so the first one to keep is found by halving.
+        low, high = queue.minimum, queue.visible
+        while low < high:
+            middle = (low + high) // 2
+            found = self._first_from(topic, queue, middle)
+            if found is None:
+                high = middle
+            elif found[1] < oldest_kept_ms:
+                low = found[0] + 1
+            else:
+                high = middle
+        self._raise_floor(topic, queue, low)
+        return 64
+
+    def _remove_by_bytes(self, topic: Topic, limit: int) -> Iterator[int]:
+        queues = list(topic.queues)
+        segment = segment_bytes(limit, len(queues))
+        sizes = []
+        for queue in queues:
+            size = self._sizes.get((topic.id, queue.queue_id))
+            if size is None:
+                size = self._sizes[topic.id, queue.queue_id] = QueueSize(self._store, self._log, topic, queue)
+            sizes.append(size)
+            yield from size.measure(segment)
+        if sum(size.total for size in sizes) <= limit:
+            return
+        yield _WRITTEN_FIRST
+        oldest: list[tuple[int, int]] = []
+        for index, queue in enumerate(queues):
+            head = self._first_from(topic, queue, queue.minimum)
+            if head is not None:
+                oldest.append((head[1], index))
+        heapify(oldest)
+        while oldest and sum(size.total for size in sizes) > limit:
+            _, index = oldest[0]
+            queue = queues[index]
+            mark = sizes[index].first_mark()
+            if mark is None or mark > queue.visible:
+                heappop(oldest)
+                continue
+            self._raise_floor(topic, queue, mark)
+            head = self._first_from(topic, queue, mark)
+            if head is None:
+                heappop(oldest)
+            else:
+                heapreplace(oldest, (head[1], index))
+            yield 8
+
+    def _first_from(self, topic: Topic, queue: QueueState, offset: int) -> tuple[int, int] | None:
+        """Offset and store time of the first readable message from `offset` on."""
+        if offset >= queue.visible:
+            return None
+        found = self._store.first(
+            MESSAGES,
+            message_key(topic.id, queue.queue_id, offset),
+            message_key(topic.id, queue.queue_id, queue.visible),
+        )
+        return None if found is None else (int.from_bytes(found[0][6:], "big"), record_store_ms(found[1]))
+
+    def _raise_floor(self, topic: Topic, queue: QueueState, floor: int) -> None:
+        """Remove the messages of a queue below `floor`, and say so in the same batch."""
+        old, queue_id = queue.minimum, queue.queue_id
+        if floor <= old:
+            return
+        place = topic.id, queue_id
+        store = self._store
+        self._freed[place] = self._freed.get(place, 0) + self._estimated_bytes(topic, queue, floor)
+        store.put(FLOORS, floor_key(*place), floor.to_bytes(8, "big"))
+        if floor - old <= _FEW:
+            for offset in range(old, floor):
+                store.delete(MESSAGES, message_key(*place, offset))
+        else:
+            store.delete_range(MESSAGES, message_key(*place, old), message_key(*place, floor))
+        size = self._sizes.get(place)
+        if size is not None:
+            size.floor_rose(old, floor)
+        else:
+            forget_marks(store, *place, old, floor)
+        queue.minimum = floor
+        if self._freed[place] >= _RECLAIM_BYTES:
+            del self._freed[place]
+            store.after_commit(
+                partial(store.reclaim, MESSAGES, message_key(*place, 0), message_key(*place, floor))
+            )
+        if self.on_floor is not None:
+            self.on_floor(topic, queue)
+
+    def _estimated_bytes(self, topic: Topic, queue: QueueState, floor: int) -> int:
+        """About how much goes, from one message in the middle: it only decides when to reclaim."""
+        sample = self._log.get(topic, queue.queue_id, (queue.minimum + floor) // 2)
+        return (len(sample) if sample is not None else 0) * (floor - queue.minimum)
