@@ -1,0 +1,81 @@
+"""Calling back those who wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from protocols.grpc.draining import Waits
+
+
+async def test_a_wait_gives_what_its_work_gives() -> None:
+    async def work() -> int:
+        await asyncio.sleep(0)
+        return 7
+
+    assert await Waits().wait(work()) == 7
+
+
+async def test_those_who_wait_are_called_back_and_go_on() -> None:
+    waits = Waits()
+    released: list[str] = []
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            released.append("work")
+
+    async def request() -> str:
+        assert await waits.wait(work()) is None
+        await asyncio.sleep(0)
+        return "answered"
+
+    task = asyncio.ensure_future(request())
+    await asyncio.sleep(0)
+    waits.end()
+    waits.end()
+    assert await task == "answered"
+    assert released == ["work"]
+    assert task.cancelling() == 0
+
+
+async def test_after_the_end_nobody_waits() -> None:
+    waits = Waits()
+    waits.end()
+    assert await waits.wait(asyncio.Event().wait()) is None
+
+
+async def test_a_cancelled_request_stays_cancelled() -> None:
+    waits = Waits()
+    for both in (False, True):
+        task = asyncio.ensure_future(waits.wait(asyncio.Event().wait()))
+        await asyncio.sleep(0)
+        if both:
+            waits.end()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+
+async def test_work_that_is_done_when_it_is_called_back_keeps_its_result() -> None:
+    waits = Waits()
+
+    async def stubborn() -> int:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return 5
+        return 0
+
+    async def request() -> int | None:
+        result = await waits.wait(stubborn())
+        await asyncio.sleep(0)
+        return result
+
+    task = asyncio.ensure_future(request())
+    await asyncio.sleep(0)
+    waits.end()
+    assert await task == 5
+    assert task.cancelling() == 0
