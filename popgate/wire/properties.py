@@ -122,24 +122,23 @@ def decode_properties(block: bytes) -> dict[str, str]:
 
 def find_property(block: bytes, name: bytes) -> bytes | None:
     """One value, without reading the others; None when it is not there."""
-    needle = b"\x02%b\x01" % name
-    at = block.rfind(needle)
-    while at >= 0:
-        begin = at + len(needle)
+    key = name + b"\x01"
+    at = block.rfind(key)
+    if at < 0:
+        return None
+    # Most often this is the entry itself, not the end of a longer key, and it has a value.
+    if not at or block[at - 1] == 2:
+        begin = at + len(key)
         end = block.find(b"\x02", begin)
-        if end < 0:
-            end = len(block)
         if end > begin:
             return block[begin:end]
-        at = block.rfind(needle, 0, at + 1)
-    # The first entry has no separator before it.
-    if block.startswith(needle[1:]):
-        begin = len(needle) - 1
-        end = block.find(b"\x02", begin)
-        if end < 0:
-            end = len(block)
-        if end > begin:
-            return block[begin:end]
+    return _find_carefully(block, key)
+
+
+def _find_carefully(block: bytes, key: bytes) -> bytes | None:
+    for entry in reversed(block.split(b"\x02")):
+        if entry.startswith(key) and len(entry) > len(key):
+            return entry[len(key) :]
     return None
 
 

@@ -73,18 +73,22 @@ def compile_expression(data: bytes) -> None:
     SqlFilter(data.decode("latin-1")).matches(BLOCK)
 
 
+def read_batch(data: bytes) -> None:
+    assert sum(len(item.body) + len(item.properties) for item in decode_batch(data)) <= len(data)
+
+
 def read_receipt(data: bytes) -> None:
     parse_receipt(parse_receipt(data.decode("latin-1")).encode())
 
 
-SQL = b"(n BETWEEN 1 AND 1e3 OR TAGS NOT IN ('a', 'it''s')) AND NOT x = -5 /* c */ AND y ENDSWITH 'z' IS NOT NULL"
+SQL = (
+    b"(n BETWEEN 1 AND 1e3 OR TAGS NOT IN ('a', 'it''s')) AND NOT x = -5 /* c */"
+    b" AND y ENDSWITH 'z' IS NOT NULL"
+)
+BATCH = encode_batch([BatchItem(n, BODY[: n * 50], BLOCK) for n in range(5)])
 TARGETS: list[tuple[str, bytes, Callable[[bytes], None]]] = [
     ("records", records(), read_records),
-    (
-        "batch",
-        encode_batch([BatchItem(n, BODY[: n * 50], BLOCK) for n in range(5)]),
-        lambda d: [*decode_batch(d)].clear(),
-    ),
+    ("batch", BATCH, read_batch),
     ("properties", BLOCK, read_block),
     ("gzip", compress_gzip(BODY), unpack),
     ("zlib", compress_zlib(BODY), unpack),

@@ -1,0 +1,128 @@
+"""What the wires cost: one line per figure, to be compared with the line of another run.
+
+    python benchmarks/wires.py            # a few seconds
+    python benchmarks/wires.py --quick    # a moment; proves only that it runs
+
+Each figure is the best of several runs, in microseconds of one operation on one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import timeit
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from popgate.filters import compile_filter
+from popgate.hashing import consistent_hash
+from popgate.message_id import make_message_id
+from popgate.model import FilterKind
+from popgate.sql import SqlFilter
+from popgate.wire.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.compression import compress_gzip, decompress
+from popgate.wire.properties import decode_properties, encode_properties, find_property, set_property
+from popgate.wire.record_reader import RecordReader
+from popgate.wire.records import (
+    decode_record,
+    decode_records,
+    encode_record,
+    pack_host,
+    place_record,
+    record_properties,
+)
+
+HOST = pack_host("10.0.0.1:10911")
+BODY = bytes(range(256)) * 4
+TABLE = {
+    "UNIQ_KEY": make_message_id(),
+    "TAGS": "TagA",
+    "KEYS": "order-1 order-2",
+    "__SHARDINGKEY": "customer-17",
+    "region": "north",
+    "amount": "42",
+}
+BLOCK = encode_properties(TABLE)
+
+
+def encode() -> bytes:
+    return encode_record(
+        b"orders",
+        3,
+        1_000_000,
+        4096,
+        BODY,
+        BLOCK,
+        sys_flag=0,
+        flag=0,
+        born_ms=1_700_000_000_000,
+        born_host=HOST,
+        store_ms=1_700_000_000_001,
+        store_host=HOST,
+    )
+
+
+RECORD = encode()
+STREAM = RECORD * 32
+BATCH = [BatchItem(0, BODY, BLOCK)] * 32
+PACKED_BATCH = encode_batch(BATCH)
+GZIP = compress_gzip(BODY)
+TAG = compile_filter(FilterKind.TAG, "TagB || TagA || TagC")
+SQL = compile_filter(FilterKind.SQL92, "region = 'north' AND amount BETWEEN 10 AND 100 OR vip = TRUE")
+SQL_TEXT = SQL.expression
+
+
+def read_stream() -> None:
+    reader = RecordReader()
+    for at in range(0, len(STREAM), 4096):
+        reader.receive(STREAM[at : at + 4096])
+        while reader.next_event() is not None:
+            pass
+
+
+# name, operation, how many messages (or whatever the name says) one call handles
+FIGURES: list[tuple[str, Callable[[], object], int]] = [
+    ("records.encode", encode, 1),
+    ("records.decode", lambda: decode_record(RECORD), 1),
+    ("records.decode_32", lambda: list(decode_records(STREAM)), 32),
+    ("records.decode_verified", lambda: decode_record(RECORD, verify=True), 1),
+    (
+        "records.place",
+        lambda: place_record(RECORD, queue_id=1, offset=2, commit_offset=3, store_ms=1_700_000_000_002),
+        1,
+    ),
+    ("records.properties", lambda: record_properties(RECORD), 1),
+    ("record_reader.stream_4k", read_stream, 32),
+    ("batches.encode", lambda: encode_batch(BATCH), 32),
+    ("batches.decode", lambda: decode_batch(PACKED_BATCH), 32),
+    ("properties.encode_6", lambda: encode_properties(TABLE), 1),
+    ("properties.decode_6", lambda: decode_properties(BLOCK), 1),
+    ("properties.find_first", lambda: find_property(BLOCK, b"UNIQ_KEY"), 1),
+    ("properties.find_last", lambda: find_property(BLOCK, b"amount"), 1),
+    ("properties.find_absent", lambda: find_property(BLOCK, b"absent"), 1),
+    ("properties.set", lambda: set_property(BLOCK, b"POP_CK", b"1"), 1),
+    ("filters.tag", lambda: TAG.matches(BLOCK), 1),
+    ("filters.sql", lambda: SQL.matches(BLOCK), 1),
+    ("filters.cached", lambda: compile_filter(FilterKind.SQL92, SQL_TEXT), 1),
+    ("sql.compile", lambda: SqlFilter(SQL_TEXT), 1),
+    ("hashing.consistent_16", lambda: consistent_hash(-1207111310, 16), 1),
+    ("message_id.make", make_message_id, 1),
+    ("compression.gunzip_1k", lambda: decompress(GZIP, 4096), 1),
+]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure popgate's wires.")
+    parser.add_argument("--quick", action="store_true", help="one short run of each, for tests")
+    quick = parser.parse_args().quick
+    for name, operation, messages in FIGURES:
+        timer = timeit.Timer(operation)
+        calls = 3 if quick else max(1, int(0.05 / (timer.timeit(100) / 100)))
+        best = min(timer.repeat(1 if quick else 5, calls)) / calls / messages
+        print(f"{name} {best * 1e6:.2f} us/op")
+
+
+if __name__ == "__main__":
+    main()
