@@ -84,8 +84,7 @@ class Flows:
 class Metrics(Collector):
     """Implements `processors.observing.Observer` and Prometheus' collector.
 
-    `figures` gives the gauges of the broker, `clients` the number of known clients; both are
-    asked at the scrape only.
+    `figures` gives gauges by name; it is asked at the scrape only.
     """
 
     def __init__(
@@ -93,12 +92,8 @@ class Metrics(Collector):
         *,
         max_topics: int = 200,
         figures: Callable[[], dict[str, float]] = dict,
-        clients: Callable[[], int] = int,
-        ready: Callable[[], bool] = bool,
     ) -> None:
         self.figures = figures
-        self.clients = clients
-        self.ready = ready
         self._durations: dict[str, Duration] = {}
         self._failures: dict[tuple[str, Fault], int] = {}
         self._events: dict[str, int] = {}
@@ -181,8 +176,6 @@ class Metrics(Collector):
     # -- the scrape -----------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Metric]:
-        yield GaugeMetricFamily("popgate_ready", "1 while clients are served.", float(self.ready()))
-        yield GaugeMetricFamily("popgate_clients", "Clients known to this process.", float(self.clients()))
         duration = HistogramMetricFamily(
             "popgate_request_duration_seconds", "Time of answered requests.", labels=["operation"]
         )
@@ -218,7 +211,8 @@ class Metrics(Collector):
             created.add_metric([kind], count)
         yield created
         for name, value in self.figures().items():
-            yield GaugeMetricFamily(f"popgate_broker_{name}", "A figure of the broker.", float(value))
+            about = name.replace("_", " ") + ", at this moment."
+            yield GaugeMetricFamily(f"popgate_{name}", about, float(value))
 
     def _flows(
         self, name: str, about: str, flows: Flows, labels: list[str], *, sizes: bool = False

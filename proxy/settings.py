@@ -52,6 +52,16 @@ class Durability(Enum):
     NONE = "none"
 
 
+class StartFrom(Enum):
+    FIRST = "first"
+    LAST = "last"
+
+
+class RetryKind(Enum):
+    CUSTOMIZED = "customized"
+    EXPONENTIAL = "exponential"
+
+
 class LogLevel(Enum):
     DEBUG = "debug"
     INFO = "info"
@@ -152,6 +162,8 @@ class Limits(Group):
     """Bytes of messages in one answer when reading by offset."""
     max_found: Count = Field(default=1024, ge=1)
     """Messages in one answer to a search by key."""
+    max_waiting: Count = Field(default=100_000, ge=1)
+    """Receives that wait for a message at a time."""
 
 
 class Topics(Group):
@@ -172,6 +184,15 @@ class Groups(Group):
     """Whether a group comes into being when a client first names it."""
     max_auto_created: Count = Field(default=10_000, ge=0)
     """No group is created on first use while there are so many."""
+    max_attempts: Count = Field(default=17, ge=1, le=10_000)
+    """Deliveries of a message, the first included, before it goes to the dead-letter topic."""
+    start_from: StartFrom = StartFrom.FIRST
+    """Where a new group starts on a topic: `first` message or `last`, that is, only new ones."""
+    retry: RetryKind = RetryKind.CUSTOMIZED
+    """How long a message rests after a failed delivery: `customized` (RocketMQ's ladder: 10 s, 30 s,
+    1 min and so on to 2 h) or `exponential` (5 s, 10 s, 20 s and so on to 2 h)."""
+    consume_timeout_s: Seconds = Field(default=900.0, ge=1, le=43_200)
+    """How long a push consumer may work on a message."""
 
 
 class Holding(Group):
@@ -191,6 +212,24 @@ class Holding(Group):
     """Topics that one client may name."""
     client_expiry_s: Seconds = Field(default=120.0, gt=0)
     """A client without a heartbeat for so long, and without an open stream, is forgotten."""
+
+
+class Policies(Group):
+    """Matters of opinion, each by name, with options after a question mark: `per-client?rate=100`.
+    Installed packages may offer more, as entry points `popgate.policies.<kind>`."""
+
+    identity: str = "anyone"
+    """Who a caller is: `anyone` lets everybody in, without a name."""
+    permission: str = "everything"
+    """What a caller may do: `everything`."""
+    rate: str = "unlimited"
+    """How much a caller may do: `unlimited`, or `per-client?rate=100&burst=200` messages a second."""
+    backoff: str = "exponential"
+    """How long the gateway rests before it tries something again: `exponential?initial=0.1&longest=5`."""
+    picking: str = "groups-then-turns"
+    """Which queue takes a message: `groups-then-turns`, one queue for a message group, else in turn."""
+    clusters: str = "first"
+    """Which cluster serves a topic: `first`."""
 
 
 class Retention(Group):
@@ -267,6 +306,7 @@ class Settings(Group):
     topics: Topics = Topics()
     groups: Groups = Groups()
     holding: Holding = Holding()
+    policies: Policies = Policies()
     retention: Retention = Retention()
     transactions: Transactions = Transactions()
     log: Log = Log()

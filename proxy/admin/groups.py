@@ -1,0 +1,156 @@
+"""/api/groups: list, create, show with progress, reset, delete; /api/clients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from aiohttp import web
+
+from popgate.context import Context
+from popgate.errors import BadRequest, shown
+from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig, StartFrom
+from processors.messaging import MessagingProcessor
+from proxy.admin.fields import Fields, read_object
+from proxy.admin.rendering import client_out, group_out, progress_out
+from proxy.admin.server import context_of
+
+_MOST_CLIENTS_SHOWN = 10_000
+
+
+class Groups:
+    def __init__(self, processor: MessagingProcessor, *, defaults: GroupConfig) -> None:
+        self._processor = processor
+        self._defaults = defaults
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/groups", self._list),
+            web.post("/api/groups", self._create),
+            web.get("/api/groups/{group}", self._show),
+            web.delete("/api/groups/{group}", self._delete),
+            web.get("/api/groups/{group}/progress", self._progress),
+            web.post("/api/groups/{group}/reset", self._reset),
+            web.get("/api/clients", self._clients),
+        ]
+
+    async def _list(self, request: web.Request) -> web.Response:
+        groups = await self._processor.groups(context_of(request))
+        found = [group_out(group) for group in sorted(groups, key=lambda one: one.name)]
+        return web.json_response({"groups": found})
+
+    async def _create(self, request: web.Request) -> web.Response:
+        config = self._config(await read_object(request))
+        await self._processor.create_group(context_of(request), config)
+        return web.json_response(group_out(config), status=201)
+
+    async def _show(self, request: web.Request) -> web.Response:
+        context, name = context_of(request), request.match_info["group"]
+        config = await self._processor.group(context, name)
+        told = {
+            **group_out(config),
+            "clients": len(self._processor.clients.consumers_of(name)),
+            "progress": await self._all_progress(context, name, await self._topics_of(context, name)),
+        }
+        return web.json_response(told)
+
+    async def _progress(self, request: web.Request) -> web.Response:
+        """Of every topic that the group has read, or of `?topic=` only."""
+        context, name = context_of(request), request.match_info["group"]
+        topic = request.query.get("topic")
+        topics = [topic] if topic is not None else await self._topics_of(context, name)
+        return web.json_response({"progress": await self._all_progress(context, name, topics)})
+
+    async def _delete(self, request: web.Request) -> web.Response:
+        await self._processor.delete_group(context_of(request), request.match_info["group"])
+        return web.Response(status=204)
+
+    async def _reset(self, request: web.Request) -> web.Response:
+        context, name = context_of(request), request.match_info["group"]
+        fields = await read_object(request)
+        to, topics = _target(fields), list(fields.texts("topics"))
+        fields.end()
+        await self._processor.group(context, name)
+        topics = topics or await self._topics_of(context, name)
+        for topic in topics:
+            await self._processor.topic(context, topic)
+        for topic in topics:
+            await self._processor.reset(context, name, topic, to)
+        told = to.value if isinstance(to, StartFrom) else to
+        return web.json_response({"group": name, "to": told, "topics": topics})
+
+    async def _clients(self, _request: web.Request) -> web.Response:
+        clients = sorted(self._processor.clients.all(), key=lambda one: one.client_id)
+        shown_ones = [client_out(client) for client in clients[:_MOST_CLIENTS_SHOWN]]
+        return web.json_response({"clients": shown_ones, "count": len(clients)})
+
+    async def _topics_of(self, context: Context, group: str) -> list[str]:
+        return sorted(await self._processor.topics_of(context, group))
+
+    async def _all_progress(self, context: Context, group: str, topics: list[str]) -> list[dict[str, object]]:
+        return [
+            progress_out(topic, await self._processor.progress(context, group, topic)) for topic in topics
+        ]
+
+    def _config(self, fields: Fields) -> GroupConfig:
+        defaults = self._defaults
+        attempts, timeout = fields.number("max_attempts"), fields.number("consume_timeout_ms")
+        retry = fields.inner("retry")
+        config = replace(
+            defaults,
+            name=fields.required("name"),
+            ordered=fields.flag("ordered", defaults.ordered),
+            max_attempts=defaults.max_attempts if attempts is None else attempts,
+            retry=defaults.retry if retry is None else _retry(retry),
+            consume_timeout_ms=defaults.consume_timeout_ms if timeout is None else timeout,
+            start_from=_start(fields.text("start_from", defaults.start_from.value)),
+            consume_enabled=fields.flag("consume_enabled", defaults.consume_enabled),
+            attributes=fields.pairs("attributes"),
+        )
+        fields.end()
+        return config
+
+
+def _target(fields: Fields) -> StartFrom | int:
+    to = fields.raw("to")
+    if to in ("first", "last"):
+        return StartFrom(to)
+    if isinstance(to, int) and not isinstance(to, bool):
+        return to
+    raise BadRequest("to must be first, last, or a time in milliseconds since the epoch")
+
+
+def _start(name: str) -> StartFrom:
+    try:
+        return StartFrom(name)
+    except ValueError:
+        raise BadRequest(f"{shown(name)} is no start; there are first and last") from None
+
+
+def _retry(fields: Fields) -> CustomizedRetry | ExponentialRetry:
+    kind = fields.text("kind")
+    retry: CustomizedRetry | ExponentialRetry
+    if kind == "exponential":
+        first, longest, factor = (
+            fields.number("initial_ms"),
+            fields.number("max_ms"),
+            fields.factor("multiplier"),
+        )
+        if factor is not None and not (math.isfinite(factor) and factor <= 1000):
+            raise BadRequest("multiplier in retry must be at least 1 and at most 1000")
+        usual = ExponentialRetry()
+        retry = ExponentialRetry(
+            usual.initial_ms if first is None else first,
+            usual.max_ms if longest is None else longest,
+            usual.multiplier if factor is None else factor,
+        )
+    elif kind == "customized":
+        delays = fields.numbers("delays_ms")
+        step = fields.number("first_step")
+        if len(delays) > 256:
+            raise BadRequest(f"delays_ms in retry has {len(delays)} items, the limit is 256")
+        retry = CustomizedRetry(delays, 0 if step is None else step)
+    else:
+        raise BadRequest(f"{shown(kind)} is no kind of retry; there are customized and exponential")
+    fields.end()
+    return retry

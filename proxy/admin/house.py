@@ -1,0 +1,32 @@
+"""/api/version and /api/settings: what is running here, and how it is set."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable
+
+from aiohttp import web
+
+from popgate import __version__
+from proxy.settings import Settings
+
+
+class HouseFacts:
+    def __init__(self, settings: Settings, addresses: Callable[[], list[str]]) -> None:
+        self._settings = settings
+        self._addresses = addresses
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/api/version", self._version), web.get("/api/settings", self._effective)]
+
+    async def _version(self, _request: web.Request) -> web.Response:
+        told = {
+            "version": __version__,
+            "python": platform.python_version(),
+            "listening": self._addresses(),
+        }
+        return web.json_response(told)
+
+    async def _effective(self, _request: web.Request) -> web.Response:
+        """All settings as they hold; secrets are masked by their type."""
+        return web.json_response(self._settings.model_dump(mode="json"))

@@ -1,0 +1,120 @@
+"""The admin port itself: one aiohttp server, errors as JSON, bounds on what it reads.
+
+It has no authentication, so a web page must not be able to use the browser of somebody who runs
+a gateway: requests with a body must be `application/json` (which needs a preflight that is never
+granted), and while the port listens on loopback only, the name it is called by must be an
+address, `localhost`, or one of `api.hosts` (which stops names that were made to point here).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from aiohttp import web
+
+from popgate.context import Context
+from popgate.errors import BadRequest, GatewayError
+from protocols.adapter import Listen, joined
+from proxy.admin.faults import status_of
+from proxy.admin.rendering import error_out
+
+_log = logging.getLogger("popgate.admin")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def context_of(request: web.Request) -> Context:
+    """The circumstances of a request on the admin port; its caller is anonymous."""
+    return Context(client_id=f"admin@{request.remote or ''}", door="admin", peer=request.remote or "")
+
+
+class AdminServer:
+    """Serves `routes` at one address, from `start` to `stop`."""
+
+    def __init__(
+        self, listen: Listen, routes: Iterable[web.RouteDef], *, max_request_bytes: int, hosts: Sequence[str]
+    ) -> None:
+        self._listen = listen
+        self._hosts = frozenset(host.lower() for host in hosts)
+        self._loopback = _is_loopback(listen.host)
+        application = web.Application(client_max_size=max_request_bytes, middlewares=[self._guard])
+        application.add_routes(routes)
+        # A caller that goes away ends its request: a receive that waits must not take a message for nobody.
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            keepalive_timeout=75.0,
+            shutdown_timeout=2.0,
+        )
+        self.address = ""
+
+    def __repr__(self) -> str:
+        return f"<AdminServer {self.address or 'closed'}>"
+
+    async def start(self) -> None:
+        """Listen. Raises OSError."""
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self._listen.host, self._listen.port)
+        await site.start()
+        port = self._runner.addresses[0][1]
+        self.address = f"http://{joined(self._listen.host, port)}"
+
+    async def stop(self) -> None:
+        await self._runner.cleanup()
+        self.address = ""
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            self._check_host(request)
+            return await handler(request)
+        except GatewayError as error:
+            return web.json_response(error_out(error), status=status_of(error.fault))
+        except web.HTTPException as error:
+            return web.json_response(
+                {"fault": _FAULTS.get(error.status, "BAD_REQUEST"), "message": _sentence(error, request)},
+                status=error.status,
+                headers={name: value for name, value in error.headers.items() if name == "Allow"},
+            )
+        except ConnectionError:
+            raise
+        except Exception:
+            _log.exception("an admin request failed: %s %s", request.method, request.match_info.route.name)
+            return web.json_response(
+                {"fault": "INTERNAL", "message": "the gateway failed; its log says why"}, status=500
+            )
+
+    def _check_host(self, request: web.Request) -> None:
+        if not self._loopback:
+            return
+        host = request.url.host or ""
+        if host == "localhost" or host.lower() in self._hosts or _is_address(host):
+            return
+        raise BadRequest(f"the admin port is not known by the name {host!r}; names are set in api.hosts")
+
+
+_FAULTS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "BODY_TOO_LARGE"}
+
+
+def _sentence(error: web.HTTPException, request: web.Request) -> str:
+    if error.status == 404:
+        return f"there is nothing at {request.path[:200]!r}"
+    if error.status == 405:
+        return f"{request.method} is not possible at {request.path[:200]!r}"
+    return error.text or error.reason
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

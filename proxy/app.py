@@ -1,0 +1,189 @@
+"""Builds the house from its settings, and takes it through its life: start, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from brokers.opening import open_broker
+from brokers.port import Broker
+from popgate import __version__
+from popgate.clock import Clock, SystemClock
+from popgate.errors import GatewayError
+from processors.messaging import MessagingProcessor
+from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
+from protocols.finding import make_adapter
+from proxy.admin.groups import Groups
+from proxy.admin.health import Health
+from proxy.admin.house import HouseFacts
+from proxy.admin.messages import Messages
+from proxy.admin.server import AdminServer
+from proxy.admin.topics import Topics
+from proxy.layers import SettingsWrong
+from proxy.logs import logger
+from proxy.metrics import Metrics
+from proxy.settings import Settings
+from proxy.values import embedded_values, limits_values, new_group, policies_values
+
+State = Literal["starting", "ready", "draining", "stopped"]
+
+_log = logger("popgate.app")
+
+
+class CannotStart(Exception):
+    """The gateway could not start; the text is for the operator."""
+
+
+@dataclass(slots=True)
+class App:
+    """A gateway. `start` either succeeds or leaves nothing open."""
+
+    broker: Broker
+    processor: MessagingProcessor
+    doors: Sequence[tuple[Listen, Adapter]]
+    admin: AdminServer | None
+    metrics: Metrics
+    clock: Clock
+    drain_s: float
+    state: State = "starting"
+
+    def __repr__(self) -> str:
+        return f"<App {self.state} {' '.join(self.addresses)}>"
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where clients are served, with the ports that were chosen."""
+        return [address for _, door in self.doors for address in door.addresses]
+
+    @property
+    def admin_address(self) -> str:
+        """Empty when there is none."""
+        return self.admin.address if self.admin is not None else ""
+
+    async def start(self) -> None:
+        """Open everything; the admin port first, so that probes see "starting". Raises CannotStart."""
+        try:
+            await self._open()
+        except BaseException:
+            await self.stop()
+            raise
+        self.state = "ready"
+        _log.info("ready", version=__version__, listening=self.addresses, admin=self.admin_address)
+
+    async def _open(self) -> None:
+        if self.admin is not None:
+            try:
+                await self.admin.start()
+            except OSError as error:
+                raise CannotStart(f"the admin port cannot be opened: {_reason(error)} (--admin)") from None
+        try:
+            await self.broker.start()
+        except GatewayError as error:
+            raise CannotStart(error.sentence) from None
+        await self.processor.start()
+        for listen, door in self.doors:
+            try:
+                await door.start()
+            except OSError as error:
+                told = f"{listen.url(listen.port)} cannot be opened: {_reason(error)} (--listen)"
+                raise CannotStart(told) from None
+
+    async def drain(self) -> None:
+        """Not ready any more; the doors take no new work and finish the old, for `drain_s` at most."""
+        self.state = "draining"
+        deadline = self.clock.monotonic() + self.drain_s
+        await asyncio.gather(*(door.drain(deadline) for _, door in self.doors))
+
+    async def stop(self) -> None:
+        """Close everything, in the opposite order; a part that fails to is logged and holds up nothing."""
+        self.state = "draining" if self.state == "ready" else self.state
+        for _, door in reversed(self.doors):
+            await self._closing(door, door.stop())
+        await self._closing(self.processor, self.processor.stop())
+        await self._closing(self.broker, self.broker.stop())
+        if self.admin is not None:
+            await self._closing(self.admin, self.admin.stop())
+        self.state = "stopped"
+
+    async def _closing(self, what: object, closing: Any) -> None:
+        try:
+            await closing
+        except Exception:
+            _log.exception("could not be closed", what=repr(what))
+
+
+def build(settings: Settings, *, clock: Clock | None = None) -> App:
+    """The house as the settings say, not started. Raises SettingsWrong for values that do not fit."""
+    clock = SystemClock() if clock is None else clock
+    metrics = Metrics(max_topics=settings.metrics.max_topics)
+    group_defaults = new_group(settings)
+    try:
+        policies = policies_values(settings)
+        listens = [parse_listen(url) for url in settings.listen]
+        admin_at = _admin_listen(settings.admin)
+        if settings.advertised.address:
+            parse_advertised(settings.advertised.address)
+        broker = open_broker(
+            settings.broker, data=settings.data, clock=clock, embedded=embedded_values(settings, listens)
+        )
+        processor = MessagingProcessor(
+            broker,
+            clock=clock,
+            limits=limits_values(settings, group_defaults),
+            policies=policies,
+            observer=metrics,
+        )
+        identity = policies.authenticator if settings.policies.identity != "anyone" else None
+        house = House(processor, clock, settings.advertised.address, identity)
+        doors = [(listen, _door(listen, house)) for listen in listens]
+    except GatewayError as error:
+        raise SettingsWrong(error.sentence) from None
+    except ValueError as error:
+        raise SettingsWrong(str(error)) from None
+    app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s)
+    metrics.figures = lambda: _figures(app)
+    if admin_at is not None:
+        routes = [
+            *Health(metrics, lambda: app.state).routes(),
+            *HouseFacts(settings, lambda: app.addresses).routes(),
+            *Topics(processor, queues=settings.topics.queues).routes(),
+            *Groups(processor, defaults=group_defaults).routes(),
+            *Messages(processor, clock, max_wait_s=settings.api.max_wait_s).routes(),
+        ]
+        app.admin = AdminServer(
+            admin_at,
+            routes,
+            max_request_bytes=settings.api.max_request_bytes,
+            hosts=settings.api.hosts,
+        )
+    return app
+
+
+def _door(listen: Listen, house: House) -> Adapter:
+    """An option `advertised=host:port` of one address wins over the setting for all."""
+    options = dict(listen.options)
+    advertised = options.pop("advertised", "")
+    if advertised:
+        parse_advertised(advertised)
+        house = replace(house, advertised=advertised)
+    return make_adapter(Listen(listen.scheme, listen.host, listen.port, options), house)
+
+
+def _admin_listen(url: str) -> Listen | None:
+    if url in ("", "off"):
+        return None
+    listen = parse_listen(url)
+    if listen.scheme != "http" or listen.options:
+        raise ValueError(f"{url!r} is no admin address: write it like http://127.0.0.1:8083, or off")
+    return listen
+
+
+def _figures(app: App) -> dict[str, float]:
+    of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
+    return {"ready": app.state == "ready", **app.processor.figures(), **of_broker}
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)

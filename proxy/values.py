@@ -1,0 +1,134 @@
+"""Settings as the values that parts get in their constructors; seconds become milliseconds here."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.store import Durability
+from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFrom
+from processors.limits import Limits
+from processors.policies.registry import Policies, PolicyNotFound, make_policy
+from protocols.adapter import Listen, joined, parse_advertised
+from proxy.layers import SettingsWrong
+from proxy.settings import RetryKind, Settings
+
+
+def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSettings:
+    embedded, retention, transactions = settings.embedded, settings.retention, settings.transactions
+    return EmbeddedSettings(
+        name=embedded.name,
+        store_host=_store_host(settings.advertised.address, listens),
+        durability=Durability(settings.durability.value),
+        sync_interval_s=embedded.sync_interval_s,
+        write_buffer_bytes=embedded.write_buffer_bytes,
+        cache_bytes=embedded.cache_bytes,
+        max_in_flight=embedded.max_in_flight,
+        max_order_window=embedded.max_ordered_window,
+        max_delay_ms=_ms(settings.limits.max_delay_s),
+        transaction_check_after_ms=_ms(transactions.first_check_s),
+        transaction_check_interval_ms=_ms(transactions.check_interval_s),
+        transaction_max_checks=transactions.max_checks,
+        transaction_max_age_ms=_ms(transactions.max_age_s),
+        retention_ms=_ms(retention.age_s),
+        retention_bytes=retention.max_bytes or None,
+        retention_interval_ms=_ms(retention.interval_s),
+    )
+
+
+def _store_host(advertised: str, listens: Sequence[Listen]) -> str:
+    """The address inside records and offset message ids: one that clients can dial, as numbers."""
+    host, port = parse_advertised(advertised) if advertised else (listens[0].host, 0)
+    try:
+        dialled = not ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        dialled = False
+    return joined(host if dialled else "127.0.0.1", port or listens[0].port)
+
+
+def limits_values(settings: Settings, new_group: GroupConfig) -> Limits:
+    limits, holding = settings.limits, settings.holding
+    return Limits(
+        max_body_bytes=limits.max_body_bytes,
+        refuse_empty_bodies=limits.refuse_empty_bodies,
+        max_properties=limits.max_properties,
+        max_properties_bytes=limits.max_properties_bytes,
+        max_message_group_bytes=limits.max_message_group_bytes,
+        max_message_id_bytes=limits.max_message_id_bytes,
+        max_delay_ms=_ms(limits.max_delay_s),
+        max_recovery_ms=_ms(limits.max_recovery_s),
+        max_messages_per_send=limits.max_messages_per_send,
+        check_message_types=limits.check_message_types,
+        max_receive_messages=limits.max_receive_messages,
+        max_receive_bytes=limits.max_receive_bytes,
+        min_invisible_ms=_ms(limits.min_invisible_s),
+        max_invisible_ms=_ms(limits.max_invisible_s),
+        default_wait_s=limits.default_wait_s,
+        max_wait_s=limits.max_wait_s,
+        poll_margin_s=limits.poll_margin_s,
+        max_receipts_per_ack=limits.max_receipts_per_ack,
+        max_pull_messages=limits.max_pull_messages,
+        max_pull_bytes=limits.max_pull_bytes,
+        max_found=limits.max_found,
+        max_waiting=limits.max_waiting,
+        auto_create_topics=settings.topics.auto_create,
+        auto_create_groups=settings.groups.auto_create,
+        max_auto_topics=settings.topics.max_auto_created,
+        max_auto_groups=settings.groups.max_auto_created,
+        new_topic_queues=settings.topics.queues,
+        new_group=new_group,
+        max_hold_ms=_ms(holding.max_hold_s),
+        renew_ahead_ms=_ms(holding.renew_ahead_s),
+        release_grace_s=holding.release_grace_s,
+        max_held=holding.max_held,
+        max_clients=holding.max_clients,
+        max_topics_per_client=holding.max_topics_per_client,
+        client_expiry_s=holding.client_expiry_s,
+    )
+
+
+def new_group(settings: Settings) -> GroupConfig:
+    groups = settings.groups
+    return GroupConfig(
+        "",
+        max_attempts=groups.max_attempts,
+        retry=ExponentialRetry() if groups.retry is RetryKind.EXPONENTIAL else DEFAULT_RETRY,
+        consume_timeout_ms=_ms(groups.consume_timeout_s),
+        start_from=StartFrom(groups.start_from.value),
+    )
+
+
+def policies_values(settings: Settings) -> Policies:
+    named = settings.policies
+    return Policies(
+        authenticator=_policy("identity", named.identity),
+        authorizer=_policy("permission", named.permission),
+        rate=_policy("rate", named.rate),
+        backoff=_policy("backoff", named.backoff),
+        queues=_policy("picking", named.picking),
+        clusters=_policy("clusters", named.clusters),
+    )
+
+
+def _policy(kind: str, text: str) -> Any:
+    """`name?option=value&…`; values that are numbers are given as numbers."""
+    name, _, query = text.partition("?")
+    options = {option: _number_or_text(value) for option, value in parse_qsl(query, keep_blank_values=True)}
+    try:
+        return make_policy(kind, name, options)
+    except (TypeError, ValueError, PolicyNotFound) as error:
+        raise SettingsWrong(f"policies.{kind} is {text!r}: {error}") from None
+
+
+def _number_or_text(value: str) -> float | int | str:
+    try:
+        return int(value) if value.isdigit() else float(value)
+    except ValueError:
+        return value
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
