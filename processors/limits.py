@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from popgate.model import GroupConfig
+
+_NEW_GROUP = GroupConfig("")
+
 
 @dataclass(slots=True, frozen=True)
 class Limits:
@@ -57,6 +61,7 @@ class Limits:
     max_auto_topics: int = 10_000
     max_auto_groups: int = 10_000
     new_topic_queues: int = 8
+    new_group: GroupConfig = _NEW_GROUP
 
     max_hold_ms: int = 10_800_000
     renew_ahead_ms: int = 10_000

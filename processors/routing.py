@@ -7,6 +7,7 @@ replica is seen at once, what was changed elsewhere within `_FRESH_S`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from brokers.port import Broker
@@ -167,7 +168,7 @@ class Routing:
                 60.0,
             )
         try:
-            await self._broker.create_group(GroupConfig(name))
+            await self._broker.create_group(replace(self._limits.new_group, name=name))
         except AlreadyExists:
             return
         self._observer.created("group", name)
@@ -177,7 +178,7 @@ class Routing:
         try:
             return await self.group(name)
         except (GroupNotFound, TooManyRequests):
-            return GroupConfig(name)
+            return replace(self._limits.new_group, name=name)
 
 
 def _keep(table: dict[str, tuple[float, Kept]], name: str, value: Kept, until: float) -> None:
