@@ -218,8 +218,9 @@ class Store(Tables):
             return  # written, failed or closed meanwhile
         batch, group = self._take_batch()
         try:
+            db = self._opened()
             if not batch.is_empty():
-                self._opened().write(batch)
+                db.write(batch)
         except Exception as error:
             del batch
             self._fail(error, group)
