@@ -1,0 +1,370 @@
+"""Runs the scenarios of `scenarios.toml` with official clients, each in its own process, against a gateway.
+
+A test module asks for a `Stage`: a gateway, and every scenario that the selected tests of the module need,
+started at once and run side by side (most of them wait most of the time). A Python scenario has a process of
+its own; the Java scenarios share one JVM, and when it dies those that had not ended run again, each alone, so
+that one crash hides no other result. Each test then waits for the facts of its scenario.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popgate.testing.gateway import GatewayProcess
+
+HERE = Path(__file__).parent
+TABLE: dict[str, dict[str, Any]] = tomllib.loads((HERE / "scenarios.toml").read_text())
+CLIENTS = ("python", "java")
+
+LONGEST_RUN_S = 150.0
+SIDE_BY_SIDE = {"python": 6, "java": 8}
+IN_CI = os.environ.get("CI") == "true"
+
+
+class Facts(list[dict[str, Any]]):
+    """What a driver told about one run, in order."""
+
+    def of(self, fact: str, **fields: Any) -> list[dict[str, Any]]:
+        """The facts of one kind with these values."""
+        return [
+            one
+            for one in self
+            if one["fact"] == fact and all(one.get(name) == value for name, value in fields.items())
+        ]
+
+    def received(self, by: str | None = None) -> list[dict[str, Any]]:
+        return self.of("received") if by is None else self.of("received", by=by)
+
+    def bodies(self, by: str | None = None) -> list[str]:
+        return [one["body"] for one in self.received(by)]
+
+    def step(self, step: str) -> dict[str, Any]:
+        """How a step ended: its `done` or `refused`."""
+        [found] = [one for one in self if one.get("step") == step]
+        return found
+
+    def refusal(self, step: str) -> str:
+        """The name of the code a step was refused with; `client` when the client refused by itself."""
+        found = self.step(step)
+        assert found["fact"] == "refused", f"{step} was not refused"
+        return found["error"]["code"] or "client"
+
+
+class Missing(Exception):
+    """What a client needs is not on this machine."""
+
+
+class Driver:
+    """A driver process; several runs may go on in it."""
+
+    def __init__(self, command: Sequence[str], endpoint: str, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._log = folder / "stderr"
+        home = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [*command, endpoint],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **home},
+                cwd=folder,
+            )
+        self._news = threading.Condition()
+        self._facts: dict[str, Facts] = {}
+        self._over = False
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(b"{"):
+                fact = json.loads(line)
+                with self._news:
+                    self._facts.setdefault(fact["run"], Facts()).append(fact)
+                    self._news.notify_all()
+        self._process.wait()
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):  # it died: the reader tells
+            self._process.stdin.write(line.encode() + b"\n")
+            self._process.stdin.flush()
+
+    def run(self, run: str, scenario: str, params: Mapping[str, str]) -> None:
+        pairs = " ".join(f"{name}={value}" for name, value in params.items())
+        self._tell(f"run {run} {scenario} {pairs}")
+
+    def go(self, run: str) -> None:
+        self._tell(f"go {run}")
+
+    def wait(self, run: str, arrived: Callable[[Facts], bool], seconds: float = LONGEST_RUN_S) -> Facts:
+        """The facts of a run, once enough `arrived`, the run is over, or the process or the time ended."""
+        with self._news:
+            self._news.wait_for(
+                lambda: self._over or self.ended(run) or arrived(self._facts.get(run, Facts())), seconds
+            )
+            return Facts(self._facts.get(run, ()))
+
+    def ended(self, run: str) -> bool:
+        facts = self._facts.get(run)
+        return bool(facts) and facts[-1]["fact"] in ("end", "crash")
+
+    @property
+    def dead(self) -> bool:
+        return self._over
+
+    def last_words(self) -> str:
+        return self._log.read_bytes()[-3000:].decode(errors="replace")
+
+    def close(self) -> None:
+        """End the process: at once, whatever goes on."""
+        self._process.kill()
+        self._reader.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with contextlib.suppress(OSError):
+                pipe.close()
+
+
+# the Java driver
+
+
+def _sources() -> list[Path]:
+    return [HERE / "java" / "pom.xml", *sorted((HERE / "java" / "src").rglob("*.java"))]
+
+
+_building = threading.Lock()
+
+
+def java_command() -> tuple[str, ...]:
+    """How to start the Java driver; builds it first when its sources are new. Raises Missing."""
+    with _building:
+        built = _java_driver()
+    if isinstance(built, Missing):
+        raise built
+    path = os.pathsep.join([str(built / "target" / "classes"), str(built / "target" / "dependency" / "*")])
+    options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.home=.")
+    return ("java", *options, "-cp", path, "popgate.conformance.Driver")
+
+
+@functools.cache
+def _java_driver() -> Path | Missing:
+    for tool in ("java", "javac", "mvn"):
+        if shutil.which(tool) is None:
+            return Missing(f"{tool} is not on this machine")
+    digest = hashlib.sha256()
+    for source in _sources():
+        digest.update(source.relative_to(HERE).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    cache = Path(os.environ.get("POPGATE_TEST_CACHE") or Path.home() / ".cache" / "popgate-tests")
+    cache.mkdir(parents=True, exist_ok=True)
+    built = cache / f"java-{digest.hexdigest()[:20]}"
+    with (cache / "java.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            if not built.exists():
+                _build(built)
+        except Missing as missing:
+            return missing
+    return built
+
+
+def _build(built: Path) -> None:
+    work = built.with_suffix(".building")
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(HERE / "java", work, ignore=shutil.ignore_patterns("target"))
+    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "compiler:compile"]
+    made = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=600)
+    if made.returncode:
+        shutil.rmtree(work)
+        told = f"{made.stdout}\n{made.stderr}"[-3000:]
+        if "COMPILATION ERROR" in told:
+            raise AssertionError(f"the Java driver does not compile:\n{told}")
+        raise Missing(f"Maven cannot build the Java driver:\n{told}")
+    work.rename(built)
+
+
+def command_of(client: str) -> tuple[str, ...]:
+    """How to start a client's driver. Raises Missing."""
+    if client == "java":
+        return java_command()
+    return (sys.executable, str(HERE / "python" / "driver.py"))
+
+
+# the gateway
+
+
+def call_admin(address: str, path: str, body: object) -> Any:
+    request = urllib.request.Request(
+        f"{address}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+def prepare(address: str, scenario: str, prefix: str) -> dict[str, str]:
+    """Make the topics and groups that a scenario needs; its parameters."""
+    needs = TABLE[scenario]
+    params = {name: f"{prefix}-{scenario}-{name}" for name in needs.get("names", ())}
+    for name, types in needs.get("topics", {}).items():
+        params[name] = f"{prefix}-{scenario}-{name}"
+        call_admin(address, "/api/topics", {"name": params[name], "types": types})
+    for name, settings in needs.get("groups", {}).items():
+        params[name] = f"{prefix}-{scenario}-{name}"
+        call_admin(address, "/api/groups", {"name": params[name], **settings})
+    return params
+
+
+class Stage:
+    """Runs scenarios side by side against one gateway; a test asks for the facts of one."""
+
+    def __init__(self, gateway: GatewayProcess, folder: Path) -> None:
+        self._gateway = gateway
+        self._folder = folder
+        self._pools = {client: ThreadPoolExecutor(SIDE_BY_SIDE[client], client) for client in CLIENTS}
+        self._runs: dict[tuple[str, str], Future[Driver]] = {}
+        self._drivers: list[Driver] = []
+        self._shared: Driver | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def launch(self, client: str, scenario: str) -> None:
+        self._runs[client, scenario] = self._pools[client].submit(self._perform, client, scenario)
+
+    def facts(self, client: str, scenario: str) -> Facts:
+        """Wait for a run and its facts. Fails the test when the run did not come to its end."""
+        try:
+            driver = self._runs[client, scenario].result()
+        except Missing as missing:
+            if IN_CI:
+                pytest.fail(str(missing))
+            pytest.skip(str(missing))
+        facts = driver.wait(scenario, lambda facts: False)
+        if not facts or facts[-1]["fact"] != "end":
+            told = "\n".join(map(str, facts[-20:]))
+            pytest.fail(f"the run did not end well; its last facts:\n{told}\nand words:\n{driver.last_words()}")
+        return facts
+
+    def _perform(self, client: str, scenario: str) -> Driver:
+        """Run a scenario up to the closing of its clients, which may take long (Java) and needs nobody."""
+        command = command_of(client)
+        params = prepare(self._gateway.admin, scenario, client)
+        before = TABLE[scenario].get("after")
+        if before:
+            self._run(self._started(command, f"{client}-{before}"), before, params)
+        if client != "java":
+            return self._run(self._started(command, f"{client}-{scenario}"), scenario, params)
+        driver = self._run(self._shared_driver(command), scenario, params)
+        if driver.dead and not driver.ended(scenario):
+            again = prepare(self._gateway.admin, scenario, f"{client}-alone")
+            return self._run(self._started(command, f"{client}-{scenario}"), scenario, again)
+        return driver
+
+    def _run(self, driver: Driver, scenario: str, params: Mapping[str, str]) -> Driver:
+        driver.run(scenario, scenario, params)
+        driver.wait(scenario, lambda facts: bool(facts.of("finished")))
+        return driver
+
+    def _shared_driver(self, command: Sequence[str]) -> Driver:
+        with self._lock:
+            if self._shared is None:
+                self._shared = self._started(command, "java")
+            return self._shared
+
+    def _started(self, command: Sequence[str], name: str) -> Driver:
+        if self._closed:
+            raise RuntimeError("the stage is closed")
+        driver = Driver(command, self._gateway.endpoint, self._folder / name)
+        self._drivers.append(driver)
+        return driver
+
+    def close(self) -> None:
+        self._closed = True
+        for pool in self._pools.values():
+            pool.shutdown(wait=False, cancel_futures=True)
+        for driver in self._drivers:
+            driver.close()
+        for pool in self._pools.values():
+            pool.shutdown(wait=True)
+
+
+CHECK_SOON = ("transactions.first_check_s=3", "transactions.check_interval_s=3")
+CREATE_NOTHING = ("topics.auto_create=false", "groups.auto_create=false")
+
+
+def scenario_of(function: str) -> str:
+    return function.removeprefix("test_")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes a `client` runs for each client whose API has its scenario."""
+    if "client" in metafunc.fixturenames:
+        row = TABLE[scenario_of(metafunc.function.__name__)]
+        metafunc.parametrize("client", [client for client in CLIENTS if row[client] is True])
+
+
+def selected(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
+    """(client, scenario) of every selected test of the module that asks."""
+    return [
+        (item.callspec.params["client"], scenario_of(item.originalname))
+        for item in request.session.items
+        if isinstance(item, pytest.Function)
+        and item.path == request.path
+        and "client" in getattr(getattr(item, "callspec", None), "params", {})
+    ]
+
+
+@pytest.fixture(scope="session")
+def table() -> dict[str, dict[str, Any]]:
+    """The scenarios, as `scenarios.toml` has them."""
+    return TABLE
+
+
+@pytest.fixture(scope="module")
+def stages(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[bool, Stage]]:
+    """The stages where topics and groups are created on first use (True), and where they are not."""
+    wanted = selected(request)
+    with contextlib.ExitStack() as closing:
+        stages = {}
+        for creation, settings in ((True, CHECK_SOON), (False, CREATE_NOTHING)):
+            mine = [pair for pair in wanted if TABLE[pair[1]].get("creation", True) is creation]
+            if not mine:
+                continue
+            folder = tmp_path_factory.mktemp("stage")
+            options = [word for setting in settings for word in ("--set", setting)]
+            gateway = closing.enter_context(GatewayProcess(folder / "data", options=options))
+            stages[creation] = Stage(gateway, folder)
+            closing.callback(stages[creation].close)
+            for client, scenario in mine:
+                stages[creation].launch(client, scenario)
+        yield stages
+
+
+@pytest.fixture
+def facts(request: pytest.FixtureRequest, stages: dict[bool, Stage], client: str) -> Facts:
+    """What the driver of `client` told about the scenario that the test is named after."""
+    scenario = scenario_of(request.function.__name__)
+    return stages[TABLE[scenario].get("creation", True)].facts(client, scenario)
