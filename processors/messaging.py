@@ -126,7 +126,7 @@ class MessagingProcessor(Directing):
             route = await self._routing.route(topic)
             return self._routing.assign(route, await self._routing.group(group))
 
-    async def consumer_settings(self, context: Context, group: str) -> GroupConfig:
+    async def settings(self, context: Context, group: str) -> GroupConfig:
         """What a consumer is told about its group; the defaults where it is not there and cannot be made."""
         with self._watch_route:
             self._admit(context, Action.SUBSCRIBE, group=check_group(group))

@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from popgate.context import Context
+from popgate.errors import TooManyRequests
+from popgate.testing.clock import MovableClock
+from processors.clients import ClientHandle, ClientKind, Clients, connection_of
+
+
+@pytest.fixture
+def clients(clock: MovableClock) -> Clients:
+    return Clients(clock, max_clients=3, max_topics=4, expiry_s=120.0)
+
+
+@pytest.fixture
+def leavings(clients: Clients) -> list[tuple[str, bool]]:
+    seen: list[tuple[str, bool]] = []
+
+    def listen(handle: ClientHandle, said_so: bool) -> None:
+        seen.append((handle.client_id, said_so))
+
+    clients.on_leave = listen
+    return seen
+
+
+def producer(make_client: Any, name: str, *topics: str) -> Any:
+    return make_client(name, kind=ClientKind.PRODUCER, topics=frozenset(topics))
+
+
+def test_producers_are_found_by_topic_and_consumers_by_group(clients: Clients, make_client: Any) -> None:
+    one, two = producer(make_client, "p1", "orders", "bills"), producer(make_client, "p2", "orders")
+    reader = make_client("c1", group="readers", topics=frozenset({"orders"}))
+    for handle in (one, two, reader):
+        clients.register(handle)
+    assert clients.producers_of("orders") == [one, two]
+    assert clients.producers_of("bills") == [one]
+    assert clients.producers_of("nothing") == []
+    assert clients.consumers_of("readers") == [reader]
+    assert clients.get("c1") is reader
+    assert len(clients) == 3
+
+
+def test_the_producer_that_was_asked_goes_to_the_end(clients: Clients, make_client: Any) -> None:
+    one, two = producer(make_client, "p1", "orders"), producer(make_client, "p2", "orders")
+    clients.register(one)
+    clients.register(two)
+    clients.rotate("orders", "p1")
+    clients.rotate("orders", "stranger")
+    assert clients.producers_of("orders") == [two, one]
+
+
+def test_newer_settings_replace_the_older_and_keep_what_was_sent_to(
+    clients: Clients, make_client: Any
+) -> None:
+    old, new = producer(make_client, "p1", "orders"), producer(make_client, "p1", "bills")
+    clients.register(old)
+    clients.produces("p1", "seen")
+    clients.register(new)
+    for topic in ("orders", "bills", "seen"):
+        assert clients.producers_of(topic) == [new]
+
+
+def test_the_end_of_an_older_stream_does_not_remove_the_newer(
+    clients: Clients, make_client: Any, leavings: list[tuple[str, bool]]
+) -> None:
+    old, new = make_client("c1", group="g"), make_client("c1", group="g")
+    clients.register(old)
+    clients.register(new)
+    clients.disconnected(old)
+    assert not clients.unregister("c1", old)
+    assert clients.consumers_of("g") == [new]
+    assert leavings == []
+
+
+def test_scenario_06_a_producer_is_known_for_what_it_sends_to(clients: Clients, make_client: Any) -> None:
+    clients.register(producer(make_client, "p1"))
+    clients.register(make_client("c1", group="g"))
+    clients.produces("p1", "orders")
+    clients.produces("c1", "orders")
+    clients.produces("stranger", "orders")
+    assert [handle.client_id for handle in clients.producers_of("orders")] == ["p1"]
+
+
+def test_a_client_that_says_good_bye_is_gone_everywhere(
+    clients: Clients, make_client: Any, leavings: list[tuple[str, bool]]
+) -> None:
+    clients.register(producer(make_client, "p1", "orders"))
+    clients.register(make_client("c1", group="g"))
+    assert clients.unregister("p1")
+    assert clients.unregister("c1")
+    assert not clients.unregister("c1")
+    assert clients.producers_of("orders") == []
+    assert clients.consumers_of("g") == []
+    assert leavings == [("p1", True), ("c1", True)]
+    assert "topics-produced-to 0 groups 0" in repr(clients)
+
+
+def test_a_client_without_stream_and_heartbeat_expires_after_120_seconds(
+    clients: Clients, make_client: Any, clock: MovableClock, leavings: list[tuple[str, bool]]
+) -> None:
+    gone, quiet, beating = (make_client(name, group="g") for name in ("gone", "quiet", "beating"))
+    for handle in (gone, quiet, beating):
+        clients.register(handle)
+    gone.alive = beating.alive = False
+    clock.advance(60)
+    assert clients.touch("beating", clock.monotonic())
+    clock.advance(60)
+    assert clients.expire(clock.monotonic()) == 1
+    assert clients.get("gone") is None
+    assert clients.consumers_of("g") == [quiet, beating]
+    assert leavings == [("gone", False)]
+    assert not clients.touch("gone", clock.monotonic())
+
+
+def test_scenario_24_the_register_is_bounded(clients: Clients, make_client: Any) -> None:
+    with pytest.raises(TooManyRequests, match="5 topics, the limit is 4"):
+        clients.register(producer(make_client, "greedy", *"abcde"))
+    for name in ("c1", "c2", "c3"):
+        clients.register(make_client(name, group="g"))
+    with pytest.raises(TooManyRequests, match="limit of 3 clients"):
+        clients.register(make_client("c4", group="g"))
+    clients.register(make_client("c3", group="g"))
+    clients.unregister("c1")
+    clients.register(producer(make_client, "p1", *"abcd"))
+    clients.produces("p1", "one-more")
+    assert clients.producers_of("one-more") == []
+
+
+def test_a_connection_is_what_the_door_says_or_the_peer() -> None:
+    assert connection_of(Context(peer="1.2.3.4:5")) == "1.2.3.4:5"
+    assert connection_of(Context(peer="1.2.3.4:5", connection=7)) == 7
