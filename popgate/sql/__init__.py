@@ -18,15 +18,20 @@ from __future__ import annotations
 from popgate.errors import IllegalFilter
 from popgate.model import FilterKind
 from popgate.sql.parsing import parse
+from popgate.sql.tokens import Kind, split_tokens
+from popgate.wire.properties import find_property, split_properties
 
 LONGEST = 8192
 """Characters of an expression."""
+
+_MOST_SEARCHES = 5
+"""Reads of properties by searching the block; an expression with more gets a dict of them."""
 
 
 class SqlFilter:
     """Passes messages for whose properties the expression is TRUE."""
 
-    __slots__ = ("_evaluate", "everything", "expression", "kind")
+    __slots__ = ("_evaluate", "_searches", "everything", "expression", "kind")
 
     def __init__(self, expression: str) -> None:
         """Raises IllegalFilter with the reason and the place."""
@@ -35,15 +40,16 @@ class SqlFilter:
         self.everything = False
         if len(expression) > LONGEST:
             raise IllegalFilter(expression, f"it has {len(expression)} characters, the limit is {LONGEST}")
-        self._evaluate = parse(expression)
+        tokens = split_tokens(expression)
+        self._searches = sum(token.kind is Kind.NAME for token in tokens) <= _MOST_SEARCHES
+        self._evaluate = parse(tokens, expression, find_property if self._searches else dict.get)
 
     def matches(self, properties: bytes) -> bool:
-        return self._evaluate(properties) is True
+        return self._evaluate(properties if self._searches else split_properties(properties)) is True
 
     def truth(self, properties: bytes) -> bool | None:
         """TRUE, FALSE, or None for unknown."""
-        value = self._evaluate(properties)
-        return value if isinstance(value, bool) else None
+        return self._evaluate(properties if self._searches else split_properties(properties))
 
     def __repr__(self) -> str:
         return f"<SqlFilter {self.expression!r}>"

@@ -1,7 +1,9 @@
-"""What an expression compiles to: closures from a properties block to a value.
+"""What an expression compiles to: closures from a message's properties to a value.
 
 A value is a text (bytes, as it stands in the block), a number, a truth value, or None, which is
 SQL's NULL and the third truth value. No closure raises: hostile properties only make unknowns.
+Properties are read by a `Read`: from the block itself, or from a dict of it where an expression
+reads so many that making one pays.
 """
 
 from __future__ import annotations
@@ -9,18 +11,19 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
-
-from popgate.wire.properties import find_property
+from typing import Any, TypeAlias
 
 Value: TypeAlias = "bytes | int | float | bool | None"
-Evaluate: TypeAlias = "Callable[[bytes], Value]"
-Test: TypeAlias = "Callable[[bytes], bool | None]"
+Row: TypeAlias = Any
+"""The properties of a message, in the form that the `Read` of its expression wants."""
+Read: TypeAlias = "Callable[[Row, bytes], bytes | None]"
+Evaluate: TypeAlias = "Callable[[Row], Value]"
+Test: TypeAlias = "Callable[[Row], bool | None]"
 
 _NUMBER = re.compile(rb"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\Z")
 _INTEGER = re.compile(rb"[+-]?[0-9]+\Z")
-_LONGEST_NUMBER = 400
-"""Bytes; no 64 bit number, integer or float, needs as many digits."""
+_LONGEST_NUMBER = 64
+"""Bytes; a number is told in fewer, and reading more would cost a hostile sender's receivers."""
 _LOOKS: dict[str, Callable[[bytes, bytes], bool]] = {
     "CONTAINS": operator.contains,
     "STARTSWITH": lambda text, part: text.startswith(part),
@@ -76,40 +79,40 @@ def _as_number(value: Value) -> int | float | None:
 
 
 def constant(value: Value) -> Evaluate:
-    return lambda block: value
+    return lambda row: value
 
 
-def text_of(name: bytes) -> Evaluate:
-    return lambda block: find_property(block, name)
+def text_of(read: Read, name: bytes) -> Evaluate:
+    return lambda row: read(row, name)
 
 
-def truth_of(name: bytes) -> Test:
+def truth_of(read: Read, name: bytes) -> Test:
     """A property in the place of a condition."""
 
-    def test(block: bytes) -> bool | None:
-        text = find_property(block, name)
+    def test(row: Row) -> bool | None:
+        text = read(row, name)
         return None if text is None else truth_in(text)
 
     return test
 
 
 def negated(operand: Evaluate) -> Evaluate:
-    def evaluate(block: bytes) -> Value:
-        number = _as_number(operand(block))
+    def evaluate(row: Row) -> Value:
+        number = _as_number(operand(row))
         return None if number is None else -number
 
     return evaluate
 
 
 def equals(left: Evaluate, right: Evaluate) -> Test:
-    return lambda block: equal(left(block), right(block))
+    return lambda row: equal(left(row), right(row))
 
 
-def text_equals(name: bytes, wanted: bytes) -> Test:
+def text_equals(read: Read, name: bytes, wanted: bytes) -> Test:
     """`equals` for the most frequent case: a property and a text."""
 
-    def test(block: bytes) -> bool | None:
-        text = find_property(block, name)
+    def test(row: Row) -> bool | None:
+        text = read(row, name)
         return None if text is None else text == wanted
 
     return test
@@ -118,22 +121,22 @@ def text_equals(name: bytes, wanted: bytes) -> Test:
 def ordered(left: Evaluate, sign: str, right: Evaluate) -> Test:
     compare = ORDERINGS[sign]
 
-    def test(block: bytes) -> bool | None:
-        first = _as_number(left(block))
+    def test(row: Row) -> bool | None:
+        first = _as_number(left(row))
         if first is None:
             return None
-        second = _as_number(right(block))
+        second = _as_number(right(row))
         return None if second is None else compare(first, second)
 
     return test
 
 
-def number_ordered(name: bytes, sign: str, second: float) -> Test:
+def number_ordered(read: Read, name: bytes, sign: str, second: float) -> Test:
     """`ordered` for the most frequent case: a property and a number."""
     compare = ORDERINGS[sign]
 
-    def test(block: bytes) -> bool | None:
-        text = find_property(block, name)
+    def test(row: Row) -> bool | None:
+        text = read(row, name)
         if text is None:
             return None
         first = number_in(text)
@@ -142,16 +145,16 @@ def number_ordered(name: bytes, sign: str, second: float) -> Test:
     return test
 
 
-def one_of(name: bytes, wanted: frozenset[bytes]) -> Test:
-    def test(block: bytes) -> bool | None:
-        text = find_property(block, name)
+def one_of(read: Read, name: bytes, wanted: frozenset[bytes]) -> Test:
+    def test(row: Row) -> bool | None:
+        text = read(row, name)
         return None if text is None else text in wanted
 
     return test
 
 
 def is_null(operand: Evaluate) -> Test:
-    return lambda block: operand(block) is None
+    return lambda row: operand(row) is None
 
 
 def part_test(word: str, operand: Evaluate, part: bytes, *, wanted: bool) -> Test:
@@ -161,19 +164,19 @@ def part_test(word: str, operand: Evaluate, part: bytes, *, wanted: bool) -> Tes
     are FALSE, as in RocketMQ. UTF-8 lets bytes be compared instead of characters.
     """
     if not part:
-        return lambda block: False
+        return lambda row: False
     look = _LOOKS[word]
 
-    def test(block: bytes) -> bool:
-        text = operand(block)
+    def test(row: Row) -> bool:
+        text = operand(row)
         return isinstance(text, bytes) and look(text, part) is wanted
 
     return test
 
 
 def negation(condition: Test) -> Test:
-    def test(block: bytes) -> bool | None:
-        value = condition(block)
+    def test(row: Row) -> bool | None:
+        value = condition(row)
         return None if value is None else not value
 
     return test
@@ -183,10 +186,10 @@ def conjunction(conditions: Sequence[Test]) -> Test:
     """AND over any number: FALSE wins over unknown, unknown over TRUE."""
     conditions = tuple(conditions)
 
-    def test(block: bytes) -> bool | None:
+    def test(row: Row) -> bool | None:
         known = True
         for condition in conditions:
-            value = condition(block)
+            value = condition(row)
             if value is False:
                 return False
             if value is None:
@@ -200,10 +203,10 @@ def disjunction(conditions: Sequence[Test]) -> Test:
     """OR over any number: TRUE wins over unknown, unknown over FALSE."""
     conditions = tuple(conditions)
 
-    def test(block: bytes) -> bool | None:
+    def test(row: Row) -> bool | None:
         known = True
         for condition in conditions:
-            value = condition(block)
+            value = condition(row)
             if value is True:
                 return True
             if value is None:

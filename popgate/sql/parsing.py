@@ -11,15 +11,15 @@ from typing import NoReturn
 
 from popgate.errors import IllegalFilter
 from popgate.sql import conditions
-from popgate.sql.conditions import Evaluate, Test, Value
-from popgate.sql.tokens import Kind, Token, split_tokens
+from popgate.sql.conditions import Evaluate, Read, Test, Value
+from popgate.sql.tokens import Kind, Token
 
 DEEPEST = 32
 """Parentheses within each other, and comparisons chained on each other."""
 MOST_OPERANDS = 1024
 """Properties and literals of an expression; an IN list counts as one."""
 
-_PARTS = frozenset({"CONTAINS", "STARTSWITH", "ENDSWITH"})
+_INFIX = frozenset({"BETWEEN", "IN", "CONTAINS", "STARTSWITH", "ENDSWITH"})
 _TRUTHS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 
@@ -40,15 +40,16 @@ class _Operand:
     depth: int = 0
 
 
-def parse(expression: str) -> Test:
-    """Compile an expression. Raises IllegalFilter with the reason and the place."""
-    return _Parser(expression).whole()
+def parse(tokens: list[Token], expression: str, read: Read) -> Test:
+    """Compile the tokens of an expression. Raises IllegalFilter with the reason and the place."""
+    return _Parser(tokens, expression, read).whole()
 
 
 class _Parser:
-    def __init__(self, expression: str) -> None:
+    def __init__(self, tokens: list[Token], expression: str, read: Read) -> None:
+        self._tokens = tokens
         self._expression = expression
-        self._tokens = split_tokens(expression)
+        self._read = read
         self._at = 0
         self._nested = 0
         self._operands = 0
@@ -114,10 +115,8 @@ class _Parser:
                 left = self._ordered(left, token.word, self._signed())
                 continue
             negative = self._is("NOT")
-            word = self._tokens[self._at + 1].word if negative else token.word
-            if word not in _PARTS and word not in ("BETWEEN", "IN"):
-                return left
-            if (self._tokens[self._at + 1] if negative else token).kind is not Kind.KEYWORD:
+            kind, word, *_ = self._tokens[self._at + 1] if negative else token
+            if kind is not Kind.KEYWORD or word not in _INFIX:
                 return left
             self._at += 2 if negative else 1
             if word == "BETWEEN":
@@ -125,8 +124,7 @@ class _Parser:
             elif word == "IN":
                 left = self._in(left, negative=negative)
             else:
-                part = self._text().encode("utf-8", "replace")
-                test = conditions.part_test(word, left.evaluate, part, wanted=not negative)
+                test = conditions.part_test(word, left.evaluate, self._text(), wanted=not negative)
                 left = self._made(test, left.position, left)
 
     def _signed(self) -> _Operand:
@@ -167,7 +165,7 @@ class _Parser:
         if token.kind is Kind.NAME:
             self._at += 1
             name = token.word.encode()
-            return _Operand(conditions.text_of(name), token.position, name=name)
+            return _Operand(conditions.text_of(self._read, name), token.position, name=name)
         if token.kind is Kind.TEXT:
             return self._literal(token, token.word.encode("utf-8", "replace"))
         if token.kind is Kind.NUMBER:
@@ -176,7 +174,7 @@ class _Parser:
             self._unexpected("a property, a literal or a parenthesis")
         truth = _TRUTHS[token.word]
         operand = self._literal(token, truth)
-        operand.test = lambda block: truth
+        operand.test = lambda row: truth
         return operand
 
     # -- operators --------------------------------------------------------------------------
@@ -188,12 +186,19 @@ class _Parser:
         if left.literal and right.literal and isinstance(left.value, bool) > isinstance(right.value, bool):
             self._refuse("a truth value cannot be compared with something else", right.position)
         if left.name is not None and right.literal and isinstance(right.value, bytes):
-            return self._made(conditions.text_equals(left.name, right.value), left.position, left, right)
+            return self._made(
+                conditions.text_equals(self._read, left.name, right.value), left.position, left, right
+            )
         return self._made(conditions.equals(left.evaluate, right.evaluate), left.position, left, right)
 
     def _ordered(self, left: _Operand, sign: str, right: _Operand) -> _Operand:
         self._check_orderable(left, right)
-        return self._made(_ordered(left, sign, right), left.position, left, right)
+        return self._made(self._order(left, sign, right), left.position, left, right)
+
+    def _order(self, left: _Operand, sign: str, right: _Operand) -> Test:
+        if left.name is not None and right.literal and isinstance(right.value, int | float):
+            return conditions.number_ordered(self._read, left.name, sign, right.value)
+        return conditions.ordered(left.evaluate, sign, right.evaluate)
 
     def _between(self, value: _Operand, *, negative: bool) -> _Operand:
         low = self._signed()
@@ -203,20 +208,20 @@ class _Parser:
         if low.literal and high.literal and low.value > high.value:  # type: ignore[operator]
             self._refuse("the lower bound of BETWEEN is above the upper one", low.position)
         if negative:
-            test = conditions.disjunction((_ordered(value, "<", low), _ordered(value, ">", high)))
+            test = conditions.disjunction((self._order(value, "<", low), self._order(value, ">", high)))
         else:
-            test = conditions.conjunction((_ordered(value, ">=", low), _ordered(value, "<=", high)))
+            test = conditions.conjunction((self._order(value, ">=", low), self._order(value, "<=", high)))
         return self._made(test, value.position, value, low, high)
 
     def _in(self, left: _Operand, *, negative: bool) -> _Operand:
         if left.name is None:
             self._refuse("IN needs a property on its left", left.position)
         self._expect("(")
-        wanted = [self._text()]
+        wanted = {self._text()}
         while self._take(","):
-            wanted.append(self._text())
+            wanted.add(self._text())
         self._expect(")")
-        test = conditions.one_of(left.name, frozenset(t.encode("utf-8", "replace") for t in wanted))
+        test = conditions.one_of(self._read, left.name, frozenset(wanted))
         return self._made(conditions.negation(test) if negative else test, left.position, left)
 
     def _negated(self, operand: _Operand, count: int = 1) -> _Operand:
@@ -232,7 +237,7 @@ class _Parser:
 
     def _condition(self, operand: _Operand) -> Test:
         if operand.name is not None:
-            return conditions.truth_of(operand.name)
+            return conditions.truth_of(self._read, operand.name)
         if operand.test is None:
             self._refuse("this is a value where a condition is needed", operand.position)
         return operand.test
@@ -277,12 +282,12 @@ class _Parser:
         if not self._take(word):
             self._unexpected(word)
 
-    def _text(self) -> str:
+    def _text(self) -> bytes:
         token = self._peek()
         if token.kind is not Kind.TEXT:
             self._unexpected("a text in single quotes")
         self._at += 1
-        return token.word
+        return token.word.encode("utf-8", "replace")
 
     def _unexpected(self, wanted: str) -> NoReturn:
         token = self._peek()
@@ -291,9 +296,3 @@ class _Parser:
 
     def _refuse(self, why: str, position: int) -> NoReturn:
         raise IllegalFilter(self._expression, why, position)
-
-
-def _ordered(left: _Operand, sign: str, right: _Operand) -> Test:
-    if left.name is not None and right.literal and isinstance(right.value, int | float):
-        return conditions.number_ordered(left.name, sign, right.value)
-    return conditions.ordered(left.evaluate, sign, right.evaluate)

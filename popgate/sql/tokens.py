@@ -45,7 +45,7 @@ KEYWORDS = frozenset(
 _LARGEST_LONG = (1 << 63) - 1
 _TOKEN = re.compile(
     r"""
-      (?P<skip>  [ \t\n\r\f]+ | --[^\n\r]*(?:\r\n|\n|\r) | /\*(?s:.*?)\*/ )
+      (?P<skip>  [ \t\n\r\f]+ | /\*(?s:.*?)\*/ )
     | (?P<text>  '[^']*(?:''[^']*)*' )
     | (?P<float> [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
     | (?P<long>  (?:0|[1-9][0-9]*[lL]?) )
@@ -54,13 +54,20 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE,
 )
+_LINE_END = re.compile(r"[\n\r]")
 
 
 def split_tokens(expression: str) -> list[Token]:
     """The tokens, an END at their end. Raises IllegalFilter for what is no token."""
     tokens: list[Token] = []
     at, end = 0, len(expression)
+    # Looked up once: a search from each of many signs would take quadratic time.
+    last_line_end = max(expression.rfind("\n"), expression.rfind("\r"))
     while at < end:
+        if at < last_line_end and expression.startswith("--", at):
+            line_end = _LINE_END.search(expression, at)
+            at = end if line_end is None else line_end.end()
+            continue
         found = _TOKEN.match(expression, at)
         if found is None:
             raise IllegalFilter(expression, _no_token(expression, at), at)
@@ -76,6 +83,8 @@ def split_tokens(expression: str) -> list[Token]:
         elif kind == "text":
             tokens.append(Token(Kind.TEXT, image[1:-1].replace("''", "'"), at))
         elif kind == "long":
+            if expression[found.end() : found.end() + 1].isdigit():
+                raise IllegalFilter(expression, "digits stand right behind the number", at)
             tokens.append(Token(Kind.NUMBER, image, at, _long(expression, image, at)))
         elif kind == "float":
             tokens.append(Token(Kind.NUMBER, image, at, _float(expression, image, at)))

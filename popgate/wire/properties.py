@@ -120,6 +120,16 @@ def decode_properties(block: bytes) -> dict[str, str]:
     return found
 
 
+def split_properties(block: bytes) -> dict[bytes, bytes]:
+    """All properties as they stand in the block; what `decode_properties` leaves out is left out."""
+    found: dict[bytes, bytes] = {}
+    for entry in block.split(b"\x02"):
+        key, _, value = entry.partition(b"\x01")
+        if key and value:
+            found[key] = value
+    return found
+
+
 def find_property(block: bytes, name: bytes) -> bytes | None:
     """One value, without reading the others; None when it is not there."""
     key = name + b"\x01"

@@ -10,6 +10,7 @@ from popgate.wire.properties import (
     encode_properties,
     find_property,
     set_property,
+    split_properties,
 )
 
 TEXT = st.text(
@@ -28,6 +29,14 @@ def test_properties_come_back(properties: dict[str, str]) -> None:
     assert decode_properties(block[:-1]) == properties
     for name, value in properties.items():
         assert find_property(block, name.encode()) == value.encode()
+
+
+@given(RAW)
+def test_reading_bytes_agrees_with_reading_text(block: bytes) -> None:
+    read = {
+        k.decode("utf-8", "replace"): v.decode("utf-8", "replace") for k, v in split_properties(block).items()
+    }
+    assert read == decode_properties(block)
 
 
 @given(RAW, st.sampled_from([b"a", b"b", b"ab", b"ba"]))

@@ -137,6 +137,17 @@ def test_an_expression_has_its_truth_value(
     assert filter_.matches(block) is (expected is True)
 
 
+@pytest.mark.parametrize(("expression", "properties", "expected"), CASES)
+def test_an_expression_that_reads_many_properties_has_the_same_truth_value(
+    expression: str, properties: Properties, expected: bool | None
+) -> None:
+    many = " OR ".join(["absent"] * 8)
+    filter_ = SqlFilter(
+        f"({expression}) IS NULL AND ({many}) IS NULL OR (({expression}) AND NOT (({many}) = TRUE))"
+    )
+    assert filter_.truth(encode_properties(properties)) is {None: True, True: None, False: False}[expected]
+
+
 # Kleene's tables, with x TRUE, y FALSE and z unknown.
 VALUES = {"x = 1": True, "y = 1": False, "z = 1": None}
 
@@ -159,7 +170,8 @@ def test_and_or_and_not_have_three_values(left: str, right: str) -> None:
         (b"0", 0),
         (b"007", 7),
         (b"-12", -12),
-        (b"9" * 19, 10**19 - 1),
+        (b"9" * 64, 10**64 - 1),
+        (b"9" * 65, None),
         (b"1.5", 1.5),
         (b".5", 0.5),
         (b"5.", 5.0),

@@ -102,6 +102,9 @@ def test_a_line_comment_needs_its_line_end() -> None:
         ('a = "x"', 4, "'\"'"),
         ("a\u00a0", 1, "xa0"),
         ("a = ٣", 4, "u0663"),
+        ("a = 007", 4, "digits stand right behind"),
+        ("a = 12L3", 4, "digits stand right behind"),
+        ("0" * 8000, 0, "digits stand right behind"),
     ],
 )
 def test_what_is_no_token_is_refused_with_its_place(
