@@ -249,6 +249,8 @@ class Renewing:
                 self._put_on_at(delivery, now_ms + _RETRY_MS)
             elif hold_ms > delivery.due_ms - now_ms:
                 await self._renew_one(delivery, hold_ms)
+            else:
+                self._put_on_at(delivery, delivery.due_ms)
 
     async def _renew_one(self, delivery: Delivery, hold_ms: int) -> None:
         renewed, failed = 0, False

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from typing import Any
+
+from popgate.model import StoredMessage, TransactionCheck
+from popgate.testing.clock import MovableClock
+from processors.checking import Checking
+from processors.clients import ClientKind, Clients
+from processors.messaging import MessagingProcessor
+
+HALF = StoredMessage("orders", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
+CHECK = TransactionCheck("orders", "orders", "t1", HALF, 1)
+
+
+def made(clients: Clients, make_client: Any, *names: str) -> list[Any]:
+    producers = [make_client(n, kind=ClientKind.PRODUCER, topics=frozenset({"orders"})) for n in names]
+    for producer in producers:
+        clients.register(producer)
+    return producers
+
+
+def test_producers_are_asked_in_turns(clock: MovableClock, make_client: Any, observer: Any) -> None:
+    clients = Clients(clock)
+    producers = made(clients, make_client, "p1", "p2", "p3")
+    checking = Checking(clients, observer)
+    assert all(checking.ask(CHECK) for _ in range(6))
+    assert [len(producer.checks) for producer in producers] == [2, 2, 2]
+    assert observer.of("checked") == [("orders", True)] * 6
+
+
+def test_scenario_06_the_next_producer_is_asked_when_one_cannot_take_it(
+    clock: MovableClock, make_client: Any, observer: Any
+) -> None:
+    clients = Clients(clock)
+    full, dead, good = made(clients, make_client, "full", "dead", "good")
+    full.full = True
+    dead.alive = False
+    checking = Checking(clients, observer)
+    assert checking.ask(CHECK)
+    assert checking.ask(CHECK)
+    assert (len(full.checks), len(dead.checks), len(good.checks)) == (0, 0, 2)
+
+
+def test_a_check_that_nobody_can_take_is_not_asked(
+    clock: MovableClock, make_client: Any, observer: Any
+) -> None:
+    clients = Clients(clock)
+    checking = Checking(clients, observer)
+    assert not checking.ask(CHECK)
+    clients.register(make_client("reader", group="g", topics=frozenset({"orders"})))
+    (full,) = made(clients, make_client, "full")
+    full.full = True
+    assert not checking.ask(CHECK)
+    assert observer.of("checked") == [("orders", False)] * 2
+
+
+async def test_the_broker_asks_through_the_processor(
+    processor: MessagingProcessor, broker: Any, make_client: Any
+) -> None:
+    assert not broker.handler(CHECK)
+    (producer,) = made(processor.clients, make_client, "p1")
+    assert broker.handler(CHECK)
+    assert producer.checks == [CHECK]

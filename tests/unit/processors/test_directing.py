@@ -1,0 +1,202 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from popgate.context import Context
+from popgate.errors import (
+    AlreadyExists,
+    BadRequest,
+    Fault,
+    GroupNotFound,
+    IllegalGroup,
+    IllegalTopic,
+    TopicNotFound,
+)
+from popgate.model import (
+    Bounds,
+    CustomizedRetry,
+    ExponentialRetry,
+    FilterKind,
+    GroupConfig,
+    Message,
+    MessageType,
+    StartFrom,
+    TopicConfig,
+)
+from popgate.testing.clock import MovableClock
+from processors.limits import Limits
+from processors.messaging import MessagingProcessor
+from processors.requests import Pull
+
+Make = Callable[..., MessagingProcessor]
+
+
+async def test_a_pull_reads_by_offset_within_the_limits(
+    processor: MessagingProcessor, context: Context, broker: Any, clock: MovableClock, observer: Any
+) -> None:
+    await processor.send(context, [Message("orders", b"abc", message_id="m")])
+    pulled = await processor.pull(
+        context, Pull("orders", "fake", 0, 0, group="readers", max_messages=5000, max_bytes=1 << 40)
+    )
+    assert pulled.next_offset == 1
+    assert broker.asked("pull") == [("orders", 0, 0, 1024, 64 * 1024 * 1024, None)]
+    assert observer.of("pulled") == [("orders", "readers", 1, 3, 0.0)]
+
+
+async def test_a_pull_waits_only_when_asked_to(
+    processor: MessagingProcessor, context: Context, broker: Any, clock: MovableClock
+) -> None:
+    await processor.pull(context, Pull("orders", "fake", 0, 0, wait_s=3.0))
+    assert broker.asked("pull")[0][5] == clock.monotonic() + 3.0
+
+
+async def test_a_pull_that_cannot_be_is_refused(processor: MessagingProcessor, context: Context) -> None:
+    with pytest.raises(BadRequest, match="queue id -1 is out of range"):
+        await processor.pull(context, Pull("orders", "fake", -1, 0))
+    with pytest.raises(BadRequest) as caught:
+        await processor.pull(
+            context, Pull("orders", "fake", 0, 0, filter_kind=FilterKind.SQL92, filter_expression="(")
+        )
+    assert caught.value.fault is Fault.ILLEGAL_FILTER
+
+
+async def test_positions_are_asked_of_the_broker(
+    processor: MessagingProcessor, context: Context, broker: Any
+) -> None:
+    assert await processor.bounds(context, "orders", "fake", 1) == Bounds(0, 7)
+    assert await processor.offset_at(context, "orders", "fake", 1, 5) == 3
+    assert await processor.committed(context, "readers", "orders", "fake", 1) == 4
+    await processor.commit(context, "newcomers", "orders", "fake", 1, 6)
+    assert broker.asked("commit") == [("newcomers", "orders", "fake", 1, 6)]
+    assert "newcomers" in broker.kept_groups
+    with pytest.raises(BadRequest, match="offset -1 is out of range") as caught:
+        await processor.commit(context, "readers", "orders", "fake", 1, -1)
+    assert caught.value.fault is Fault.ILLEGAL_OFFSET
+
+
+async def test_messages_are_found_by_id_and_by_key(
+    processor: MessagingProcessor, context: Context, broker: Any
+) -> None:
+    await processor.send(context, [Message("orders", b"abc", message_id="m")])
+    assert len(await processor.find_by_id(context, "orders", "m")) == 1
+    await processor.find_by_key(context, "orders", "k", begin_ms=-5, end_ms=10, limit=1 << 30)
+    assert broker.asked("find_by_key") == [("orders", "k", 0, 10, 1024)]
+    with pytest.raises(BadRequest) as caught:
+        await processor.find_by_id(context, "orders", " ")
+    assert caught.value.fault is Fault.ILLEGAL_MESSAGE_ID
+    with pytest.raises(BadRequest) as caught:
+        await processor.find_by_key(context, "orders", "", begin_ms=0, end_ms=1, limit=1)
+    assert caught.value.fault is Fault.ILLEGAL_KEY
+
+
+async def test_what_lies_in_a_topic_of_the_system_can_be_read(
+    processor: MessagingProcessor, context: Context
+) -> None:
+    assert await processor.find_by_id(context, "TRANS_CHECK_MAX_TIME_TOPIC", "m") == []
+    with pytest.raises(IllegalTopic):
+        await processor.find_by_id(context, "a b", "m")
+
+
+async def test_topics_are_made_shown_changed_and_deleted(
+    processor: MessagingProcessor, context: Context
+) -> None:
+    config = TopicConfig("bills", (MessageType.FIFO,), 2, 2)
+    await processor.create_topic(context, config)
+    with pytest.raises(AlreadyExists):
+        await processor.create_topic(context, config)
+    assert await processor.topic(context, "bills") == config
+    assert {topic.name for topic in await processor.topics(context)} == {"orders", "bills"}
+    await processor.update_topic(context, TopicConfig("bills", (), 4, 4))
+    assert (await processor.topic(context, "bills")).queues == 4
+    await processor.delete_topic(context, "bills")
+    with pytest.raises(TopicNotFound):
+        await processor.topic(context, "bills")
+
+
+async def test_groups_are_made_shown_changed_and_deleted(
+    processor: MessagingProcessor, context: Context
+) -> None:
+    config = GroupConfig("strict", ordered=True)
+    await processor.create_group(context, config)
+    with pytest.raises(AlreadyExists):
+        await processor.create_group(context, config)
+    assert await processor.group(context, "strict") == config
+    assert {group.name for group in await processor.groups(context)} == {"readers", "strict"}
+    await processor.update_group(context, GroupConfig("strict"))
+    assert not (await processor.group(context, "strict")).ordered
+    await processor.delete_group(context, "strict")
+    with pytest.raises(GroupNotFound):
+        await processor.group(context, "strict")
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (TopicConfig("t", read_queues=0), "0 read queues, it must be at least 1 and at most 1024"),
+        (TopicConfig("t", write_queues=1025), "1025 write queues"),
+        (TopicConfig("t", retention_ms=0), "retention is 0 ms"),
+        (TopicConfig("t", retention_bytes=-1), "retention is -1 bytes"),
+        (TopicConfig("a b"), "only letters, digits"),
+        (TopicConfig("TBW102"), "belongs to the system"),
+    ],
+)
+async def test_topic_settings_that_cannot_be_are_refused(
+    processor: MessagingProcessor, context: Context, config: TopicConfig, words: str
+) -> None:
+    for operation in (processor.create_topic, processor.update_topic):
+        with pytest.raises(BadRequest, match=words):
+            await operation(context, config)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (GroupConfig("g", max_attempts=0), "0 attempts, it must be at least 1"),
+        (GroupConfig("g", max_attempts=10_001), "at most 10000"),
+        (GroupConfig("g", consume_timeout_ms=999), "at least 1000 ms"),
+        (GroupConfig("g", consume_timeout_ms=43_200_001), "at most 43200000 ms"),
+        (GroupConfig("g", retry=CustomizedRetry(())), "at least one delay"),
+        (GroupConfig("g", retry=CustomizedRetry((1, -1))), "none below 0"),
+        (GroupConfig("g", retry=ExponentialRetry(5, 4)), "initial <= maximum"),
+        (GroupConfig("g", retry=ExponentialRetry(multiplier=0.5)), "multiplier >= 1"),
+        (GroupConfig("g", retry=ExponentialRetry(multiplier=float("nan"))), "multiplier >= 1"),
+    ],
+)
+async def test_group_settings_that_cannot_be_are_refused(
+    processor: MessagingProcessor, context: Context, config: GroupConfig, words: str
+) -> None:
+    for operation in (processor.create_group, processor.update_group):
+        with pytest.raises(BadRequest, match=words):
+            await operation(context, config)
+
+
+async def test_a_group_name_that_cannot_be_is_refused(
+    processor: MessagingProcessor, context: Context
+) -> None:
+    with pytest.raises(IllegalGroup):
+        await processor.create_group(context, GroupConfig("a b"))
+
+
+async def test_progress_and_reset_reach_the_broker(
+    processor: MessagingProcessor, context: Context, broker: Any
+) -> None:
+    (progress,) = await processor.progress(context, "readers", "orders")
+    assert progress.lag == 6
+    assert await processor.topics_of(context, "readers") == ["orders"]
+    await processor.reset(context, "readers", "orders", StartFrom.LAST)
+    await processor.reset(context, "readers", "orders", 17)
+    assert broker.asked("reset") == [("readers", "orders", StartFrom.LAST), ("readers", "orders", 17)]
+    with pytest.raises(BadRequest, match="time -1 ms is out of range"):
+        await processor.reset(context, "readers", "orders", -1)
+
+
+async def test_asking_for_a_topic_does_not_make_it(
+    make_processor: Make, context: Context, broker: Any
+) -> None:
+    processor = make_processor(Limits())
+    with pytest.raises(TopicNotFound):
+        await processor.topic(context, "fresh")
+    assert "fresh" not in broker.kept_topics

@@ -1,0 +1,365 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from popgate.context import Context
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault
+from popgate.model import GroupConfig, Message
+from popgate.testing.clock import MovableClock
+from processors.messaging import MessagingProcessor
+from processors.requests import Receive
+
+Settle = Callable[[], Awaitable[None]]
+PUSHED = Receive("orders", "readers", auto_renew=True, wait_s=0.0)
+
+
+@pytest.fixture(autouse=True)
+def short_timeout(broker: Any) -> None:
+    broker.kept_groups["readers"] = GroupConfig("readers", consume_timeout_ms=60_000)
+
+
+@pytest.fixture
+def client(processor: MessagingProcessor, make_client: Any, context: Context) -> Any:
+    client = make_client(context.client_id, group="readers", topics=frozenset({"orders"}))
+    processor.clients.register(client)
+    return client
+
+
+async def popped(processor: MessagingProcessor, context: Context, count: int = 1) -> list[str]:
+    await processor.send(context, [Message("orders", b"b", message_id=f"m{n}") for n in range(count)])
+    return [message.receipt for message in await processor.receive(context, PUSHED)]
+
+
+async def until(settle: Settle, fact: Callable[[], object]) -> None:
+    for _ in range(50):
+        await settle()
+        if fact():
+            return
+    raise AssertionError("it did not come to pass")
+
+
+async def test_a_long_handler_is_renewed_shortly_before_its_end(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    observer: Any,
+) -> None:
+    (receipt,) = await popped(processor, context)
+    clock.advance(49)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    clock.advance(2)
+    await until(settle, lambda: broker.asked("change_invisible"))
+    assert broker.asked("change_invisible") == [(receipt, 60_000)]
+    assert observer.of("renewed") == [("orders", "readers", 1)]
+    clock.advance(52)
+    await until(settle, lambda: len(broker.asked("change_invisible")) == 2)
+
+
+async def test_the_older_handle_of_the_client_finishes_a_renewed_message(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    (receipt,) = await popped(processor, context)
+    clock.advance(51)
+    await until(settle, lambda: broker.asked("change_invisible"))
+    assert receipt not in broker.held
+    assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
+    assert broker.held == {}
+    assert processor.renewing.holdings.held == 0
+
+
+async def test_what_is_finished_is_not_renewed(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    first, second = await popped(processor, context, 2)
+    await processor.ack(context, "orders", "readers", [first])
+    clock.advance(51)
+    await until(settle, lambda: broker.asked("change_invisible"))
+    assert [receipt for receipt, _ in broker.asked("change_invisible")] == [second]
+
+
+async def test_scenario_02_renewing_ends_after_three_hours(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    for _ in range(4 * 720):
+        clock.advance(5)
+        await settle()
+    latest = max(message.invisible_until_ms for message in broker.held.values())
+    assert 10_790_000 <= latest - 1_700_000_000_000 <= 10_800_000
+    assert processor.renewing.holdings.held == 0
+
+
+@pytest.mark.parametrize("how", ["stream ended", "unknown"])
+async def test_a_client_that_is_not_there_keeps_nothing_alive(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    how: str,
+) -> None:
+    if how == "unknown":
+        context = replace(context, client_id="stranger")
+    await popped(processor, context)
+    client.alive = False
+    clock.advance(55)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    assert processor.renewing.holdings.held == 0
+
+
+async def test_a_renewal_that_fails_for_a_moment_is_tried_again(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    observer: Any,
+) -> None:
+    await popped(processor, context)
+    broker.failure = BrokerUnavailable("away")
+    clock.advance(51)
+    await until(settle, lambda: broker.asked("change_invisible"))
+    broker.failure = None
+    clock.advance(2)
+    await until(settle, lambda: len(broker.asked("change_invisible")) == 2)
+    assert ("renew", Fault.BROKER_UNAVAILABLE) in observer.of("failed")
+    assert processor.renewing.holdings.held == 1
+
+
+async def test_a_message_that_was_finished_elsewhere_is_forgotten_at_its_renewal(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    broker.held.clear()
+    clock.advance(51)
+    await until(settle, lambda: processor.renewing.holdings.held == 0)
+
+
+async def test_a_message_being_finished_is_not_renewed_under_its_hands(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    (receipt,) = await popped(processor, context)
+    broker.blocked = asyncio.Event()
+    ack = asyncio.ensure_future(processor.ack(context, "orders", "readers", [receipt]))
+    await settle()
+    clock.advance(51)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    broker.blocked.set()
+    assert await ack == [None]
+
+
+async def test_scenario_01_an_acknowledgement_with_unknown_outcome_keeps_the_handle(
+    processor: MessagingProcessor, broker: Any, client: Any, context: Context
+) -> None:
+    (receipt,) = await popped(processor, context)
+    broker.failure = BrokerTimeout("no answer")
+    with pytest.raises(BrokerTimeout):
+        await processor.ack(context, "orders", "readers", [receipt])
+    assert processor.renewing.holdings.held == 1
+    broker.failure = None
+    assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
+    assert processor.renewing.holdings.held == 0
+
+
+async def test_scenario_19_a_dead_letter_ends_the_renewal(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    (receipt,) = await popped(processor, context)
+    await processor.dead_letter(context, "orders", "readers", receipt)
+    clock.advance(55)
+    await settle()
+    assert broker.asked("change_invisible") == []
+
+
+async def test_scenario_07_a_client_that_says_good_bye_gives_its_messages_to_others_at_once(
+    processor: MessagingProcessor, broker: Any, client: Any, context: Context, settle: Settle, observer: Any
+) -> None:
+    done, open_one = await popped(processor, context, 2)
+    await processor.ack(context, "orders", "readers", [done])
+    assert processor.goodbye(context) is client
+    await until(settle, lambda: broker.messages["orders"])
+    assert broker.asked("change_invisible") == [(open_one, 0)]
+    assert observer.of("released") == [("orders", "readers", 1)]
+
+
+async def test_good_bye_over_another_connection_frees_nothing(
+    processor: MessagingProcessor, broker: Any, client: Any, context: Context, settle: Settle
+) -> None:
+    await popped(processor, context)
+    processor.goodbye(replace(context, peer="10.9.9.9:1"))
+    await settle()
+    assert broker.asked("change_invisible") == []
+
+
+async def test_good_bye_after_telemetry_elsewhere_frees_nothing(
+    processor: MessagingProcessor, broker: Any, make_client: Any, context: Context, settle: Settle
+) -> None:
+    processor.clients.register(make_client(context.client_id, group="readers", connection="10.7.7.7:7"))
+    await popped(processor, context)
+    processor.goodbye(context)
+    await settle()
+    assert broker.asked("change_invisible") == []
+
+
+async def test_good_bye_after_acknowledging_what_came_from_another_replica_frees_nothing(
+    processor: MessagingProcessor, broker: Any, client: Any, context: Context, settle: Settle
+) -> None:
+    await popped(processor, context)
+    await processor.ack(context, "orders", "readers", ["bad handle of another replica"])
+    processor.goodbye(context)
+    await settle()
+    assert broker.asked("change_invisible") == []
+
+
+async def test_a_broken_stream_frees_after_a_grace(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    client.alive = False
+    processor.clients.disconnected(client)
+    clock.advance(4.9)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    clock.advance(0.2)
+    await until(settle, lambda: broker.messages["orders"])
+
+
+@pytest.mark.parametrize("life", ["new stream", "heartbeat", "receive", "ack"])
+async def test_a_client_that_comes_back_within_the_grace_keeps_what_it_holds(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    make_client: Any,
+    context: Context,
+    settle: Settle,
+    life: str,
+) -> None:
+    first, _ = await popped(processor, context, 2)
+    client.alive = False
+    processor.clients.disconnected(client)
+    clock.advance(2)
+    if life == "new stream":
+        processor.clients.register(make_client(context.client_id, group="readers"))
+    elif life == "heartbeat":
+        processor.clients.touch(context.client_id, clock.monotonic())
+    elif life == "receive":
+        await popped(processor, context)
+    else:
+        await processor.ack(context, "orders", "readers", [first])
+    clock.advance(10)
+    await settle()
+    assert broker.asked("change_invisible") == []
+
+
+async def test_a_release_whose_outcome_is_unknown_is_never_tried_again(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    broker.failure = BrokerTimeout("no answer")
+    processor.goodbye(context)
+    await until(settle, lambda: broker.asked("change_invisible"))
+    broker.failure = None
+    clock.advance(300)
+    await settle()
+    assert len(broker.asked("change_invisible")) == 1
+
+
+async def test_where_the_broker_does_not_check_acknowledgements_a_silent_client_waits_for_the_timeout(
+    processor: MessagingProcessor, broker: Any, client: Any, context: Context, settle: Settle
+) -> None:
+    broker.traits = replace(broker.traits, acks_are_checked=False)
+    await popped(processor, context)
+    processor.goodbye(context)
+    await settle()
+    assert broker.asked("change_invisible") == []
+
+
+async def test_where_the_broker_does_not_check_a_client_that_stayed_here_is_released(
+    processor: MessagingProcessor, broker: Any, client: Any, context: Context, settle: Settle
+) -> None:
+    broker.traits = replace(broker.traits, acks_are_checked=False)
+    done, open_one = await popped(processor, context, 2)
+    await processor.ack(context, "orders", "readers", [done])
+    processor.goodbye(context)
+    await until(settle, lambda: broker.asked("change_invisible") == [(open_one, 0)])
+
+
+async def test_a_consumer_that_renews_itself_is_not_followed(
+    processor: MessagingProcessor, client: Any, context: Context
+) -> None:
+    await processor.send(context, [Message("orders", b"b", message_id="m")])
+    request = Receive("orders", "readers", invisible_ms=30_000, wait_s=0.0)
+    assert len(await processor.receive(context, request)) == 1
+    assert processor.renewing.holdings.held == 0
+
+
+async def test_stopping_ends_renewals_and_graces(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    client.alive = False
+    processor.clients.disconnected(client)
+    await processor.stop()
+    clock.advance(100)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    assert "tasks 0" in repr(processor.renewing)
