@@ -6,6 +6,8 @@ import heapq
 import itertools
 from collections.abc import Callable
 
+_NS = 1_000_000_000
+
 
 class _Alarm:
     __slots__ = ("callback", "cancelled")
@@ -19,36 +21,40 @@ class _Alarm:
 
 
 class MovableClock:
-    """Implements `popgate.clock.Clock`; `advance` runs what falls due, in order, at its own time."""
+    """Implements `popgate.clock.Clock`; `advance` runs what falls due, in order, at its own time.
+
+    It counts whole nanoseconds, so that many small steps and one large one end at the same time.
+    """
 
     def __init__(self, now_ms: int = 1_700_000_000_000, monotonic: float = 1_000.0) -> None:
-        self._ms = float(now_ms)
-        self._monotonic = monotonic
-        self._alarms: list[tuple[float, int, _Alarm]] = []
+        self._monotonic_ns = round(monotonic * _NS)
+        self._wall_ns = now_ms * 1_000_000 - self._monotonic_ns
+        """What to add to the monotonic time for the wall clock's."""
+        self._alarms: list[tuple[int, int, _Alarm]] = []
         self._count = itertools.count()
 
     def now_ms(self) -> int:
-        return int(self._ms)
+        return (self._wall_ns + self._monotonic_ns) // 1_000_000
 
     def monotonic(self) -> float:
-        return self._monotonic
+        return self._monotonic_ns / _NS
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> _Alarm:
         alarm = _Alarm(callback)
-        heapq.heappush(self._alarms, (self._monotonic + max(delay, 0.0), next(self._count), alarm))
+        due = self._monotonic_ns + round(max(delay, 0.0) * _NS)
+        heapq.heappush(self._alarms, (due, next(self._count), alarm))
         return alarm
 
     def advance(self, seconds: float) -> None:
         """Move both times forward by `seconds`, calling what is due on the way."""
-        end = self._monotonic + seconds
+        end = self._monotonic_ns + round(seconds * _NS)
         while self._alarms and self._alarms[0][0] <= end:
             due, _, alarm = heapq.heappop(self._alarms)
-            self._move_to(due)
+            self._monotonic_ns = max(due, self._monotonic_ns)
             if not alarm.cancelled:
                 alarm.callback()
-        self._move_to(end)
+        self._monotonic_ns = max(end, self._monotonic_ns)
 
-    def _move_to(self, monotonic: float) -> None:
-        if monotonic > self._monotonic:
-            self._ms += (monotonic - self._monotonic) * 1000.0
-            self._monotonic = monotonic
+    def set_wall(self, now_ms: int) -> None:
+        """Set the wall clock, as an operator does: forwards or back, while the other time goes on."""
+        self._wall_ns = now_ms * 1_000_000 - self._monotonic_ns

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from brokers.port import Broker
 from popgate.clock import SystemClock
@@ -89,7 +90,8 @@ class EmbeddedSite(Site):
         self.clock = MovableClock(now_ms=time.time_ns() // 1_000_000) if movable else SystemClock()
 
     async def start(self) -> None:
-        self.broker = EmbeddedBroker(self._path, clock=self.clock, durability=self._durability)
+        settings = EmbeddedSettings(durability=self._durability)
+        self.broker = EmbeddedBroker(self._path, clock=self.clock, settings=settings)
         await self.broker.start()
 
     async def stop(self) -> None:

@@ -1,0 +1,243 @@
+"""How hard hypothesis tries, and a broker that a state machine can drive step by step.
+
+`POPGATE_HYPOTHESIS` chooses: nothing is a few seconds per test, `ci` the same examples in every
+run, `long` minutes to hours of looking.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import uuid
+from collections.abc import Awaitable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.store import Durability
+from brokers.port import Broker
+from popgate.context import Context
+from popgate.errors import GatewayError
+from popgate.filters import compile_filter
+from popgate.model import (
+    FilterKind,
+    GroupConfig,
+    Message,
+    MessageType,
+    Pop,
+    Sent,
+    StoredMessage,
+    TopicConfig,
+)
+from popgate.testing import MovableClock
+from popgate.wire.properties import encode_properties
+
+T = TypeVar("T")
+
+_SETTINGS = EmbeddedSettings(durability=Durability.NONE)
+_QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+_EFFORTS: dict[str, dict[str, Any]] = {
+    "": {"max_examples": 40, "stateful_step_count": 40},
+    "ci": {"max_examples": 60, "stateful_step_count": 40, "derandomize": True, "database": None},
+    "long": {"max_examples": 3_000, "stateful_step_count": 80},
+}
+_EFFORT = os.environ.get("POPGATE_HYPOTHESIS", "")
+
+settings.register_profile("ci", derandomize=True, deadline=None, database=None)
+settings.register_profile("long", max_examples=3_000, deadline=None)
+if _EFFORT:
+    settings.load_profile(_EFFORT)
+
+
+@pytest.fixture
+def stateful() -> settings:
+    """The settings of a state machine."""
+    return settings(**_EFFORTS[_EFFORT], **_QUIET)
+
+
+class Port:
+    """An embedded broker on a loop of its own, called without awaiting; its clock stands still."""
+
+    def __init__(self, path: Path) -> None:
+        self.clock = MovableClock()
+        self.context = Context(client_id="model")
+        self.loop = asyncio.new_event_loop()
+        self.trouble: list[dict[str, Any]] = []
+        self.loop.set_exception_handler(lambda _, what: self.trouble.append(what))
+        self._path = path
+        self._tasks: list[asyncio.Task[Any]] = []
+        self.broker: Broker
+        self._open()
+
+    def _open(self) -> None:
+        self.broker = EmbeddedBroker(self._path, clock=self.clock, settings=_SETTINGS)
+        self.run(self.broker.start())
+
+    def close(self) -> None:
+        self.drop_tasks()
+        self.run(self.broker.stop())
+        self.loop.close()
+
+    # -- the loop and time ----------------------------------------------------------------------
+
+    def run(self, work: Awaitable[T]) -> T:
+        """Run until `work` is done; errors that the loop met on the way fail the test."""
+        result = self.loop.run_until_complete(work)  # type: ignore[arg-type]
+        assert not self.trouble, self.trouble
+        return result
+
+    def start(self, work: Any) -> asyncio.Task[Any]:
+        """Start `work` and let it go as far as it can without time passing."""
+        task = self.loop.create_task(work)
+        self._tasks.append(task)
+        self.settle()
+        return task
+
+    def drop_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self.run(asyncio.wait(self._tasks)) if self._tasks else None
+        self._tasks.clear()
+
+    def settle(self) -> None:
+        async def turns() -> None:
+            for _ in range(6):
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                self.clock.advance(0)
+
+        self.run(turns())
+
+    def now(self) -> int:
+        return self.clock.now_ms()
+
+    def pass_ms(self, ms: int) -> None:
+        self.clock.advance(ms / 1000)
+        self.settle()
+
+    def restart(self) -> None:
+        self.run(self.broker.stop())
+        self._open()
+
+    # -- topics and groups ----------------------------------------------------------------------
+
+    def topic(self, queues: int = 1) -> str:
+        name = f"topic-{uuid.uuid4().hex[:12]}"
+        self.run(self.broker.create_topic(TopicConfig(name, read_queues=queues, write_queues=queues)))
+        return name
+
+    def group(self, **how: Any) -> str:
+        name = f"group-{uuid.uuid4().hex[:12]}"
+        self.run(self.broker.create_group(GroupConfig(name, **how)))
+        return name
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def message(
+        self, topic: str, body: str, *, lane: str = "", tag: str = "", delay_ms: int = 0, half: bool = False
+    ) -> Message:
+        block = {"UNIQ_KEY": uuid.uuid4().hex.upper()}
+        if lane:
+            block["__SHARDINGKEY"] = lane
+        if tag:
+            block["TAGS"] = tag
+        if half:
+            block["TRAN_MSG"] = "true"
+        return Message(
+            topic,
+            body.encode(),
+            message_id=block["UNIQ_KEY"],
+            type=MessageType.TRANSACTION if half else MessageType.DELAY if delay_ms else MessageType.NORMAL,
+            message_group=lane,
+            tag=tag,
+            deliver_at_ms=self.now() + delay_ms if delay_ms else 0,
+            born_ms=self.now(),
+            born_host="10.0.0.1:1",
+            properties=encode_properties(block),
+        )
+
+    def send(self, *messages: Message, queue_id: int = -1) -> list[Sent]:
+        for message in messages:
+            message.queue_id = queue_id
+        results = self.run(self.broker.send(self.context, messages))
+        assert all(isinstance(r, Sent) for r in results)
+        return [r for r in results if isinstance(r, Sent)]
+
+    def request(
+        self,
+        topic: str,
+        group: str,
+        at_most: int,
+        invisible_ms: int,
+        *,
+        tags: str = "*",
+        wait_ms: int = -1,
+        **how: Any,
+    ) -> Pop:
+        return Pop(
+            topic,
+            group,
+            compile_filter(FilterKind.TAG, tags),
+            invisible_ms,
+            max_messages=at_most,
+            wait_until=None if wait_ms < 0 else self.clock.monotonic() + wait_ms / 1000,
+            **how,
+        )
+
+    def pop(self, *where: Any, **how: Any) -> list[StoredMessage]:
+        return self.run(self.broker.pop(self.context, self.request(*where, **how)))
+
+    def ack(self, topic: str, group: str, handles: Sequence[str]) -> list[GatewayError | None]:
+        return self.run(self.broker.ack(self.context, topic, group, handles))
+
+    def hide(self, topic: str, group: str, handle: str, ms: int) -> str | GatewayError:
+        try:
+            return self.run(self.broker.change_invisible(self.context, topic, group, handle, ms))
+        except GatewayError as error:
+            return error
+
+    def give_back(self, topic: str, group: str, handles: Sequence[str]) -> int:
+        return self.run(self.broker.give_back(self.context, topic, group, handles))
+
+    def dead_letter(self, topic: str, group: str, handle: str) -> GatewayError | None:
+        try:
+            return self.run(self.broker.dead_letter(self.context, topic, group, handle))
+        except GatewayError as error:
+            return error
+
+    def dead_letters(self, group: str) -> list[str]:
+        """The bodies of a group's dead letters, read without taking them."""
+        name = f"%DLQ%{group}"
+        if name not in {t.name for t in self.run(self.broker.topics())}:
+            return []
+        found = []
+        for queue in self.run(self.broker.route(name)).queues:
+            where = (name, queue.broker, queue.queue_id)
+            bounds = self.run(self.broker.bounds(self.context, *where))
+            offset = bounds.minimum
+            while offset < bounds.maximum:
+                pulled = self.run(
+                    self.broker.pull(
+                        self.context,
+                        *where,
+                        offset,
+                        max_messages=1_000,
+                        max_bytes=1 << 26,
+                        passing=compile_filter(FilterKind.TAG, "*"),
+                        wait_until=None,
+                    )
+                )
+                found += [m.body.decode() for m in pulled.messages]
+                offset = pulled.next_offset
+        return found
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[Port]:
+    port = Port(tmp_path / "store")
+    yield port
+    port.close()

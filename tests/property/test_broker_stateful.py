@@ -1,0 +1,431 @@
+"""The whole broker against a model: three groups, every kind of message, waiters, restarts, moved time.
+
+The model says after every step who may have what: nothing is lost, nothing is held twice, what was
+not finished comes back when its time is over, what was finished never does, a line keeps its order,
+and nobody waits while there is something for him.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from popgate.errors import GatewayError, IllegalReceipt, IllegalTransactionId, NotFound
+from popgate.model import EndTransaction, Resolution, StoredMessage
+
+LANES = ("", "A", "B")
+TAGS = ("", "red", "blue")
+GROUPS = ("plain", "ordered", "red")
+
+
+@dataclass(eq=False)
+class Sent:
+    """A message as it was sent; `queue` and `offset` are known once it can be seen."""
+
+    body: str
+    lane: str
+    tag: str
+    message_id: str
+    due: int = 0
+    recall_handle: str = ""
+    transaction_id: str = ""
+    queue: int = -1
+    offset: int = -1
+
+    @property
+    def seen(self) -> bool:
+        return self.offset >= 0
+
+
+@dataclass(eq=False)
+class Share:
+    """What one group has of one message."""
+
+    sent: Sent
+    attempt: int = 0
+    due: int = 0
+    delivery: int = 0
+    held: bool = False
+    over: bool = False
+
+
+@dataclass
+class Group:
+    name: str
+    kind: str
+    max_attempts: int
+    shares: dict[str, Share] = field(default_factory=dict)
+    dead: list[str] = field(default_factory=list)
+
+    def bury(self, share: Share) -> None:
+        share.over = True
+        self.dead.append(share.sent.body)
+
+    def time_is(self, now: int) -> None:
+        for share in self.shares.values():
+            if not share.over and share.held and share.due <= now:
+                share.held = False
+                if share.attempt >= self.max_attempts:
+                    self.bury(share)
+
+    def wants(self, sent: Sent) -> bool:
+        return self.kind != "red" or sent.tag == "red"
+
+    def ready(self, now: int) -> list[Share]:
+        """What a pop may get now, in the order of each queue."""
+        open_ = sorted(
+            (s for s in self.shares.values() if not s.over), key=lambda s: (s.sent.queue, s.sent.offset)
+        )
+        if self.kind != "ordered":
+            return [s for s in open_ if s.due <= now]
+        blocked, free = set(), []
+        for share in open_:
+            line = share.sent.queue, share.sent.lane
+            if share.due > now:
+                blocked.add(line)
+            elif line not in blocked:
+                free.append(share)
+        return free
+
+
+def make_machine(port: Any) -> type[RuleBasedStateMachine]:
+    class WholeBroker(RuleBasedStateMachine):
+        @initialize(max_attempts=st.integers(1, 3))
+        def begin(self, max_attempts: int) -> None:
+            self.topic = port.topic(queues=2)
+            self.count = 0
+            self.groups = {
+                kind: Group(
+                    port.group(ordered=kind == "ordered", max_attempts=max_attempts), kind, max_attempts
+                )
+                for kind in GROUPS
+            }
+            self.messages: list[Sent] = []
+            self.hidden: list[Sent] = []
+            self.ended: dict[str, Resolution] = {}
+            self.handles: dict[tuple[str, str], tuple[Share, int]] = {}
+            self.foreign: list[tuple[str, str]] = []
+            self.waiters: list[tuple[Group, int, Any]] = []
+            port.broker.on_check(lambda check: False)
+
+        # -- sending ----------------------------------------------------------------------------
+
+        def make(self, lane: str, tag: str, **how: Any) -> Sent:
+            self.count += 1
+            message = port.message(self.topic, f"{lane}{self.count}", lane=lane, tag=tag, **how)
+            queue = LANES.index(lane) % 2
+            (answer,) = port.send(message, queue_id=queue)
+            sent = Sent(f"{lane}{self.count}", lane, tag, message.message_id, message.deliver_at_ms)
+            sent.recall_handle, sent.transaction_id = answer.recall_handle, answer.transaction_id
+            if not answer.recall_handle and not answer.transaction_id:
+                self.appear(sent, answer.queue_id, answer.offset)
+            else:
+                self.hidden.append(sent)
+            return sent
+
+        def appear(self, sent: Sent, queue: int, offset: int) -> None:
+            sent.queue, sent.offset = queue, offset
+            self.messages.append(sent)
+            for group in self.groups.values():
+                if group.wants(sent):
+                    group.shares[sent.body] = Share(sent)
+
+        def look_up(self, sent: Sent) -> None:
+            """What was held back can be seen now: exactly one of it."""
+            (found,) = port.run(port.broker.find_by_id(port.context, self.topic, sent.message_id))
+            self.hidden.remove(sent)
+            self.appear(sent, found.queue_id, found.offset)
+
+        @rule(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), count=st.integers(1, 3))
+        def send(self, lane: str, tag: str, count: int) -> None:
+            for _ in range(count):
+                self.make(lane, tag)
+            self.harvest()
+
+        @rule(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), delay=st.sampled_from([1, 500, 20_000]))
+        def send_late(self, lane: str, tag: str, delay: int) -> None:
+            assert self.make(lane, tag, delay_ms=delay).recall_handle
+
+        @rule(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS))
+        def send_half(self, lane: str, tag: str) -> None:
+            assert self.make(lane, tag, half=True).transaction_id
+
+        @precondition(lambda self: any(s.recall_handle for s in [*self.hidden, *self.messages]))
+        @rule(data=st.data())
+        def recall(self, data: Any) -> None:
+            late = [s for s in [*self.hidden, *self.messages] if s.recall_handle]
+            sent = data.draw(st.sampled_from(late), label="late message")
+            try:
+                answer = port.run(port.broker.recall(port.context, self.topic, sent.recall_handle))
+                assert answer == sent.message_id
+                self.hidden.remove(sent)
+            except NotFound:
+                assert sent.seen
+
+        @precondition(lambda self: any(s.transaction_id for s in [*self.hidden, *self.messages]))
+        @rule(data=st.data(), how=st.sampled_from(Resolution))
+        def end(self, data: Any, how: Resolution) -> None:
+            halves = [s for s in [*self.hidden, *self.messages] if s.transaction_id]
+            sent = data.draw(st.sampled_from(halves), label="half message")
+            before = self.ended.setdefault(sent.transaction_id, how)
+            wanted = EndTransaction(self.topic, sent.transaction_id, sent.message_id, how)
+            try:
+                port.run(port.broker.end_transaction(port.context, wanted))
+                assert before is how
+            except IllegalTransactionId:
+                assert before is not how
+            if before is Resolution.COMMIT and not sent.seen:
+                self.look_up(sent)
+            self.harvest()
+
+        # -- taking -----------------------------------------------------------------------------
+
+        def request(self, group: Group, at_most: int, invisible_ms: int, **how: Any) -> Any:
+            tags = "red" if group.kind == "red" else "*"
+            ordered = group.kind == "ordered"
+            return port.request(
+                self.topic, group.name, at_most, invisible_ms, tags=tags, ordered=ordered, **how
+            )
+
+        def taken(self, group: Group, got: list[StoredMessage], invisible_ms: int) -> None:
+            """Check one answer against what the model had ready, and note who has it now."""
+            now = port.now()
+            ready = {s.sent.body: s for s in group.ready(now)}
+            for message in got:
+                share = ready.pop(message.body.decode())
+                if group.kind == "ordered":
+                    line = (share.sent.queue, share.sent.lane)
+                    assert not any(
+                        (s.sent.queue, s.sent.lane) == line and s.sent.offset < share.sent.offset
+                        for s in ready.values()
+                    ), "an earlier message of the same line was left behind"
+                share.attempt, share.held, share.due = share.attempt + 1, True, now + invisible_ms
+                share.delivery += 1
+                assert (message.attempt, message.invisible_until_ms) == (share.attempt, share.due)
+                assert (message.queue_id, message.offset) == (share.sent.queue, share.sent.offset)
+                key = (group.kind, message.receipt)
+                assert key not in self.handles
+                self.handles[key] = (share, share.delivery)
+
+        @rule(
+            kind=st.sampled_from(GROUPS),
+            at_most=st.integers(1, 5),
+            invisible_ms=st.sampled_from([100, 5_000, 60_000]),
+        )
+        def pop(self, kind: str, at_most: int, invisible_ms: int) -> None:
+            group = self.groups[kind]
+            expected = min(at_most, len(group.ready(port.now())))
+            got = port.run(port.broker.pop(port.context, self.request(group, at_most, invisible_ms)))
+            assert len(got) == expected
+            self.taken(group, got, invisible_ms)
+            self.harvest()
+
+        @rule(kind=st.sampled_from(GROUPS), at_most=st.integers(1, 3))
+        def wait(self, kind: str, at_most: int) -> None:
+            group = self.groups[kind]
+            request = self.request(group, at_most, 5_000, wait_ms=15_000)
+            self.waiters.append(
+                (group, port.now() + 15_000, port.start(port.broker.pop(port.context, request)))
+            )
+            self.harvest()
+
+        @precondition(lambda self: self.waiters)
+        @rule(data=st.data())
+        def stop_waiting(self, data: Any) -> None:
+            waiter = data.draw(st.sampled_from(self.waiters), label="waiter")
+            self.waiters.remove(waiter)
+            waiter[2].cancel()
+            port.settle()
+            assert waiter[2].cancelled()
+
+        def harvest(self) -> None:
+            """Note what waiting pops got since the last step; one that ended with nothing had its time."""
+            port.settle()
+            for waiter in list(self.waiters):
+                group, until, task = waiter
+                if task.done():
+                    self.waiters.remove(waiter)
+                    got = task.result()
+                    assert got or port.now() >= until
+                    self.taken(group, got, 5_000)
+
+        def end_waiters(self) -> None:
+            """They end because what they wait for is gone."""
+            port.settle()
+            for _, _, task in self.waiters:
+                assert task.done()
+                assert isinstance(task.exception(), GatewayError) or task.result() == []
+            self.waiters.clear()
+
+        # -- finishing --------------------------------------------------------------------------
+
+        def holder(self, data: Any) -> tuple[Group, str, Share, bool]:
+            kind, handle = key = data.draw(st.sampled_from(list(self.handles)), label="handle")
+            share, delivery = self.handles[key]
+            good = not share.over and share.held and share.delivery == delivery
+            return self.groups[kind], handle, share, good
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data())
+        def ack(self, data: Any) -> None:
+            group, handle, share, good = self.holder(data)
+            (answer,) = port.ack(self.topic, group.name, [handle])
+            share.over = share.over or good
+            assert answer is None if share.over else isinstance(answer, IllegalReceipt)
+            self.harvest()
+
+        @precondition(lambda self: self.handles)
+        @rule(kind=st.sampled_from(GROUPS))
+        def ack_all(self, kind: str) -> None:
+            group = self.groups[kind]
+            known = [(h, *self.handles[k, h]) for k, h in self.handles if k == kind]
+            good = [(h, s) for h, s, d in known if not s.over and s.held and s.delivery == d]
+            assert port.ack(self.topic, group.name, [h for h, _ in good]) == [None] * len(good)
+            for _, share in good:
+                share.over = True
+            self.harvest()
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data(), ms=st.sampled_from([0, 100, 30_000]))
+        def hide(self, data: Any, ms: int) -> None:
+            group, handle, share, good = self.holder(data)
+            answer = port.hide(self.topic, group.name, handle, ms)
+            if not good:
+                assert isinstance(answer, IllegalReceipt)
+                return
+            share.due = port.now() + ms
+            key = (group.kind, answer)
+            assert self.handles.setdefault(key, (share, share.delivery)) == (share, share.delivery)
+            group.time_is(port.now())
+            self.harvest()
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data())
+        def give_back(self, data: Any) -> None:
+            group, handle, share, good = self.holder(data)
+            assert port.give_back(self.topic, group.name, [handle]) == good
+            if good:
+                share.attempt, share.held, share.due = share.attempt - 1, False, port.now()
+            self.harvest()
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data())
+        def dead_letter(self, data: Any) -> None:
+            group, handle, share, good = self.holder(data)
+            answer = port.dead_letter(self.topic, group.name, handle)
+            assert answer is None if good else isinstance(answer, IllegalReceipt)
+            if good:
+                group.bury(share)
+            self.harvest()
+
+        @precondition(lambda self: self.foreign)
+        @rule(data=st.data())
+        def use_a_handle_of_something_deleted(self, data: Any) -> None:
+            kind, handle = data.draw(st.sampled_from(self.foreign), label="handle")
+            name = self.groups[kind].name
+            (answer,) = port.ack(self.topic, name, [handle])
+            assert isinstance(answer, IllegalReceipt)
+            assert isinstance(port.hide(self.topic, name, handle, 0), IllegalReceipt)
+            assert isinstance(port.dead_letter(self.topic, name, handle), IllegalReceipt)
+            assert port.give_back(self.topic, name, [handle]) == 0
+
+        # -- the world --------------------------------------------------------------------------
+
+        @rule(ms=st.sampled_from([1, 99, 1_000, 6_000, 60_000]))
+        def time_passes(self, ms: int) -> None:
+            port.pass_ms(ms)
+            for group in self.groups.values():
+                group.time_is(port.now())
+            for sent in [s for s in self.hidden if s.recall_handle and s.due <= port.now()]:
+                self.look_up(sent)
+            self.harvest()
+
+        @rule()
+        def restart(self) -> None:
+            port.restart()
+            port.broker.on_check(lambda check: False)
+            self.end_waiters()
+
+        @rule(chance=st.integers(0, 3))
+        def make_the_topic_again(self, chance: int) -> None:
+            if chance:
+                return
+            config = port.run(port.broker.topic(self.topic))
+            port.run(port.broker.delete_topic(self.topic))
+            port.run(port.broker.create_topic(config))
+            self.end_waiters()
+            self.foreign += list(self.handles)
+            self.messages, self.hidden, self.handles = [], [], {}
+            for group in self.groups.values():
+                group.shares.clear()
+
+        @rule(kind=st.sampled_from(GROUPS), chance=st.integers(0, 3))
+        def make_a_group_again(self, kind: str, chance: int) -> None:
+            if chance:
+                return
+            group = self.groups[kind]
+            config = port.run(port.broker.group(group.name))
+            port.run(port.broker.delete_group(group.name))
+            port.run(port.broker.create_group(config))
+            port.settle()
+            for waiter in [w for w in self.waiters if w[0] is group]:
+                self.waiters.remove(waiter)
+                assert waiter[2].done()
+                assert isinstance(waiter[2].exception(), GatewayError) or waiter[2].result() == []
+            port.pass_ms(1)
+            for share in group.shares.values():
+                share.delivery, share.attempt, share.due = share.delivery + 1, 0, 0
+                share.held = share.over = False
+            for other in self.groups.values():
+                other.time_is(port.now())
+            self.harvest()
+
+        # -- what always holds --------------------------------------------------------------------
+
+        @invariant()
+        def agrees(self) -> None:
+            if not hasattr(self, "foreign"):
+                return
+            for group in self.groups.values():
+                assert sorted(port.dead_letters(group.name)) == sorted(group.dead)
+                ready = group.ready(port.now())
+                assert not (ready and any(w[0] is group for w in self.waiters)), "somebody waits in vain"
+
+        def teardown(self) -> None:
+            if not hasattr(self, "foreign"):
+                return
+            for _, _, task in self.waiters:
+                task.cancel()
+            self.waiters.clear()
+            self.time_passes(120_000)
+            for group in self.groups.values():
+                while ready := group.ready(port.now()):
+                    request = self.request(group, 7, 60_000)
+                    got = port.run(port.broker.pop(port.context, request))
+                    assert len(got) == min(7, len(ready))
+                    self.taken(group, got, 60_000)
+                    port.ack(self.topic, group.name, [m.receipt for m in got])
+                    for message in got:
+                        group.shares[message.body.decode()].over = True
+                assert port.run(port.broker.pop(port.context, self.request(group, 7, 1_000))) == []
+                assert all(s.over for s in group.shares.values())
+            self.agrees()
+            port.run(port.broker.delete_topic(self.topic))
+            for group in self.groups.values():
+                port.run(port.broker.delete_group(group.name))
+
+    return WholeBroker
+
+
+def test_the_whole_broker_agrees_with_its_model(port: Any, stateful: Any) -> None:
+    run_state_machine_as_test(make_machine(port), settings=stateful)

@@ -1,0 +1,223 @@
+"""Ordered groups against a model: each message group is a line, and only its head moves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from popgate.errors import IllegalReceipt
+
+LANES = ("A", "B", "C", "")
+
+
+@dataclass
+class Known:
+    """What the model knows of one message."""
+
+    body: str
+    lane: str
+    offset: int
+    attempt: int = 0
+    due: int = 0
+    delivery: int = 0
+    held: bool = False
+    over: bool = False
+    attempt_id: str = ""
+    receipt: str = ""
+
+
+@dataclass
+class Model:
+    max_attempts: int
+    messages: list[Known] = field(default_factory=list)
+    dead: list[str] = field(default_factory=list)
+
+    def prefix(self, lane: str, now: int) -> list[Known]:
+        """What may be delivered of a line: from its head on, up to the first that is held or rests."""
+        ready = []
+        for m in self.messages:
+            if m.lane == lane and not m.over:
+                if m.due > now:
+                    break
+                ready.append(m)
+        return ready
+
+    def holding(self, attempt_id: str) -> list[Known]:
+        return [
+            m for m in self.messages if attempt_id and m.held and not m.over and m.attempt_id == attempt_id
+        ]
+
+    def time_is(self, now: int) -> None:
+        for m in self.messages:
+            if not m.over and m.held and m.due <= now:
+                m.held = False
+                if m.attempt >= self.max_attempts:
+                    self.bury(m)
+
+    def bury(self, m: Known) -> None:
+        m.over = True
+        self.dead.append(m.body)
+
+
+def make_machine(port: Any) -> type[RuleBasedStateMachine]:
+    class OrderedGroup(RuleBasedStateMachine):
+        @initialize(max_attempts=st.integers(1, 4))
+        def begin(self, max_attempts: int) -> None:
+            self.topic = port.topic()
+            self.group = port.group(ordered=True, max_attempts=max_attempts)
+            self.where = (self.topic, self.group)
+            self.model = Model(max_attempts)
+            self.handles: dict[str, tuple[Known, int]] = {}
+
+        def holder(self, data: Any) -> tuple[str, Known, bool]:
+            handle = data.draw(st.sampled_from(list(self.handles)), label="handle")
+            m, delivery = self.handles[handle]
+            return handle, m, not m.over and m.held and m.delivery == delivery
+
+        @rule(lanes=st.lists(st.sampled_from(LANES), min_size=1, max_size=6))
+        def send(self, lanes: list[str]) -> None:
+            begin = len(self.model.messages)
+            bodies = [f"{lane}{begin + n}" for n, lane in enumerate(lanes)]
+            sent = port.send(
+                *(port.message(self.topic, b, lane=x) for b, x in zip(bodies, lanes, strict=True))
+            )
+            self.model.messages += [
+                Known(b, x, s.offset) for b, x, s in zip(bodies, lanes, sent, strict=True)
+            ]
+
+        @rule(
+            at_most=st.integers(1, 7),
+            invisible_ms=st.sampled_from([100, 1_000, 10_000]),
+            attempt_id=st.sampled_from(["", "x", "y"]),
+            one_each=st.booleans(),
+        )
+        def pop(self, at_most: int, invisible_ms: int, attempt_id: str, one_each: bool) -> None:
+            now = port.now()
+            mine = self.model.holding(attempt_id)
+            got = port.pop(
+                *self.where,
+                at_most,
+                invisible_ms,
+                ordered=True,
+                attempt_id=attempt_id,
+                one_per_message_group=one_each,
+            )
+            if mine:
+                self.pop_again(mine, got, at_most)
+                return
+            ready = {lane: self.model.prefix(lane, now)[: 1 if one_each else None] for lane in LANES}
+            assert len(got) == min(at_most, sum(map(len, ready.values())))
+            for lane in LANES:
+                taken = [g.body.decode() for g in got if self.lane_of(g) == lane]
+                assert taken == [m.body for m in ready[lane][: len(taken)]]
+            for g in got:
+                m = next(m for m in self.model.messages if m.offset == g.offset)
+                m.attempt, m.held, m.due = m.attempt + 1, True, now + invisible_ms
+                m.delivery, m.attempt_id, m.receipt = m.delivery + 1, attempt_id, g.receipt
+                assert (g.attempt, g.invisible_until_ms) == (m.attempt, m.due)
+                assert g.receipt not in self.handles
+                self.handles[g.receipt] = (m, m.delivery)
+
+        def lane_of(self, message: Any) -> str:
+            return next(m.lane for m in self.model.messages if m.offset == message.offset)
+
+        def pop_again(self, mine: list[Known], got: list[Any], at_most: int) -> None:
+            """The same receive repeated: the same messages, deliveries and working handles."""
+            assert [g.body.decode() for g in got] == [m.body for m in mine[:at_most]]
+            for g, m in zip(got, mine, strict=False):
+                assert (g.attempt, g.invisible_until_ms) == (m.attempt, m.due)
+                assert self.handles.setdefault(g.receipt, (m, m.delivery)) == (m, m.delivery)
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data())
+        def ack(self, data: Any) -> None:
+            handle, m, good = self.holder(data)
+            (answer,) = port.ack(*self.where, [handle])
+            if good:
+                m.over = True
+            assert answer is None if m.over else isinstance(answer, IllegalReceipt)
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data(), ms=st.sampled_from([0, 100, 5_000, 50_000]))
+        def hide(self, data: Any, ms: int) -> None:
+            handle, m, good = self.holder(data)
+            answer = port.hide(*self.where, handle, ms)
+            if not good:
+                assert isinstance(answer, IllegalReceipt)
+                return
+            assert isinstance(answer, str)
+            m.due = port.now() + ms
+            assert self.handles.setdefault(answer, (m, m.delivery)) == (m, m.delivery)
+            self.model.time_is(port.now())
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data())
+        def give_back(self, data: Any) -> None:
+            handle, m, good = self.holder(data)
+            assert port.give_back(*self.where, [handle]) == good
+            if good:
+                m.attempt, m.held, m.due, m.attempt_id = m.attempt - 1, False, port.now(), ""
+
+        @precondition(lambda self: self.handles)
+        @rule(data=st.data())
+        def dead_letter(self, data: Any) -> None:
+            handle, m, good = self.holder(data)
+            answer = port.dead_letter(*self.where, handle)
+            if good:
+                assert answer is None
+                self.model.bury(m)
+            else:
+                assert isinstance(answer, IllegalReceipt)
+
+        @precondition(lambda self: self.model.messages)
+        @rule(data=st.data())
+        def seek(self, data: Any) -> None:
+            messages = self.model.messages
+            at = data.draw(st.integers(0, len(messages)), label="position")
+            offset = messages[at].offset if at < len(messages) else messages[-1].offset + 1
+            broker = port.broker
+            port.run(broker.commit(port.context, self.group, self.topic, broker.name, 0, offset))
+            for m in messages:
+                m.over, m.held, m.attempt, m.due = m.offset < offset, False, 0, 0
+                m.delivery += 1
+            port.pass_ms(1)
+
+        @rule(ms=st.sampled_from([1, 99, 1_000, 9_000, 60_000]))
+        def time_passes(self, ms: int) -> None:
+            port.pass_ms(ms)
+            self.model.time_is(port.now())
+
+        @rule()
+        def restart(self) -> None:
+            port.restart()
+
+        @invariant()
+        def agrees(self) -> None:
+            if not hasattr(self, "model"):
+                return
+            assert sorted(port.dead_letters(self.group)) == sorted(self.model.dead)
+            (progress,) = port.run(port.broker.progress(self.group, self.topic))
+            unfinished = [m for m in self.model.messages if not m.over]
+            assert progress.in_flight == sum(m.held for m in unfinished)
+            assert progress.lag == len(unfinished)
+
+        def teardown(self) -> None:
+            if hasattr(self, "topic"):
+                port.run(port.broker.delete_topic(self.topic))
+                port.run(port.broker.delete_group(self.group))
+
+    return OrderedGroup
+
+
+def test_an_ordered_group_agrees_with_its_model(port: Any, stateful: Any) -> None:
+    run_state_machine_as_test(make_machine(port), settings=stateful)
