@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import HealthCheck, settings
 
-from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from brokers.port import Broker
@@ -74,6 +73,8 @@ class Port:
         self._open()
 
     def _open(self) -> None:
+        from brokers.embedded.broker import EmbeddedBroker
+
         self.broker = EmbeddedBroker(self._path, clock=self.clock, settings=_SETTINGS)
         self.run(self.broker.start())
 
