@@ -1,0 +1,141 @@
+"""proxy.metrics: what is counted, how it is told, and that labels are bounded."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from popgate.errors import Fault
+from popgate.model import Resolution
+from processors.observing import Observer
+from proxy.metrics import BUCKETS, OTHER, Metrics
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def told(metrics: Metrics) -> dict[tuple[str, Labels], float]:
+    families = text_string_to_metric_families(metrics.text().decode())
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_are_an_observer() -> None:
+    observer: Observer = Metrics()
+    observer.sent("orders", 3, 300, 0.002)
+
+
+def test_scenario_13_requests_errors_and_durations_are_told_by_operation() -> None:
+    metrics = Metrics()
+    metrics.sent("orders", 3, 300, 0.002)
+    metrics.sent("orders", 1, 50, 0.2)
+    metrics.received("orders", "billing", 2, 100, 0.01)
+    metrics.received("orders", "billing", 0, 0, 5.0)
+    metrics.acked("orders", "billing", 2, 1, 0.001)
+    metrics.failed("send", Fault.BODY_TOO_LARGE)
+    found = told(metrics)
+    assert found["popgate_messages_sent_total", (("topic", "orders"),)] == 4
+    assert found["popgate_bytes_sent_total", (("topic", "orders"),)] == 350
+    both = (("group", "billing"), ("topic", "orders"))
+    assert found["popgate_messages_received_total", both] == 2
+    assert found["popgate_messages_acked_total", both] == 2
+    assert found["popgate_messages_ack_refused_total", both] == 1
+    assert found["popgate_request_duration_seconds_count", (("operation", "send"),)] == 2
+    assert found["popgate_request_duration_seconds_sum", (("operation", "receive_empty"),)] == 5
+    failed = (("fault", "BODY_TOO_LARGE"), ("operation", "send"))
+    assert found["popgate_request_failures_total", failed] == 1
+
+
+def test_every_observation_shows_up() -> None:
+    metrics = Metrics()
+    before = told(metrics)
+    metrics.pulled("t", "", 1, 1, 0.1)
+    metrics.pulled("t", "", 0, 0, 0.1)
+    metrics.changed("t", "g", 0.1)
+    metrics.dead_lettered("t", "g")
+    metrics.returned("t", "g", 2)
+    metrics.renewed("t", "g", 3)
+    metrics.released("t", "g", 4)
+    metrics.recalled("t")
+    metrics.ended("t", Resolution.COMMIT, 0.1)
+    metrics.ended("t", Resolution.ROLLBACK, 0.1)
+    metrics.checked("t", True)
+    metrics.checked("t", False)
+    metrics.created("topic", "t")
+    found = told(metrics)
+    events = {
+        labels[0][1]: value for (name, labels), value in found.items() if "message_events_total" in name
+    }
+    assert events == {
+        "dead_lettered": 1,
+        "returned": 2,
+        "renewed": 3,
+        "released": 4,
+        "recalled": 1,
+        "transaction_check_asked": 1,
+        "transaction_check_unasked": 1,
+    }
+    operations = {
+        labels[0][1] for (name, labels) in found.keys() - before.keys() if name.endswith("seconds_count")
+    }
+    assert operations == {
+        "pull",
+        "pull_empty",
+        "change_invisible",
+        "end_transaction_commit",
+        "end_transaction_rollback",
+    }
+    assert found["popgate_created_total", (("kind", "topic"),)] == 1
+
+
+def test_a_duration_falls_into_every_bucket_that_reaches_it() -> None:
+    metrics = Metrics()
+    for bound in BUCKETS:
+        metrics.changed("t", "g", bound)
+    metrics.changed("t", "g", 1e6)
+    found = told(metrics)
+    operation = ("operation", "change_invisible")
+    for at, bound in enumerate(BUCKETS):
+        name = "popgate_request_duration_seconds_bucket"
+        assert found[name, (("le", str(bound)), operation)] == at + 1
+    assert found["popgate_request_duration_seconds_bucket", (("le", "+Inf"), operation)] == len(BUCKETS) + 1
+
+
+def test_scenario_24_a_hundred_thousand_topics_are_a_bounded_set_of_labels() -> None:
+    metrics = Metrics(max_topics=10)
+    for number in range(100_000):
+        metrics.sent(f"topic-{number}", 1, 1, 0.0)
+        metrics.received(f"topic-{number}", "g", 1, 1, 0.0)
+    found = told(metrics)
+    topics = {dict(labels)["topic"] for name, labels in found if name == "popgate_messages_sent_total"}
+    assert topics == {*(f"topic-{number}" for number in range(10)), OTHER}
+    assert found["popgate_messages_sent_total", (("topic", OTHER),)] == 100_000 - 10
+    assert found["popgate_messages_received_total", (("group", OTHER), ("topic", OTHER))] == 100_000 - 10
+
+
+def test_a_topic_with_figures_of_its_own_keeps_them_when_the_bound_is_reached() -> None:
+    metrics = Metrics(max_topics=1)
+    for topic in ("first", "second", "first"):
+        metrics.sent(topic, 1, 0, 0.0)
+    assert told(metrics)["popgate_messages_sent_total", (("topic", "first"),)] == 2
+
+
+def test_figures_and_the_process_are_told() -> None:
+    metrics = Metrics(figures=lambda: {"broker_topics": 3, "ready": True})
+    found = told(metrics)
+    assert found["popgate_broker_topics", ()] == 3
+    assert found["popgate_ready", ()] == 1
+    assert found["process_resident_memory_bytes", ()] > 0
+
+
+def test_hostile_names_do_not_break_the_format() -> None:
+    metrics = Metrics()
+    metrics.sent('a"b\\c\nd', 1, 0, 0.0)
+    assert told(metrics)["popgate_messages_sent_total", (("topic", 'a"b\\c\nd'),)] == 1
+
+
+def test_two_gateways_in_one_process_do_not_share_figures() -> None:
+    one, other = Metrics(), Metrics()
+    one.sent("t", 1, 0, 0.0)
+    assert ("popgate_messages_sent_total", (("topic", "t"),)) not in told(other)
