@@ -160,14 +160,21 @@ class MessagingService:
     async def change_invisible_duration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: Context
     ) -> rpc.ChangeInvisibleDurationResponse:
-        handle = await self._processor.change_invisible(
-            context,
-            request.topic.name,
-            request.group.name,
-            request.receipt_handle,
-            convert.millis_of(request.invisible_duration),
-            message_id=request.message_id,
-        )
+        try:
+            handle = await self._processor.change_invisible(
+                context,
+                request.topic.name,
+                request.group.name,
+                request.receipt_handle,
+                convert.millis_of(request.invisible_duration),
+                message_id=request.message_id,
+            )
+        except GatewayError as error:
+            # Official clients put the answer's handle in the place of theirs, whatever the status:
+            # without one, a message that is still theirs could no longer be acknowledged.
+            return rpc.ChangeInvisibleDurationResponse(
+                status=status_of(error, context), receipt_handle=request.receipt_handle
+            )
         return rpc.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
     async def forward_message_to_dead_letter_queue(

@@ -263,7 +263,9 @@ class Stage:
         facts = driver.wait(scenario, lambda facts: False)
         if not facts or facts[-1]["fact"] != "end":
             told = "\n".join(map(str, facts[-20:]))
-            pytest.fail(f"the run did not end well; its last facts:\n{told}\nand words:\n{driver.last_words()}")
+            pytest.fail(
+                f"the run did not end well; its last facts:\n{told}\nand words:\n{driver.last_words()}"
+            )
         return facts
 
     def _perform(self, client: str, scenario: str) -> Driver:

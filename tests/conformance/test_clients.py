@@ -324,5 +324,6 @@ def test_illegal_receives(facts: Any) -> None:
     assert facts.refusal("invisible for 13 h") == "ILLEGAL_INVISIBLE_TIME"
     assert facts.refusal("no messages asked") == "client"
     assert facts.refusal("change to 13 h") == "ILLEGAL_INVISIBLE_TIME"
+    assert facts.step("ack after a refused change")["fact"] == "done"
     assert facts.refusal("tag expression of bars") == "ILLEGAL_FILTER_EXPRESSION"
     assert len(facts.received()) == 1
