@@ -19,6 +19,7 @@ from popgate.errors import (
     Forbidden,
     GatewayError,
     IllegalReceipt,
+    NotFound,
     TooManyRequests,
     TopicNotFound,
 )
@@ -117,14 +118,14 @@ class MessagingProcessor(Directing):
         """The topic's queues and types; made on first use. Raises IllegalTopic, TopicNotFound."""
         with self._watch_route:
             self._admit(context, Action.GET, topic=check_topic(topic))
-            return await self._routing.route(topic)
+            return (await self._routing.route(topic)).route
 
     async def assignments(self, context: Context, topic: str, group: str) -> Assignments:
         """What a consumer may receive from. Raises as `route`, and IllegalGroup, GroupNotFound, Forbidden."""
         with self._watch_route:
             self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
-            route = await self._routing.route(topic)
-            return self._routing.assign(route, await self._routing.group(group))
+            to = await self._routing.route(topic)
+            return self._routing.assign(to, await self._routing.group(group))
 
     async def settings(self, context: Context, group: str) -> GroupConfig:
         """What a consumer is told about its group; the defaults where it is not there and cannot be made."""
@@ -181,16 +182,17 @@ class MessagingProcessor(Directing):
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             config = await self._routing.group(group)
             pop = pop_of(context, request, config, self._limits, began)
-            route = await self._routing.route(topic)
-            if not route.readable:
+            if not (await self._routing.route(topic)).readable:
                 raise Forbidden(f"topic {topic} has no readable queue")
             if self._waiting >= self._limits.max_waiting:
                 raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
             self._waiting += 1
             try:
                 messages = await self._broker.pop(context, pop)
-            except TopicNotFound:
+            except NotFound:
+                # Deleted elsewhere: the next request finds out, or makes them anew.
                 self._routing.forget_topic(topic)
+                self._routing.forget_group(group)
                 raise
             finally:
                 self._waiting -= 1
@@ -313,7 +315,7 @@ class MessagingProcessor(Directing):
         """Take back a delayed message; its id. Raises BadRequest, MessageTypeMismatch, NotFound."""
         with self._watch_recall:
             self._admit(context, Action.PUBLISH, topic=check_topic(topic))
-            route = await self._routing.route(topic)
+            route = (await self._routing.route(topic)).route
             check_recall(recall_handle, route, check_types=self._limits.check_message_types)
             message_id = await self._broker.recall(context, topic, recall_handle)
         self._observer.recalled(topic)

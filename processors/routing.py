@@ -7,7 +7,7 @@ replica is seen at once, what was changed elsewhere within `_FRESH_S`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from brokers.port import Broker
@@ -28,7 +28,25 @@ from processors.limits import Limits
 from processors.observing import Observer
 from processors.requests import Assignments
 
-Kept = TypeVar("Kept", Route, GroupConfig)
+
+@dataclass(slots=True, frozen=True)
+class Routed:
+    """A route, and what of it everybody asks for. Queues are sorted as RocketMQ sorts them."""
+
+    route: Route
+    writable: tuple[Queue, ...]
+    readable: tuple[Queue, ...]
+
+
+def routed(route: Route) -> Routed:
+    return Routed(route, _sorted(route.writable), _sorted(route.readable))
+
+
+def _sorted(queues: Sequence[Queue]) -> tuple[Queue, ...]:
+    return tuple(sorted(queues, key=lambda queue: (queue.broker, queue.queue_id)))
+
+
+Kept = TypeVar("Kept", Routed, GroupConfig)
 
 _FRESH_S = 1.0
 _MOST = 16_384
@@ -43,7 +61,7 @@ def check_type(kind: MessageType, route: Route) -> None:
 
 def place(
     messages: Sequence[Message],
-    route: Route,
+    to: Routed,
     pick: Callable[[Message, Sequence[Queue], float], Queue],
     now: float,
     *,
@@ -54,7 +72,7 @@ def place(
     Raises Forbidden when the topic has no writable queue, BadRequest when a message names one
     that is none, MessageTypeMismatch.
     """
-    queues = route.writable
+    route, queues = to.route, to.writable
     if not queues:
         raise Forbidden(f"topic {route.topic} has no writable queue")
     check_types = check_types and bool(route.message_types)
@@ -89,13 +107,13 @@ class Routing:
         self._clock = clock
         self._limits = limits
         self._observer = observer
-        self._routes: dict[str, tuple[float, Route]] = {}
+        self._routes: dict[str, tuple[float, Routed]] = {}
         self._groups: dict[str, tuple[float, GroupConfig]] = {}
 
     def __repr__(self) -> str:
         return f"<Routing topics {len(self._routes)} groups {len(self._groups)}>"
 
-    async def route(self, topic: str) -> Route:
+    async def route(self, topic: str) -> Routed:
         """The topic's route; an unknown topic is made when the limits allow it. Raises TopicNotFound."""
         kept = self._routes.get(topic)
         if kept is not None and self._clock.monotonic() < kept[0]:
@@ -108,8 +126,9 @@ class Routing:
                 raise
             await self._create_topic(topic)
             route = await self._broker.route(topic)
-        _keep(self._routes, topic, route, self._clock.monotonic() + _FRESH_S)
-        return route
+        kept_now = routed(route)
+        _keep(self._routes, topic, kept_now, self._clock.monotonic() + _FRESH_S)
+        return kept_now
 
     async def group(self, name: str) -> GroupConfig:
         """The group's settings; an unknown group is made when the limits allow it. Raises GroupNotFound."""
@@ -127,12 +146,12 @@ class Routing:
         _keep(self._groups, name, config, self._clock.monotonic() + _FRESH_S)
         return config
 
-    def assign(self, route: Route, group: GroupConfig) -> Assignments:
+    def assign(self, to: Routed, group: GroupConfig) -> Assignments:
         """What a consumer may receive from. Raises Forbidden when no queue is readable.
 
         Source: protocol facts 1.4, QueryAssignment.
         """
-        readable = route.readable
+        route, readable = to.route, to.readable
         if not readable:
             raise Forbidden(f"topic {route.topic} has no readable queue")
         if group.ordered:

@@ -22,7 +22,7 @@ from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.policies.picking import GroupsThenTurns
-from processors.routing import check_type, place
+from processors.routing import check_type, place, routed
 
 Make = Callable[..., MessagingProcessor]
 
@@ -154,7 +154,7 @@ def test_a_topic_takes_its_types_only() -> None:
 
 
 def placed(messages: list[Message], where: Route, *, check_types: bool = True) -> list[int]:
-    place(messages, where, GroupsThenTurns().pick, 0.0, check_types=check_types)
+    place(messages, routed(where), GroupsThenTurns().pick, 0.0, check_types=check_types)
     return [message.queue_id for message in messages]
 
 
@@ -179,7 +179,7 @@ def test_a_batch_without_groups_stays_together_and_batches_take_turns() -> None:
     seen = []
     for _ in range(4):
         messages = [Message("orders", b"b") for _ in range(3)]
-        place(messages, route(), pick, 0.0, check_types=True)
+        place(messages, routed(route()), pick, 0.0, check_types=True)
         assert len({message.queue_id for message in messages}) == 1
         seen.append(messages[0].queue_id)
     assert sorted(seen) == [0, 1, 2, 3]
