@@ -1,0 +1,308 @@
+"""A gateway behind a real gRPC server on a port of its own, and a plain client that dials it.
+
+Time is moved by hand unless a test asks for the system's: nothing falls due by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from brokers.embedded.broker import EmbeddedBroker
+
+from brokers.embedded.store import Durability
+from popgate.clock import SystemClock
+from popgate.message_id import make_message_id
+from popgate.testing import MovableClock
+from processors.limits import Limits
+from processors.messaging import MessagingProcessor
+from protocols.adapter import House, parse_listen
+from protocols.finding import make_adapter
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+PATIENCE_S = 10.0
+
+
+async def until(fact: Callable[[], Any], turn: Callable[[], Awaitable[None]] | None = None) -> Any:
+    """Wait until `fact()` is true, and return it; fails when that takes too long."""
+    end = time.monotonic() + PATIENCE_S
+    while True:
+        found = fact()
+        if asyncio.iscoroutine(found):
+            found = await found
+        if found:
+            return found
+        assert time.monotonic() < end, "it did not come true in time"
+        await (turn() if turn is not None else asyncio.sleep(0.002))
+
+
+class Gateway:
+    """One replica: a processor and a gRPC door on a broker that it may share with others."""
+
+    def __init__(self, broker: EmbeddedBroker, clock: Any, limits: Limits, **house: Any) -> None:
+        self.broker = broker
+        self.clock = clock
+        self.processor = MessagingProcessor(broker, clock=clock, limits=limits)
+        listen = house.pop("listen", "grpc://127.0.0.1:0")
+        self.adapter = make_adapter(parse_listen(listen), House(self.processor, clock, **house))
+        self.stopped = False
+
+    async def start(self) -> None:
+        await self.processor.start()
+        await self.adapter.start()
+        self.address = self.adapter.addresses[0].removeprefix("grpc://")
+        self.port = int(self.address.rpartition(":")[2])
+
+    async def stop(self) -> None:
+        if not self.stopped:
+            self.stopped = True
+            await self.adapter.stop()
+            await self.processor.stop()
+
+    async def pass_s(self, seconds: float) -> None:
+        """Let time pass, and let what became due be done."""
+        self.clock.advance(seconds)
+        for _ in range(20):
+            await asyncio.sleep(0)
+            self.clock.advance(0)
+
+
+class Client:
+    """Sends requests as they are told; knows no settings and tries nothing again."""
+
+    def __init__(self, channel: grpc.aio.Channel, port: int, **headers: str) -> None:
+        self.channel = channel
+        self.port = port
+        self.headers = {"x-mq-client-id": "client-1", "x-mq-language": "JAVA", "x-mq-client-version": "5.2.0"}
+        self.headers |= {f"x-mq-{name.replace('_', '-')}": value for name, value in headers.items()}
+
+    def like(self, **headers: str) -> Client:
+        """Another client on the same connection."""
+        other = Client(self.channel, self.port)
+        other.headers = self.headers | {f"x-mq-{n.replace('_', '-')}": v for n, v in headers.items()}
+        return other
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        return tuple(self.headers.items())
+
+    @property
+    def endpoints(self) -> pb.Endpoints:
+        return pb.Endpoints(
+            scheme=pb.AddressScheme.IPv4, addresses=[pb.Address(host="127.0.0.1", port=self.port)]
+        )
+
+    async def call(self, name: str, request: Any, timeout: float | None = PATIENCE_S) -> Any:
+        answer = getattr(rpc, f"{name}Response")
+        method = self.channel.unary_unary(
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        return await method(request, metadata=self.metadata, timeout=timeout)
+
+    def stream(self, request: rpc.ReceiveMessageRequest, timeout: float | None = PATIENCE_S) -> Any:
+        method = self.channel.unary_stream(
+            SERVICE + "ReceiveMessage",
+            request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=rpc.ReceiveMessageResponse.FromString,
+        )
+        return method(request, metadata=self.metadata, timeout=timeout)
+
+    def telemetry(self, timeout: float | None = None) -> Any:
+        method = self.channel.stream_stream(
+            SERVICE + "Telemetry",
+            request_serializer=rpc.TelemetryCommand.SerializeToString,
+            response_deserializer=rpc.TelemetryCommand.FromString,
+        )
+        return method(metadata=self.metadata, timeout=timeout)
+
+    def message(self, topic: str = "t", body: bytes = b"hello", **system: Any) -> pb.Message:
+        properties = system.pop("properties", {})
+        system.setdefault("message_id", make_message_id())
+        return pb.Message(
+            topic=pb.Resource(name=topic),
+            body=body,
+            user_properties=properties,
+            system_properties=pb.SystemProperties(**system),
+        )
+
+    async def send(self, *messages: pb.Message) -> rpc.SendMessageResponse:
+        return await self.call("SendMessage", rpc.SendMessageRequest(messages=messages))
+
+    async def send_one(self, topic: str = "t", body: bytes = b"hello", **system: Any) -> rpc.SendResultEntry:
+        answer = await self.send(self.message(topic, body, **system))
+        assert answer.status.code == pb.Code.OK, answer
+        return answer.entries[0]
+
+    def receive_request(
+        self, topic: str = "t", group: str = "g", *, wait_ms: int | None = 0, **fields: Any
+    ) -> rpc.ReceiveMessageRequest:
+        expression = fields.pop("expression", "*")
+        kind = fields.pop("filter", pb.FilterType.TAG)
+        if not fields.get("auto_renew"):
+            fields.setdefault("invisible_duration", Duration(seconds=30))
+        if wait_ms is not None:
+            fields["long_polling_timeout"] = Duration(seconds=wait_ms // 1000, nanos=wait_ms % 1000 * 10**6)
+        fields.setdefault("batch_size", 32)
+        return rpc.ReceiveMessageRequest(
+            group=pb.Resource(name=group),
+            message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=-1),
+            filter_expression=pb.FilterExpression(type=kind, expression=expression),
+            **fields,
+        )
+
+    async def frames(self, topic: str = "t", group: str = "g", **fields: Any) -> list[Any]:
+        """The elements of one receive, in order."""
+        timeout = fields.pop("timeout", PATIENCE_S)
+        request = self.receive_request(topic, group, **fields)
+        return [frame async for frame in self.stream(request, timeout)]
+
+    async def receive(self, topic: str = "t", group: str = "g", **fields: Any) -> list[pb.Message]:
+        """The messages of one receive; it must end well."""
+        frames = await self.frames(topic, group, **fields)
+        assert frames[0].status.code in (pb.Code.OK, pb.Code.MESSAGE_NOT_FOUND), frames
+        return [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+
+    async def receive_status(self, topic: str = "t", group: str = "g", **fields: Any) -> int:
+        frames = await self.frames(topic, group, **fields)
+        return next(frame.status.code for frame in frames if frame.WhichOneof("content") == "status")
+
+    async def ack(
+        self, *handles: str, topic: str = "t", group: str = "g", **fields: Any
+    ) -> rpc.AckMessageResponse:
+        entries = [rpc.AckMessageEntry(message_id=f"id-{n}", receipt_handle=h) for n, h in enumerate(handles)]
+        return await self.call(
+            "AckMessage",
+            rpc.AckMessageRequest(
+                topic=pb.Resource(name=topic), group=pb.Resource(name=group), entries=entries
+            ),
+        )
+
+    async def change(
+        self, handle: str, seconds: float, topic: str = "t", group: str = "g"
+    ) -> rpc.ChangeInvisibleDurationResponse:
+        request = rpc.ChangeInvisibleDurationRequest(
+            topic=pb.Resource(name=topic),
+            group=pb.Resource(name=group),
+            receipt_handle=handle,
+            invisible_duration=Duration(seconds=int(seconds), nanos=int(seconds % 1 * 10**9)),
+        )
+        return await self.call("ChangeInvisibleDuration", request)
+
+    async def route(self, topic: str = "t", endpoints: pb.Endpoints | None = None) -> rpc.QueryRouteResponse:
+        request = rpc.QueryRouteRequest(
+            topic=pb.Resource(name=topic), endpoints=self.endpoints if endpoints is None else endpoints
+        )
+        return await self.call("QueryRoute", request)
+
+    async def end(
+        self, entry: rpc.SendResultEntry, resolution: int = pb.COMMIT, source: int = 1, topic: str = "t"
+    ) -> int:
+        request = rpc.EndTransactionRequest(
+            topic=pb.Resource(name=topic),
+            message_id=entry.message_id,
+            transaction_id=entry.transaction_id,
+            resolution=resolution,
+            source=source,
+        )
+        return (await self.call("EndTransaction", request)).status.code
+
+    async def introduce(self, settings: pb.Settings) -> Any:
+        """Open a telemetry stream and get the settings answered; the stream stays open."""
+        stream = self.telemetry()
+        await stream.write(rpc.TelemetryCommand(settings=settings))
+        answer = await stream.read()
+        assert answer.status.code == pb.Code.OK, answer
+        stream.settings = answer.settings
+        return stream
+
+    def producing(self, *topics: str) -> pb.Settings:
+        return pb.Settings(
+            client_type=pb.PRODUCER,
+            publishing=pb.Publishing(topics=[pb.Resource(name=t) for t in topics or ("t",)]),
+        )
+
+    def subscribing(self, kind: int = pb.PUSH_CONSUMER, topic: str = "t", group: str = "g") -> pb.Settings:
+        entry = pb.SubscriptionEntry(
+            topic=pb.Resource(name=topic),
+            expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+        )
+        return pb.Settings(
+            client_type=kind,
+            subscription=pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry]),
+        )
+
+
+class Town:
+    """Makes brokers, gateways and clients, and takes them down again."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._brokers: list[EmbeddedBroker] = []
+        self.gateways: list[Gateway] = []
+        self._channels: list[grpc.aio.Channel] = []
+        self.until = until
+
+    async def gateway(
+        self,
+        *,
+        limits: Limits | None = None,
+        real_time: bool = False,
+        beside: Gateway | None = None,
+        **more: Any,
+    ) -> Gateway:
+        """A started gateway; `beside` another one it shares that one's broker and clock."""
+        if beside is None:
+            clock = SystemClock() if real_time else MovableClock(now_ms=time.time_ns() // 1_000_000)
+            path = self._path / f"broker-{len(self._brokers)}"
+            broker = EmbeddedBroker(path, clock=clock, durability=Durability.NONE)
+            await broker.start()
+            self._brokers.append(broker)
+        else:
+            broker, clock = beside.broker, beside.clock
+        gateway = Gateway(broker, clock, limits if limits is not None else Limits(), **more)
+        self.gateways.append(gateway)
+        await gateway.start()
+        return gateway
+
+    def client(self, gateway: Gateway, **headers: str) -> Client:
+        """A client with a connection of its own."""
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1)]
+        channel = grpc.aio.insecure_channel(gateway.address, options=options)
+        self._channels.append(channel)
+        return Client(channel, gateway.port, **headers)
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close(None)
+        for gateway in self.gateways:
+            await gateway.stop()
+        for broker in self._brokers:
+            await broker.stop()
+
+
+@pytest.fixture
+async def town(tmp_path: Path) -> AsyncIterator[Town]:
+    town = Town(tmp_path)
+    yield town
+    await town.close()
+
+
+@pytest.fixture
+async def gateway(town: Town) -> Gateway:
+    return await town.gateway()
+
+
+@pytest.fixture
+async def client(town: Town, gateway: Gateway) -> Client:
+    return town.client(gateway)

@@ -1,0 +1,162 @@
+"""grpc.aio as the carrier: ports, sizes, pings, draining."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import grpc
+import pytest
+
+from protocols.grpc.grpcio_transport import OPTIONS, peer_text
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+
+Code = pb.Code
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("ipv4:10.0.0.1:5", "10.0.0.1:5"),
+        ("ipv6:%5B::1%5D:5", "[::1]:5"),
+        ("ipv6:[::1]:5", "[::1]:5"),
+        ("unix:", "unix:"),
+        ("", ""),
+    ],
+)
+def test_the_peers_address_is_told_as_everywhere(theirs: str, ours: str) -> None:
+    assert peer_text(theirs) == ours
+
+
+async def test_port_0_is_chosen_by_the_system_and_told(gateway: Any) -> None:
+    assert gateway.port > 0
+    assert gateway.adapter.addresses == [f"grpc://127.0.0.1:{gateway.port}"]
+
+
+async def test_a_port_that_is_taken_is_refused_with_a_sentence(town: Any, gateway: Any) -> None:
+    with pytest.raises(OSError, match=f"cannot listen at grpc://127.0.0.1:{gateway.port}"):
+        await town.gateway(listen=f"grpc://127.0.0.1:{gateway.port}")
+
+
+def test_an_option_that_nobody_knows_is_refused(tmp_path: Any) -> None:
+    from protocols.adapter import House, parse_listen
+    from protocols.finding import make_adapter
+
+    house: Any = House(processor=None, clock=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no option 'advertized'; there is: advertised"):
+        make_adapter(parse_listen("grpc://127.0.0.1:0?advertized=x"), house)
+    with pytest.raises(ValueError, match=r"no protocol 'gprc'; these are: .*grpc"):
+        make_adapter(parse_listen("gprc://127.0.0.1:0"), house)
+
+
+async def test_ipv6_is_served(town: Any) -> None:
+    gateway = await town.gateway(listen="grpc://[::1]:0")
+    client = town.client(gateway)
+    assert (await client.route()).status.code == Code.OK
+
+
+async def test_a_request_far_above_grpcs_own_limit_is_read(client: Any) -> None:
+    answer = await client.send(*(client.message(body=bytes(4 * 1024 * 1024)) for _ in range(4)))
+    assert [entry.status.code for entry in answer.entries] == [Code.OK] * 4
+
+
+async def test_scenario_09_frequent_pings_without_calls_do_not_cost_the_connection(gateway: Any) -> None:
+    # The client pings every second and a half without a call; a server with gRPC's own limits
+    # would send it away with too_many_pings.
+    options = [
+        ("grpc.keepalive_time_ms", 1),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    settings = dict(OPTIONS)
+    assert settings["grpc.http2.max_ping_strikes"] == 0
+    assert settings["grpc.keepalive_permit_without_calls"] == 1
+    assert settings["grpc.http2.min_recv_ping_interval_without_data_ms"] <= 10_000
+    assert "grpc.max_connection_age_ms" not in settings
+    async with grpc.aio.insecure_channel(gateway.address, options=options) as channel:
+        await channel.channel_ready()
+        assert channel.get_state() is grpc.ChannelConnectivity.READY
+
+
+async def test_draining_answers_long_polls_empty_and_ends_the_streams_well(town: Any) -> None:
+    gateway = await town.gateway(real_time=True)
+    client = town.client(gateway)
+    stream = await client.introduce(client.subscribing())
+    polls = [asyncio.ensure_future(client.frames(wait_ms=20_000, timeout=30)) for _ in range(5)]
+    await town.until(lambda: gateway.processor.figures()["waiting_receives"] == 5)
+    await gateway.adapter.drain(time.monotonic() + 10)
+    for poll in polls:
+        frames = await poll
+        assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+    assert await stream.read() is grpc.aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_draining_lets_a_request_finish_and_takes_no_new_one(
+    town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway = await town.gateway(real_time=True)
+    client = town.client(gateway)
+    go_on = asyncio.Event()
+    begun = asyncio.Event()
+    send = gateway.processor.send
+
+    async def slowly(*arguments: Any) -> Any:
+        begun.set()
+        await go_on.wait()
+        return await send(*arguments)
+
+    monkeypatch.setattr(gateway.processor, "send", slowly)
+    sending = asyncio.ensure_future(client.send(client.message()))
+    await begun.wait()
+    draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 10))
+    await asyncio.sleep(0)
+    late = town.client(gateway)
+
+    async def refused() -> bool:
+        try:
+            await late.call("QueryRoute", rpc.QueryRouteRequest(), timeout=1)
+        except grpc.aio.AioRpcError as error:
+            return error.code() is grpc.StatusCode.UNAVAILABLE
+        return False
+
+    await town.until(refused)
+    go_on.set()
+    assert (await sending).status.code == Code.OK
+    await draining
+
+
+async def test_draining_ends_at_its_deadline(town: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = await town.gateway(real_time=True)
+    client = town.client(gateway)
+    begun = asyncio.Event()
+
+    async def never(*_: Any) -> Any:
+        begun.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(gateway.processor, "send", never)
+    sending = asyncio.ensure_future(client.send(client.message()))
+    await begun.wait()
+    await gateway.adapter.drain(time.monotonic() + 0.05)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await sending
+
+
+async def test_a_stopped_adapter_leaves_nothing_behind(town: Any) -> None:
+    gateway = await town.gateway()
+    client = town.client(gateway)
+    await client.introduce(client.producing())
+    before = asyncio.all_tasks()
+    await gateway.stop()
+    await client.channel.close(None)
+
+    def left() -> bool:
+        return not [t for t in asyncio.all_tasks() - {asyncio.current_task()} if t in before and not t.done()]
+
+    await town.until(left)
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", gateway.port)

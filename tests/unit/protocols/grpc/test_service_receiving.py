@@ -1,0 +1,430 @@
+"""ReceiveMessage, AckMessage, ChangeInvisibleDuration, ForwardMessageToDeadLetterQueue."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from popgate.model import CustomizedRetry, GroupConfig, Permission, TopicConfig
+from processors.limits import Limits
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+
+Code = pb.Code
+
+
+def kinds(frames: list[Any]) -> list[str]:
+    return [frame.WhichOneof("content") for frame in frames]
+
+
+def handle(message: pb.Message) -> str:
+    return message.system_properties.receipt_handle
+
+
+async def test_the_elements_are_status_messages_and_delivery_time_one_of_each_in_an_element(
+    client: Any, gateway: Any
+) -> None:
+    for _ in range(3):
+        await client.send_one()
+    frames = await client.frames()
+    assert kinds(frames) == ["status", "message", "message", "message", "delivery_timestamp"]
+    assert (frames[0].status.code, frames[0].status.message) == (Code.OK, "OK")
+    assert frames[-1].delivery_timestamp.ToMilliseconds() == gateway.clock.now_ms()
+
+
+async def test_an_empty_receive_has_a_status_and_a_delivery_time(client: Any) -> None:
+    frames = await client.frames()
+    assert kinds(frames) == ["status", "delivery_timestamp"]
+    assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_failed_receive_has_a_status_and_a_delivery_time(client: Any) -> None:
+    frames = await client.frames("a b")
+    assert kinds(frames) == ["status", "delivery_timestamp"]
+    assert frames[0].status.code == Code.ILLEGAL_TOPIC
+
+
+async def test_scenario_07_a_receive_is_served_before_any_settings(client: Any, gateway: Any) -> None:
+    await client.send_one()
+    assert len(gateway.processor.clients) == 0
+    (message,) = await client.receive()
+    assert (await client.ack(handle(message))).status.code == Code.OK
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": ""}, Code.ILLEGAL_TOPIC),
+        ({"group": ""}, Code.ILLEGAL_CONSUMER_GROUP),
+        ({"group": "g" * 121}, Code.ILLEGAL_CONSUMER_GROUP),
+        ({"group": "CID_RMQ_SYS_x"}, Code.ILLEGAL_CONSUMER_GROUP),
+        ({"topic": "", "group": ""}, Code.ILLEGAL_TOPIC),
+        ({"invisible_duration": Duration(seconds=9)}, Code.ILLEGAL_INVISIBLE_TIME),
+        ({"invisible_duration": Duration(seconds=-1)}, Code.ILLEGAL_INVISIBLE_TIME),
+        ({"invisible_duration": Duration(seconds=12 * 3600 + 1)}, Code.ILLEGAL_INVISIBLE_TIME),
+        ({"invisible_duration": Duration(seconds=2**40)}, Code.ILLEGAL_INVISIBLE_TIME),
+        ({"expression": "||"}, Code.ILLEGAL_FILTER_EXPRESSION),
+        ({"filter": pb.FilterType.SQL, "expression": "a ="}, Code.ILLEGAL_FILTER_EXPRESSION),
+        ({"filter": pb.FilterType.SQL, "expression": ""}, Code.ILLEGAL_FILTER_EXPRESSION),
+        ({"wait_ms": -1}, Code.ILLEGAL_POLLING_TIME),
+    ],
+)
+async def test_a_receive_that_breaks_a_rule_is_told_which(
+    client: Any, fields: dict[str, Any], code: int
+) -> None:
+    await client.send_one()
+    frames = await client.frames(**fields)
+    assert frames[0].status.code == code, frames
+    assert frames[0].status.message
+
+
+async def test_old_clients_do_not_get_a_code_they_do_not_know(town: Any, gateway: Any) -> None:
+    old = town.client(gateway, client_version="5.0.2")
+    assert await old.receive_status(wait_ms=-1) == Code.BAD_REQUEST
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"invisible_duration": Duration(seconds=10)},
+        {"invisible_duration": Duration(seconds=12 * 3600)},
+        {"batch_size": 1000},
+        {"batch_size": 0},
+        {"batch_size": -1},
+        {"expression": ""},
+        {"filter": pb.FilterType.FILTER_TYPE_UNSPECIFIED},
+        {"auto_renew": True, "invisible_duration": Duration(seconds=1)},
+        {"attempt_id": "x" * 100},
+        {"wait_ms": None},
+    ],
+)
+async def test_a_receive_at_the_limit_is_served(client: Any, fields: dict[str, Any]) -> None:
+    await client.send_one()
+    assert len(await client.receive(**fields)) == 1
+
+
+async def test_no_answer_has_more_than_the_limit_of_messages(client: Any) -> None:
+    await client.send(*(client.message() for _ in range(40)))
+    assert len(await client.receive(batch_size=1000)) == 32
+
+
+async def test_a_topic_or_group_that_is_not_there_and_not_made_is_told(town: Any) -> None:
+    gateway = await town.gateway(limits=Limits(auto_create_topics=False, auto_create_groups=False))
+    client = town.client(gateway)
+    await gateway.broker.create_group(GroupConfig("g"))
+    assert await client.receive_status() == Code.TOPIC_NOT_FOUND
+    await gateway.broker.create_topic(TopicConfig("t"))
+    assert await client.receive_status(group="other") == Code.CONSUMER_GROUP_NOT_FOUND
+    assert await client.receive_status() == Code.MESSAGE_NOT_FOUND
+
+
+async def test_a_topic_that_cannot_be_read_and_a_group_that_is_switched_off_are_forbidden(
+    client: Any, gateway: Any
+) -> None:
+    await gateway.broker.create_topic(TopicConfig("closed", permission=Permission.WRITE))
+    assert await client.receive_status("closed") == Code.FORBIDDEN
+    await gateway.broker.create_group(GroupConfig("off", consume_enabled=False))
+    assert await client.receive_status("t", "off") == Code.FORBIDDEN
+
+
+async def test_filters_are_those_of_the_request(client: Any) -> None:
+    await client.send_one(tag="A", body=b"a")
+    await client.send_one(tag="B", body=b"b", properties={"size": "7"})
+    assert [m.body for m in await client.receive(expression="B || C")] == [b"b"]
+    sql = {"filter": pb.FilterType.SQL, "expression": "size > 5 AND TAGS = 'B'"}
+    assert [m.body for m in await client.receive(group="h", **sql)] == [b"b"]
+
+
+async def test_scenario_25_a_poll_shorter_than_five_seconds_waits_as_long_as_asked_and_no_longer(
+    town: Any,
+) -> None:
+    gateway = await town.gateway(real_time=True)
+    client = town.client(gateway)
+    frames = await client.frames(wait_ms=30)
+    assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+@pytest.mark.parametrize("wait_ms", [20_000, None])
+async def test_scenario_25_an_empty_poll_is_answered_before_the_clients_deadline(
+    town: Any, wait_ms: int | None
+) -> None:
+    # As the Rust client does it: the deadline is the polling time, with no margin.
+    gateway = await town.gateway(real_time=True)
+    client = town.client(gateway, language="RUST", client_version="5.0.0")
+    frames = await client.frames(wait_ms=wait_ms, timeout=0.5)
+    assert kinds(frames) == ["status", "delivery_timestamp"]
+    assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+@pytest.mark.parametrize("timeout", [None, 21_900 * 86_400.0])
+async def test_no_deadline_and_one_in_years_are_both_fine(client: Any, gateway: Any, timeout: Any) -> None:
+    polling = asyncio.ensure_future(client.frames(wait_ms=5_000, timeout=timeout))
+    await gateway_waits(gateway)
+    await gateway.pass_s(4)
+    await client.send_one()
+    frames = await polling
+    assert kinds(frames) == ["status", "message", "delivery_timestamp"]
+
+
+async def gateway_waits(gateway: Any, count: int = 1) -> None:
+    for _ in range(100_000):
+        if gateway.processor.figures()["waiting_receives"] >= count:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("nobody waits")
+
+
+async def test_a_waiting_receive_gets_a_message_that_comes(client: Any, gateway: Any) -> None:
+    await client.route()
+    polling = asyncio.ensure_future(client.receive(wait_ms=20_000))
+    await gateway_waits(gateway)
+    await client.send_one(body=b"late")
+    assert [m.body for m in await polling] == [b"late"]
+
+
+async def test_scenario_03_a_cancelled_receive_takes_nothing_with_it(town: Any, gateway: Any) -> None:
+    client, other = town.client(gateway), town.client(gateway, client_id="client-2")
+    await gateway.broker.create_group(GroupConfig("g", max_attempts=1))
+    for cancelled in range(3):
+        call = client.stream(client.receive_request(wait_ms=20_000))
+        await gateway_waits(gateway)
+        call.cancel()
+        await town.until(lambda: gateway.processor.figures()["waiting_receives"] == 0)
+        await other.send_one(body=b"%d" % cancelled)
+        (message,) = await other.receive()
+        assert message.system_properties.delivery_attempt == 1
+        await other.ack(handle(message))
+
+
+async def test_scenario_03_what_could_not_be_delivered_is_there_again_and_no_attempt_is_counted(
+    town: Any, gateway: Any
+) -> None:
+    client, other = town.client(gateway), town.client(gateway, client_id="client-2")
+    await gateway.broker.create_group(GroupConfig("g", max_attempts=1))
+    # Far more than fits into the buffers of a connection that nobody reads.
+    for n in range(12):
+        await client.send_one(body=b"%02d" % n + bytes(2 * 1024 * 1024))
+    call = client.stream(client.receive_request(batch_size=12))
+    first = await call.read()
+    assert first.status.code == Code.OK
+    got = await call.read()
+    call.cancel()
+
+    async def rest() -> list[pb.Message]:
+        return await other.receive(batch_size=1)
+
+    seen = {got.message.body[:2]}
+    for _ in range(100):
+        for message in await rest():
+            assert message.system_properties.delivery_attempt == 1
+            seen.add(message.body[:2])
+            await other.ack(handle(message))
+        if len(seen) >= 8:
+            break
+        await asyncio.sleep(0.02)
+    assert len(seen) >= 8
+
+
+async def test_an_acknowledged_message_does_not_come_back(client: Any, gateway: Any) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    answer = await client.ack(handle(message))
+    assert answer.status.code == Code.OK
+    (entry,) = answer.entries
+    assert (entry.message_id, entry.receipt_handle, entry.status.code) == ("id-0", handle(message), Code.OK)
+    await gateway.pass_s(60)
+    assert await client.receive() == []
+
+
+async def test_a_second_acknowledgement_is_ok(client: Any) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    for _ in range(2):
+        assert (await client.ack(handle(message))).status.code == Code.OK
+
+
+@pytest.mark.parametrize(
+    "bad", ["", "garbage", "1 2 3", "a b c d e f g h", "0 1 1 0 0 other 0 0 0", "x" * 1000, "\u0000"]
+)
+async def test_a_malformed_handle_is_an_invalid_handle_everywhere(client: Any, bad: str) -> None:
+    await client.send_one()
+    await client.receive()
+    assert (await client.ack(bad)).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert (await client.change(bad, 5)).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert (await dead_letter(client, bad)).status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def dead_letter(client: Any, bad: str) -> Any:
+    request = rpc.ForwardMessageToDeadLetterQueueRequest(
+        topic=pb.Resource(name="t"), group=pb.Resource(name="g"), receipt_handle=bad, message_id="x"
+    )
+    return await client.call("ForwardMessageToDeadLetterQueue", request)
+
+
+async def test_scenario_04_an_expired_handle_is_told_and_finishes_nothing(client: Any, gateway: Any) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    await gateway.pass_s(31)
+    answer = await client.ack(handle(message))
+    assert answer.status.code == Code.INVALID_RECEIPT_HANDLE
+    assert (await client.change(handle(message), 5)).status.code == Code.INVALID_RECEIPT_HANDLE
+    assert (await dead_letter(client, handle(message))).status.code == Code.INVALID_RECEIPT_HANDLE
+    (again,) = await client.receive()
+    assert again.system_properties.delivery_attempt == 2
+
+
+async def test_of_mixed_handles_each_has_its_own_status(client: Any) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    answer = await client.ack(handle(message), "garbage")
+    assert answer.status.code == Code.MULTIPLE_RESULTS
+    assert [e.status.code for e in answer.entries] == [Code.OK, Code.INVALID_RECEIPT_HANDLE]
+    answer = await client.ack("garbage", "rubbish")
+    assert answer.status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+async def test_an_acknowledgement_of_nothing_is_refused(client: Any) -> None:
+    assert 40000 <= (await client.ack()).status.code < 50000
+
+
+@pytest.mark.parametrize(("topic", "group", "code"), [("", "g", 40002), ("t", "", 40003), ("", "", 40002)])
+async def test_names_are_checked_topic_first(client: Any, topic: str, group: str, code: int) -> None:
+    assert (await client.ack("x", topic=topic, group=group)).status.code == code
+    assert (await client.change("x", 5, topic, group)).status.code == code
+
+
+async def test_a_changed_invisible_time_counts_from_now_and_both_handles_go_on_working(
+    client: Any, gateway: Any
+) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    answer = await client.change(handle(message), 5)
+    assert answer.status.code == Code.OK
+    assert answer.receipt_handle
+    await gateway.pass_s(4)
+    assert await client.receive() == []
+    await gateway.pass_s(2)
+    (message,) = await client.receive()
+    assert message.system_properties.delivery_attempt == 2
+    renewed = await client.change(handle(message), 300)
+    await gateway.pass_s(100)
+    assert (await client.ack(renewed.receipt_handle)).status.code == Code.OK
+    assert (await client.ack(handle(message))).status.code == Code.OK
+    await gateway.pass_s(300)
+    assert await client.receive() == []
+
+
+@pytest.mark.parametrize("seconds", [-1, 12 * 3600 + 1])
+async def test_a_change_to_an_impossible_time_is_refused(client: Any, seconds: int) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    assert (await client.change(handle(message), seconds)).status.code == Code.ILLEGAL_INVISIBLE_TIME
+    assert (await client.change(handle(message), 12 * 3600)).status.code == Code.OK
+
+
+async def test_a_change_to_0_gives_the_message_back_at_once(client: Any) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    assert (await client.change(handle(message), 0)).status.code == Code.OK
+    (again,) = await client.receive()
+    assert again.system_properties.delivery_attempt == 2
+
+
+@pytest.mark.parametrize("language", ["HTTP", "NODE_JS"])
+async def test_a_push_consumer_of_node_that_asks_for_0_gets_its_groups_rest(
+    town: Any, gateway: Any, language: str
+) -> None:
+    retry = CustomizedRetry((1_000, 7_000), first_step=0)
+    await gateway.broker.create_group(GroupConfig("g", retry=retry))
+    client = town.client(gateway, language=language)
+    stream = await client.introduce(client.subscribing())
+    assert stream.settings.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    await client.send_one()
+    for attempt, rest in ((1, 1), (2, 7)):
+        (message,) = await client.receive(auto_renew=True)
+        assert message.system_properties.delivery_attempt == attempt
+        assert (await client.change(handle(message), 0)).status.code == Code.OK
+        await gateway.pass_s(rest - 0.5)
+        assert await client.receive() == []
+        await gateway.pass_s(1)
+
+
+async def test_attempts_that_are_used_up_end_in_the_dead_letters(client: Any, gateway: Any) -> None:
+    await gateway.broker.create_group(GroupConfig("g", max_attempts=2))
+    entry = await client.send_one(body=b"poison", properties={"k": "v"})
+    for attempt in (1, 2):
+        (message,) = await client.receive()
+        assert message.system_properties.delivery_attempt == attempt
+        await gateway.pass_s(31)
+    assert await client.receive() == []
+    (dead,) = await client.receive("%DLQ%g", "undertaker")
+    assert (dead.body, dead.system_properties.message_id) == (b"poison", entry.message_id)
+    assert dict(dead.user_properties) == {"k": "v"}
+    origin = dead.system_properties.dead_letter_queue
+    assert (origin.topic, origin.message_id) == ("t", entry.message_id)
+
+
+async def test_a_message_is_sent_to_the_dead_letters_on_request(client: Any, gateway: Any) -> None:
+    await client.send_one(body=b"poison")
+    (message,) = await client.receive()
+    assert (await dead_letter(client, handle(message))).status.code == Code.OK
+    await gateway.pass_s(31)
+    assert await client.receive() == []
+    (dead,) = await client.receive("%DLQ%g", "undertaker")
+    assert dead.body == b"poison"
+
+
+async def test_scenario_02_a_repeated_ordered_receive_gets_the_same_again_and_another_gets_nothing(
+    client: Any, gateway: Any
+) -> None:
+    await gateway.broker.create_group(GroupConfig("o", ordered=True))
+    for n in range(2):
+        await client.send_one(body=b"%d" % n, message_group="a")
+    first = await client.receive(group="o", attempt_id="one", batch_size=1)
+    again = await client.receive(group="o", attempt_id="one", batch_size=1)
+    assert [m.body for m in first] == [m.body for m in again] == [b"0"]
+    assert [handle(m) for m in first] == [handle(m) for m in again]
+    assert again[0].system_properties.delivery_attempt == 1
+    assert await client.receive(group="o", attempt_id="two") == []
+    await client.ack(handle(first[0]), group="o")
+    assert [m.body for m in await client.receive(group="o", attempt_id="two")] == [b"1"]
+
+
+@pytest.mark.parametrize(("language", "most"), [("JAVA", 4), ("GO", 1)])
+async def test_go_never_gets_two_messages_of_one_message_group_together(
+    town: Any, gateway: Any, language: str, most: int
+) -> None:
+    await gateway.broker.create_group(GroupConfig("o", ordered=True))
+    client = town.client(gateway, language=language)
+    for n in range(4):
+        await client.send_one(body=b"%d" % n, message_group="a")
+    assert len(await client.receive(group="o")) == most
+
+
+async def test_scenario_01_a_handle_is_good_at_every_replica_also_when_the_first_is_gone(
+    town: Any, gateway: Any
+) -> None:
+    other = await town.gateway(beside=gateway)
+    here, there = town.client(gateway), town.client(other)
+    for _ in range(3):
+        await here.send_one()
+    first, second, third = await here.receive(auto_renew=True)
+    renewed = await there.change(handle(first), 100)
+    assert renewed.status.code == Code.OK
+    await gateway.stop()
+    assert (await there.ack(handle(first))).status.code == Code.OK
+    assert (await there.ack(handle(second))).status.code == Code.OK
+    assert (await dead_letter(there, handle(third))).status.code == Code.OK
+    await other.pass_s(3600)
+    assert await there.receive() == []
+
+
+async def test_a_namespace_comes_back_as_the_client_sent_it(client: Any) -> None:
+    await client.send_one()
+    request = client.receive_request()
+    request.message_queue.topic.resource_namespace = "ns"
+    (message,) = [frame.message async for frame in client.stream(request) if frame.HasField("message")]
+    assert message.topic == pb.Resource(resource_namespace="ns", name="t")

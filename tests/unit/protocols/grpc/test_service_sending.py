@@ -1,0 +1,247 @@
+"""SendMessage, and the answers of 2.2 of the protocol facts, over a real gRPC server."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import grpc
+import pytest
+
+from popgate.model import MessageType, Permission, TopicConfig
+from processors.limits import Limits
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.grpc.pb.timestamp_pb2 import Timestamp
+
+Code = pb.Code
+
+
+def at(ms: int) -> Timestamp:
+    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 10**6)
+
+
+async def test_a_message_is_answered_with_the_id_that_its_sender_gave_it(client: Any) -> None:
+    message = client.message(message_id="01AB")
+    answer = await client.send(message)
+    assert (answer.status.code, answer.status.message) == (Code.OK, "OK")
+    (entry,) = answer.entries
+    assert (entry.status.code, entry.message_id, entry.offset) == (Code.OK, "01AB", 0)
+    assert (entry.transaction_id, entry.recall_handle) == ("", "")
+
+
+async def test_scenario_15_a_batch_is_answered_with_one_entry_per_message(client: Any) -> None:
+    messages = [client.message(body=b"%d" % n) for n in range(10)]
+    answer = await client.send(*messages)
+    assert answer.status.code == Code.OK
+    assert [entry.message_id for entry in answer.entries] == [
+        message.system_properties.message_id for message in messages
+    ]
+    assert all(entry.status.code == Code.OK for entry in answer.entries)
+    received = await client.receive()
+    assert sorted(m.body for m in received) == sorted(m.body for m in messages)
+
+
+async def test_a_delayed_message_has_a_recall_handle(client: Any, gateway: Any) -> None:
+    entry = await client.send_one(delivery_timestamp=at(gateway.clock.now_ms() + 60_000))
+    assert entry.recall_handle
+    request = rpc.RecallMessageRequest(topic=pb.Resource(name="t"), recall_handle=entry.recall_handle)
+    answer = await client.call("RecallMessage", request)
+    assert (answer.status.code, answer.message_id) == (Code.OK, entry.message_id)
+    await gateway.pass_s(61)
+    assert await client.receive() == []
+    again = await client.call("RecallMessage", request)
+    assert again.status.code == Code.NOT_FOUND
+
+
+async def test_a_delivery_time_in_the_past_is_now(client: Any, gateway: Any) -> None:
+    await client.send_one(delivery_timestamp=at(gateway.clock.now_ms() - 60_000))
+    await client.send_one(delivery_timestamp=Timestamp())
+    assert len(await client.receive()) == 2
+
+
+async def test_a_delayed_message_comes_when_its_time_has_come(client: Any, gateway: Any) -> None:
+    await client.send_one(delivery_timestamp=at(gateway.clock.now_ms() + 5_000))
+    await gateway.pass_s(4.9)
+    assert await client.receive() == []
+    await gateway.pass_s(0.1)
+    (message,) = await gateway_until(client)
+    assert message.system_properties.message_type == pb.MessageType.DELAY
+    assert message.system_properties.HasField("delivery_timestamp")
+
+
+async def gateway_until(client: Any) -> Any:
+    for _ in range(1000):
+        if found := await client.receive():
+            return found
+    raise AssertionError("nothing came")
+
+
+def with_property(key: str, value: str) -> dict[str, Any]:
+    return {"properties": {key: value}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"topic": "a b"}, Code.ILLEGAL_TOPIC),
+        ({"topic": ""}, Code.ILLEGAL_TOPIC),
+        ({"topic": "t" * 128}, Code.ILLEGAL_TOPIC),
+        ({"topic": "TBW102"}, Code.ILLEGAL_TOPIC),
+        ({"topic": "rmq_sys_x"}, Code.ILLEGAL_TOPIC),
+        ({"body": b""}, Code.MESSAGE_BODY_EMPTY),
+        ({"body": bytes(4 * 1024 * 1024 + 1)}, Code.MESSAGE_BODY_TOO_LARGE),
+        ({"body": bytes(20 * 1024 * 1024)}, Code.MESSAGE_BODY_TOO_LARGE),
+        ({"properties": {f"k{n}": "v" for n in range(129)}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        ({"properties": {"k": "v" * 16_384}}, Code.MESSAGE_PROPERTIES_TOO_LARGE),
+        (with_property("KEYS", "v"), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (with_property("UNIQ_KEY", "v"), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (with_property("a\x01b", "v"), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (with_property("k", "a\x02b"), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        (with_property("k", "a\x85b"), Code.ILLEGAL_MESSAGE_PROPERTY_KEY),
+        ({"tag": "  "}, Code.ILLEGAL_MESSAGE_TAG),
+        ({"tag": "a|b"}, Code.ILLEGAL_MESSAGE_TAG),
+        ({"tag": "a\nb"}, Code.ILLEGAL_MESSAGE_TAG),
+        ({"keys": [" "]}, Code.ILLEGAL_MESSAGE_KEY),
+        ({"keys": ["good", "a\x00b"]}, Code.ILLEGAL_MESSAGE_KEY),
+        ({"message_id": ""}, Code.ILLEGAL_MESSAGE_ID),
+        ({"message_id": "  "}, Code.ILLEGAL_MESSAGE_ID),
+        ({"message_group": " "}, Code.ILLEGAL_MESSAGE_GROUP),
+        ({"message_group": "g" * 64}, Code.ILLEGAL_MESSAGE_GROUP),
+        ({"message_group": "a\tb"}, Code.ILLEGAL_MESSAGE_GROUP),
+        ({"delivery_timestamp": Timestamp(seconds=4_000_000_000)}, Code.ILLEGAL_DELIVERY_TIME),
+        ({"delivery_timestamp": Timestamp(seconds=2**62)}, Code.ILLEGAL_DELIVERY_TIME),
+        (
+            {
+                "message_type": pb.MessageType.TRANSACTION,
+                "orphaned_transaction_recovery_duration": Duration(seconds=3601),
+            },
+            Code.BAD_REQUEST,
+        ),
+        ({"body_digest": pb.Digest(type=pb.DigestType.MD5, checksum="00")}, Code.MESSAGE_CORRUPTED),
+        ({"lite_topic": "room"}, Code.UNSUPPORTED),
+    ],
+)
+async def test_a_message_that_breaks_a_rule_is_told_which(
+    client: Any, fields: dict[str, Any], code: int
+) -> None:
+    answer = await client.send(client.message(**fields))
+    assert answer.status.code == code, answer.status
+    assert answer.status.message
+    assert not answer.entries
+
+
+async def test_the_sentence_names_the_limit(client: Any) -> None:
+    answer = await client.send(client.message(body=bytes(4 * 1024 * 1024 + 1)))
+    assert "4194305" in answer.status.message
+    assert "4194304" in answer.status.message
+    answer = await client.send(client.message(delivery_timestamp=Timestamp(seconds=4_000_000_000)))
+    assert "86400 s" in answer.status.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"body": bytes(4 * 1024 * 1024)},
+        {"properties": {f"k{n}": "v" for n in range(128)}},
+        {"message_group": "g" * 63},
+        {"tag": ""},
+        {"keys": ["a", "", "b"]},
+        {"properties": {"größe": "läuft 中文"}},
+        {"message_id": "whatever it is"},
+        {"trace_context": "x\x01y"},
+        {"born_timestamp": Timestamp(seconds=2**62)},
+        {"born_timestamp": Timestamp(seconds=-(2**62))},
+        {"born_host": "x" * 10_000},
+    ],
+)
+async def test_a_message_at_the_limit_passes_and_never_breaks_the_delivery(
+    client: Any, fields: dict[str, Any]
+) -> None:
+    await client.send_one(**fields)
+    (message,) = await client.receive()
+    assert message.body == fields.get("body", b"hello")
+    assert dict(message.user_properties) == fields.get("properties", {})
+
+
+async def test_no_message_at_all_is_corrupted(client: Any) -> None:
+    assert (await client.send()).status.code == Code.MESSAGE_CORRUPTED
+
+
+async def test_two_topics_in_one_send_are_corrupted_and_nothing_is_stored(client: Any) -> None:
+    answer = await client.send(client.message("t"), client.message("u"))
+    assert answer.status.code == Code.MESSAGE_CORRUPTED
+    other = client.message("t")
+    other.topic.resource_namespace = "ns"
+    assert (await client.send(client.message("t"), other)).status.code == Code.MESSAGE_CORRUPTED
+    assert await client.receive("t") == []
+
+
+async def test_one_bad_message_of_a_batch_stores_none_of_them(client: Any) -> None:
+    answer = await client.send(client.message(), client.message(tag="a|b"))
+    assert answer.status.code == Code.ILLEGAL_MESSAGE_TAG
+    assert await client.receive() == []
+
+
+async def test_an_unknown_topic_is_told_as_such_when_topics_are_not_made_on_first_use(town: Any) -> None:
+    gateway = await town.gateway(limits=Limits(auto_create_topics=False))
+    client = town.client(gateway)
+    assert (await client.send(client.message("nowhere"))).status.code == Code.TOPIC_NOT_FOUND
+
+
+@pytest.mark.parametrize(
+    ("accepted", "fields"),
+    [
+        (MessageType.NORMAL, {"message_group": "g"}),
+        (MessageType.FIFO, {}),
+        (MessageType.DELAY, {}),
+        (MessageType.TRANSACTION, {}),
+        (MessageType.NORMAL, {"message_type": pb.MessageType.TRANSACTION}),
+    ],
+)
+async def test_a_message_of_a_type_that_its_topic_does_not_take(
+    client: Any, gateway: Any, accepted: MessageType, fields: dict[str, Any]
+) -> None:
+    await gateway.broker.create_topic(TopicConfig("typed", (accepted,)))
+    answer = await client.send(client.message("typed", **fields))
+    assert answer.status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert accepted.value in answer.status.message
+
+
+async def test_a_topic_that_cannot_be_written_is_forbidden(client: Any, gateway: Any) -> None:
+    await gateway.broker.create_topic(TopicConfig("closed", permission=Permission.READ))
+    assert (await client.send(client.message("closed"))).status.code == Code.FORBIDDEN
+
+
+async def test_a_packed_body_passes_with_its_mark(client: Any) -> None:
+    body = gzip.compress(b"hello" * 1000)
+    await client.send_one(body=body, body_encoding=pb.Encoding.GZIP)
+    (message,) = await client.receive()
+    assert (message.body, message.system_properties.body_encoding) == (body, pb.Encoding.GZIP)
+
+
+async def test_the_born_host_is_the_end_of_the_connection_whatever_the_headers_claim(
+    town: Any, gateway: Any
+) -> None:
+    client = town.client(gateway)
+    client.headers["rpc-remote-address"] = "203.0.113.9:1"
+    await client.send_one()
+    (message,) = await client.receive()
+    assert message.system_properties.born_host.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("handle", ["", "garbage", "djEg", "x" * 5000, "djEgdCBwb3BnYXRlIDEgMDE="])
+async def test_a_recall_handle_that_is_none_is_a_bad_request(client: Any, handle: str) -> None:
+    await client.send_one()
+    request = rpc.RecallMessageRequest(topic=pb.Resource(name="t"), recall_handle=handle)
+    code = (await client.call("RecallMessage", request)).status.code
+    assert code in (Code.BAD_REQUEST, Code.NOT_FOUND)
+    assert code == Code.BAD_REQUEST or handle.startswith("djEgd")
+
+
+async def test_a_request_that_cannot_be_parsed_harms_nobody(client: Any) -> None:
+    method = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
+    with pytest.raises(grpc.aio.AioRpcError):
+        await method(b"\xff\xff\xff", metadata=client.metadata, timeout=10)
+    await client.send_one()

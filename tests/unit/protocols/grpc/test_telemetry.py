@@ -1,0 +1,275 @@
+"""The Telemetry stream over a real gRPC server."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from popgate.context import Context
+from popgate.model import GroupConfig, StoredMessage, TransactionCheck
+from processors.clients import ClientKind
+from processors.limits import Limits
+from protocols.grpc.draining import Waits
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.grpc.telemetry import TelemetryStream
+
+Code = pb.Code
+
+
+async def test_the_headers_come_at_once_before_anything_is_sent(client: Any) -> None:
+    stream = client.telemetry()
+    await asyncio.wait_for(stream.initial_metadata(), 10)
+    stream.cancel()
+
+
+async def test_settings_are_answered_with_ok_and_settings_every_time(client: Any, gateway: Any) -> None:
+    stream = client.telemetry()
+    for _ in range(3):
+        await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+        answer = await stream.read()
+        assert (answer.status.code, answer.WhichOneof("command")) == (Code.OK, "settings")
+        assert answer.settings.WhichOneof("pub_sub") == "publishing"
+        assert answer.settings.backoff_policy.WhichOneof("strategy") == "exponential_backoff"
+    assert len(gateway.processor.clients) == 1
+
+
+@pytest.mark.parametrize("kind", [pb.ClientType.PUSH_CONSUMER, pb.ClientType.SIMPLE_CONSUMER])
+async def test_a_consumer_is_known_by_its_group_and_gets_its_settings(
+    client: Any, gateway: Any, kind: int
+) -> None:
+    await gateway.broker.create_group(GroupConfig("g", ordered=True, max_attempts=3))
+    stream = await client.introduce(client.subscribing(kind))
+    assert stream.settings.subscription.fifo is True
+    assert stream.settings.backoff_policy.max_attempts == 3
+    (known,) = gateway.processor.clients.consumers_of("g")
+    assert (known.client_id, known.group, known.topics, known.alive) == ("client-1", "g", {"t"}, True)
+    assert known.kind in (ClientKind.PUSH_CONSUMER, ClientKind.SIMPLE_CONSUMER)
+
+
+async def test_a_group_that_is_not_there_is_served_with_defaults(town: Any) -> None:
+    gateway = await town.gateway(limits=Limits(auto_create_groups=False))
+    client = town.client(gateway)
+    stream = await client.introduce(client.subscribing())
+    assert stream.settings.backoff_policy.max_attempts == 17
+    assert stream.settings.subscription.receive_batch_size == 32
+
+
+async def test_a_producer_without_topics_is_answered_too(client: Any, gateway: Any) -> None:
+    settings = pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=pb.Publishing())
+    stream = await client.introduce(settings)
+    assert stream.settings.publishing.max_body_size == 4_194_304
+    assert gateway.processor.clients.get("client-1") is not None
+
+
+def illegal_settings(client: Any) -> dict[str, tuple[pb.Settings, int]]:
+    bad_filter = client.subscribing()
+    bad_filter.subscription.subscriptions[0].expression.type = pb.FilterType.SQL
+    bad_filter.subscription.subscriptions[0].expression.expression = "a >"
+    return {
+        "topic": (client.producing("a b"), Code.ILLEGAL_TOPIC),
+        "group": (client.subscribing(group=""), Code.ILLEGAL_CONSUMER_GROUP),
+        "filter": (bad_filter, Code.ILLEGAL_FILTER_EXPRESSION),
+        "nothing": (pb.Settings(client_type=pb.ClientType.PRODUCER), Code.BAD_REQUEST),
+        "kind": (
+            pb.Settings(client_type=77, publishing=pb.Publishing()),
+            Code.UNRECOGNIZED_CLIENT_TYPE,
+        ),
+    }
+
+
+@pytest.mark.parametrize("case", ["topic", "group", "filter", "nothing", "kind"])
+async def test_settings_that_cannot_be_are_told_and_end_the_stream_as_the_clients_fault(
+    client: Any, gateway: Any, case: str
+) -> None:
+    settings, code = illegal_settings(client)[case]
+    stream = client.telemetry()
+    await stream.write(rpc.TelemetryCommand(settings=settings))
+    answer = await stream.read()
+    assert (answer.status.code, answer.WhichOneof("command")) == (code, None)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await stream.read()
+    assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.details() == answer.status.message
+    assert len(gateway.processor.clients) == 0
+
+
+async def test_what_nobody_asked_for_is_let_pass(client: Any) -> None:
+    stream = client.telemetry()
+    for command in (
+        rpc.TelemetryCommand(),
+        rpc.TelemetryCommand(status=pb.Status(code=Code.OK)),
+        rpc.TelemetryCommand(thread_stack_trace=rpc.ThreadStackTrace(nonce="9")),
+        rpc.TelemetryCommand(verify_message_result=rpc.VerifyMessageResult(nonce="9")),
+    ):
+        await stream.write(command)
+    await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+    assert (await stream.read()).status.code == Code.OK
+
+
+async def test_a_half_closed_stream_is_ended_well(client: Any) -> None:
+    stream = await client.introduce(client.producing())
+    await stream.done_writing()
+    assert await stream.read() is grpc.aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize("timeout", [365 * 86_400.0, 21_900 * 86_400.0])
+async def test_a_stream_may_have_a_deadline_in_years(client: Any, timeout: float) -> None:
+    stream = client.telemetry(timeout=timeout)
+    await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+    assert (await stream.read()).status.code == Code.OK
+
+
+async def test_the_end_of_an_old_stream_does_not_remove_the_new_one(
+    town: Any, client: Any, gateway: Any
+) -> None:
+    old = await client.introduce(client.producing())
+    first = gateway.processor.clients.get("client-1")
+    await client.introduce(client.producing())
+    second = gateway.processor.clients.get("client-1")
+    assert second is not first
+    old.cancel()
+    await town.until(lambda: not first.alive)
+    assert gateway.processor.clients.get("client-1") is second
+    assert second.alive
+    assert gateway.processor.clients.producers_of("t") == [second]
+
+
+async def test_settings_that_name_another_group_leave_nothing_behind(client: Any, gateway: Any) -> None:
+    stream = await client.introduce(client.subscribing(group="g"))
+    await stream.write(rpc.TelemetryCommand(settings=client.subscribing(group="h")))
+    assert (await stream.read()).status.code == Code.OK
+    clients = gateway.processor.clients
+    assert clients.consumers_of("g") == []
+    assert len(clients.consumers_of("h")) == 1
+
+
+async def half(client: Any, **fields: Any) -> Any:
+    entry = await client.send_one(message_type=pb.MessageType.TRANSACTION, **fields)
+    assert entry.transaction_id
+    return entry
+
+
+async def test_a_transaction_is_committed_once_and_rolled_back_for_good(client: Any) -> None:
+    committed, dropped = await half(client, body=b"yes"), await half(client, body=b"no")
+    assert await client.receive() == []
+    for _ in range(2):
+        assert await client.end(committed, pb.COMMIT) == Code.OK
+        assert await client.end(dropped, pb.ROLLBACK) == Code.OK
+    assert [m.body for m in await client.receive()] == [b"yes"]
+    assert await client.end(committed, pb.ROLLBACK) == Code.INVALID_TRANSACTION_ID
+    assert await client.end(dropped, pb.COMMIT) == Code.INVALID_TRANSACTION_ID
+    assert await client.receive() == []
+
+
+async def test_scenario_05_any_replica_ends_a_transaction_and_tells_the_truth(
+    town: Any, gateway: Any
+) -> None:
+    other = await town.gateway(beside=gateway)
+    here, there = town.client(gateway), town.client(other)
+    entry = await half(here)
+    await gateway.stop()
+    assert await there.end(entry, pb.COMMIT) == Code.OK
+    assert len(await there.receive()) == 1
+
+
+@pytest.mark.parametrize("transaction_id", ["", "  ", "garbage", "x" * 5000, "\u0000"])
+async def test_a_transaction_id_that_nobody_gave_out_is_invalid(client: Any, transaction_id: str) -> None:
+    await half(client)
+    forged = rpc.SendResultEntry(message_id="x", transaction_id=transaction_id)
+    assert await client.end(forged) == Code.INVALID_TRANSACTION_ID
+
+
+async def test_an_end_that_is_none_is_refused_unless_it_answers_a_question(client: Any) -> None:
+    entry = await half(client)
+    assert await client.end(entry, resolution=0, source=1) == Code.BAD_REQUEST
+    assert await client.end(entry, resolution=0, source=2) == Code.OK
+    assert await client.end(entry, topic="") == Code.ILLEGAL_TOPIC
+    assert await client.end(entry, pb.COMMIT) == Code.OK
+
+
+async def test_scenario_06_a_producer_is_asked_and_its_answer_counts(client: Any, gateway: Any) -> None:
+    stream = await client.introduce(client.producing("t"))
+    entry = await half(client, body=b"orphan", tag="A", properties={"k": "v"})
+    await gateway.pass_s(7)
+    command = await asyncio.wait_for(stream.read(), 10)
+    question = command.recover_orphaned_transaction_command
+    assert question.transaction_id == entry.transaction_id
+    message = question.message
+    assert (message.body, message.topic.name) == (b"orphan", "t")
+    assert dict(message.user_properties) == {"k": "v"}
+    system = message.system_properties
+    assert (system.message_id, system.tag) == (entry.message_id, "A")
+    assert system.body_encoding == pb.Encoding.IDENTITY
+    assert system.body_digest.type == pb.DigestType.MD5
+    assert system.message_type == pb.MessageType.TRANSACTION
+    assert not system.HasField("receipt_handle")
+    answered = rpc.SendResultEntry(message_id=system.message_id, transaction_id=question.transaction_id)
+    assert await client.end(answered, pb.COMMIT, source=2) == Code.OK
+    assert [m.body for m in await client.receive()] == [b"orphan"]
+
+
+async def test_a_question_comes_when_the_message_asked_for_it(client: Any, gateway: Any) -> None:
+    stream = await client.introduce(client.producing("t"))
+    await half(client, orphaned_transaction_recovery_duration=Duration(seconds=60))
+    reading = asyncio.ensure_future(stream.read())
+    await gateway.pass_s(50)
+    assert not reading.done()
+    await gateway.pass_s(11)
+    command = await asyncio.wait_for(reading, 10)
+    assert command.WhichOneof("command") == "recover_orphaned_transaction_command"
+
+
+async def test_scenario_06_another_producer_of_the_topic_is_asked_when_the_first_is_gone(
+    town: Any, gateway: Any
+) -> None:
+    client, other = town.client(gateway), town.client(gateway, client_id="client-2")
+    stream = await client.introduce(client.producing("t"))
+    entry = await half(client)
+    stream.cancel()
+    await town.until(lambda: not gateway.processor.clients.get("client-1").alive)
+    heir = await other.introduce(other.producing("t"))
+    await gateway.pass_s(7)
+    command = await asyncio.wait_for(heir.read(), 10)
+    assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
+
+
+async def test_a_producer_that_named_no_topics_is_asked_about_what_it_sent(client: Any, gateway: Any) -> None:
+    settings = pb.Settings(client_type=pb.ClientType.PRODUCER, publishing=pb.Publishing())
+    stream = await client.introduce(settings)
+    entry = await half(client)
+    await gateway.pass_s(7)
+    command = await asyncio.wait_for(stream.read(), 10)
+    assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
+
+
+class Unread:
+    """A stream whose client takes nothing."""
+
+    async def read(self) -> None:
+        await asyncio.Event().wait()
+
+    async def write(self, _command: rpc.TelemetryCommand) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_client_that_reads_nothing_is_not_asked_without_end() -> None:
+    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None)  # type: ignore[arg-type]
+    message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", b"x", b"")
+    check = TransactionCheck("t", "t", "id", message, 0)
+    taken = [stream.ask(check) for _ in range(1000)]
+    running = asyncio.ensure_future(stream.run(Waits()))
+    await asyncio.sleep(0)
+    taken += [stream.ask(check) for _ in range(1000)]
+    assert 0 < taken.index(False) < 100
+    assert not any(taken[1000 + taken.index(False) :])
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not stream.alive
+    assert not stream.ask(check)
