@@ -236,6 +236,20 @@ def prepare(address: str, scenario: str, prefix: str) -> dict[str, str]:
     return params
 
 
+def ended_well(wait: Callable[[], tuple[Facts, str]]) -> Facts:
+    """The facts of a run. Fails the test when it did not end well, skips it where its client is missing."""
+    try:
+        facts, words = wait()
+    except Missing as missing:
+        if IN_CI:
+            pytest.fail(str(missing))
+        pytest.skip(str(missing))
+    if not facts or facts[-1]["fact"] != "end":
+        told = "\n".join(map(str, facts[-20:]))
+        pytest.fail(f"the run did not end well; its last facts:\n{told}\nand words:\n{words}")
+    return facts
+
+
 class Stage:
     """Runs scenarios side by side against one gateway; a test asks for the facts of one."""
 
@@ -370,3 +384,44 @@ def facts(request: pytest.FixtureRequest, stages: dict[bool, Stage], client: str
     """What the driver of `client` told about the scenario that the test is named after."""
     scenario = scenario_of(request.function.__name__)
     return stages[TABLE[scenario].get("creation", True)].facts(client, scenario)
+
+
+@pytest.fixture(scope="module")
+def selected_clients(request: pytest.FixtureRequest) -> list[str]:
+    """The clients of the selected tests of this module."""
+    return list(dict.fromkeys(client for client, _ in selected(request)))
+
+
+@pytest.fixture(scope="module")
+def interrupt() -> Callable[[str, Path], tuple[Facts, str]]:
+    """Runs `interrupted` with a client: SIGTERM at its first `ready`, SIGKILL at its second."""
+
+    def run(client: str, folder: Path) -> tuple[Facts, str]:
+        command = command_of(client)
+        options = [word for setting in CHECK_SOON for word in ("--set", setting)]
+        with contextlib.ExitStack() as closing:
+            gateway = closing.enter_context(GatewayProcess(folder / "data", options=options))
+            params = prepare(gateway.admin, "interrupted", client)
+            driver = Driver(command, gateway.endpoint, folder / "driver")
+            closing.callback(driver.close)
+            driver.run("it", "interrupted", params)
+            for number, end in enumerate((GatewayProcess.terminate, GatewayProcess.kill), 1):
+                told = driver.wait("it", lambda facts, number=number: len(facts.of("ready")) >= number)
+                if len(told.of("ready")) < number:
+                    break
+                end(gateway)
+                gateway = closing.enter_context(gateway.successor())
+                driver.go("it")
+            return driver.wait("it", lambda facts: False), driver.last_words()
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def judged() -> Callable[[Future[tuple[Facts, str]]], Facts]:
+    """The facts of a run that came to its end; skips or fails where there are none."""
+
+    def wait(future: Future[tuple[Facts, str]]) -> Facts:
+        return ended_well(lambda: future.result())
+
+    return wait

@@ -536,7 +536,7 @@ def dead_letter_fifo(run: Run) -> None:
 
 @scenario
 def many_receives(run: Run) -> None:
-    """More receives in a row than the interpreter allows nested calls (scenario 40): one for each message."""
+    """More receives in a row than the interpreter allows nested calls (demand 40): one for each message."""
     topic = run["topic"]
     seen = threading.Semaphore(0)
 

@@ -573,7 +573,7 @@ final class Scenarios {
         deadLetters(run, 1);
     }
 
-    /** Many receives in a row, one for each message (scenario 40). */
+    /** Many receives in a row, one for each message (demand 40). */
     private static void manyReceives(Run run) throws Exception {
         String topic = run.get("topic");
         Semaphore seen = new Semaphore(0);
