@@ -83,6 +83,12 @@ class Retention:
         self._round = None
         self._next_ms = now_ms + self._settings.retention_interval_ms
 
+    def bytes_of(self, topic: Topic) -> int | None:
+        """The bytes of a topic as of the last round; None when it has no bound, so that nobody counted."""
+        sizes = [self._sizes.get((topic.id, queue.queue_id)) for queue in topic.queues]
+        counted = [size.total for size in sizes if size is not None]
+        return sum(counted) if counted else None
+
     # -- one round ----------------------------------------------------------------------------
 
     def _work(self, now_ms: int) -> Iterator[int]:
