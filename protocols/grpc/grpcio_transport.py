@@ -81,19 +81,19 @@ class GrpcioServer:
             what.name: grpc.unary_unary_rpc_method_handler(
                 cast(Any, partial(self._unary, what)),
                 request_deserializer=what.request.FromString,
-                response_serializer=Message.SerializeToString,
+                response_serializer=what.answer.SerializeToString,
             )
             for what in UNARY
         }
         handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
             cast(Any, self._receive_message),
             request_deserializer=rpc.ReceiveMessageRequest.FromString,
-            response_serializer=Message.SerializeToString,
+            response_serializer=rpc.ReceiveMessageResponse.SerializeToString,
         )
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
             cast(Any, self._telemetry),
             request_deserializer=rpc.TelemetryCommand.FromString,
-            response_serializer=Message.SerializeToString,
+            response_serializer=rpc.TelemetryCommand.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 

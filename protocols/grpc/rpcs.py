@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from google.protobuf.message import Message
 
@@ -28,22 +28,13 @@ SERVICE = "apache.rocketmq.v2.MessagingService"
 _log = logging.getLogger(__name__)
 
 
-class _Answer(Protocol):
-    """An answer's class: it is made with a status."""
-
-    def __call__(self, *, status: pb.Status) -> Any: ...
-
-
-Request = TypeVar("Request", bound=Message)
-
-
 @dataclass(slots=True, frozen=True)
 class Unary:
     """One RPC with one answer."""
 
     name: str
     request: type[Message]
-    answer: _Answer
+    answer: type[Any]
     method: Callable[[MessagingService, Any, Context], Awaitable[Message]]
 
 

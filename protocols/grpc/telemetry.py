@@ -81,7 +81,7 @@ class TelemetryStream:
         config = None
         if kind is not ClientKind.PRODUCER:
             group = settings.subscription.group.name
-            config = await processor.consumer_settings(context, group)
+            config = await processor.settings(context, group)
         client = TelemetryClient(
             client_id=context.client_id,
             language=context.language,

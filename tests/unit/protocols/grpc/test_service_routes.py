@@ -261,7 +261,7 @@ async def test_scenario_18_a_bug_is_told_without_details_and_logged_without_the_
     async def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError("details")
 
-    for name in ("send", "receive", "consumer_settings"):
+    for name in ("send", "receive", "settings"):
         monkeypatch.setattr(gateway.processor, name, broken)
     with caplog.at_level(logging.ERROR):
         if what == "unary":
