@@ -25,7 +25,7 @@ from brokers.embedded.store import Store
 from brokers.embedded.topics import QueueState, Topic
 from popgate.clock import Clock
 from popgate.model import StoredMessage
-from popgate.wire.records import decode_record, encode_record, host_text, place_record
+from popgate.wire.records import decode_record, encode_record, host_text, place_record, record_store_ms
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
 Arrived = Callable[[QueueState, int], None]
@@ -126,6 +126,21 @@ class MessageLog:
         ):
             yield from_bytes(key[6:], "big"), record
 
+    def offset_at(self, queue: QueueState, time_ms: int) -> int:
+        """The first committed offset stored at or after `time_ms`; the visible maximum if there is none.
+
+        By halving: store times of a queue never go back.
+        """
+        low, high = queue.minimum, queue.visible
+        while low < high:
+            middle = (low + high) // 2
+            record = self.get(queue.topic, queue.queue_id, middle)
+            if record is None or record_store_ms(record) < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     # -- inside -------------------------------------------------------------------------------
 
     def _take_place(self, queue: QueueState, now_ms: int) -> int:
@@ -142,11 +157,13 @@ class MessageLog:
         return queue.last_store_ms
 
     def _raise_visible(self, grown: dict[QueueState, int]) -> None:
-        arrived = self.on_arrival
+        counts = []
         for queue, maximum in grown.items():
-            count, queue.visible = maximum - queue.visible, maximum
-            if arrived is not None:
-                arrived(queue, count)
+            counts.append((queue, maximum - queue.visible))
+            queue.visible = maximum
+        if self.on_arrival is not None:
+            for queue, count in counts:
+                self.on_arrival(queue, count)
 
     def _put(
         self,

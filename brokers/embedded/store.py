@@ -278,6 +278,10 @@ class Store(Tables):
 
     # -- failing and coming back --------------------------------------------------------------
 
+    def abandon(self, error: BaseException) -> None:
+        """A step went wrong half-way: nothing of this turn is written, and memory is to be rebuilt."""
+        self._fail(error)
+
     def _told(self, error: BaseException) -> BrokerUnavailable:
         told = BrokerUnavailable(f"the store in {self.path} cannot be written: {error}")
         told.__cause__ = error

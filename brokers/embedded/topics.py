@@ -132,6 +132,14 @@ class Catalogue:
             for queue in topic.queues:
                 self._load_queue(topic, queue)
 
+    @property
+    def topic_count(self) -> int:
+        return len(self._topics)
+
+    @property
+    def group_count(self) -> int:
+        return len(self._groups)
+
     # -- topics -------------------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:
@@ -150,21 +158,24 @@ class Catalogue:
     def topics(self) -> Iterator[Topic]:
         return iter(self._topics.values())
 
-    def create_topic(self, config: TopicConfig) -> Topic:
-        """Raises AlreadyExists, BadRequest (a number of queues that cannot be), TooManyRequests."""
+    def create_topic(self, config: TopicConfig, *, bounded: bool = True) -> Topic:
+        """Raises AlreadyExists, BadRequest (a number of queues that cannot be), TooManyRequests.
+
+        Topics that the broker makes itself, one per group at most, are not `bounded`.
+        """
         if config.name in self._topics:
             raise AlreadyExists("topic", config.name)
         _check_queues(config)
-        if len(self._topics) >= self._settings.max_topics:
+        if bounded and len(self._topics) >= self._settings.max_topics:
             raise TooManyRequests(f"there are {len(self._topics)} topics, the limit is reached", 60.0)
         topic = Topic(self._take_topic_id(), config)
         self._add_topic(topic)
         self._store.put(TOPICS, topic.packed_name, _topic_out(topic))
         return topic
 
-    def ensure_topic(self, config: TopicConfig) -> Topic:
+    def ensure_topic(self, config: TopicConfig, *, bounded: bool = True) -> Topic:
         """The topic of this name, made now if there is none."""
-        return self._topics.get(config.name) or self.create_topic(config)
+        return self._topics.get(config.name) or self.create_topic(config, bounded=bounded)
 
     def update_topic(self, config: TopicConfig) -> Topic:
         """Raises TopicNotFound, BadRequest (fewer queues than there are)."""

@@ -1,0 +1,73 @@
+"""The embedded broker: all facets of the port on one store, in the gateway's own process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from brokers.embedded.directing import Directing
+from brokers.embedded.finding import Finding
+from brokers.embedded.pop import Popping
+from brokers.embedded.positions import Positions
+from brokers.embedded.reading import Reading
+from brokers.embedded.sending import Sending
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.state import State
+from brokers.embedded.store import Durability
+from brokers.port import Broker, CheckHandler, OrderScope, Traits
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.model import EndTransaction
+
+
+class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, Broker):
+    """A broker in the folder `path`. Everything is done in the loop that starts it."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock,
+        settings: EmbeddedSettings | None = None,
+        durability: Durability | None = None,
+    ) -> None:
+        settings = settings or EmbeddedSettings()
+        if durability is not None:
+            settings = replace(settings, durability=durability)
+        self.name = settings.name
+        self.settings = settings
+        self.traits = Traits(
+            order_scope=OrderScope.MESSAGE_GROUP,
+            timer_precision_ms=50,
+            redelivery_lag_ms=50,
+            renewal_keeps_receipt=True,
+            returns_are_free=True,
+            ends_are_idempotent=True,
+            acks_are_checked=True,
+            exact_message_groups=True,
+            max_delay_ms=settings.max_delay_ms,
+        )
+        self._state = State(path, clock, settings)
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedBroker {self.name} {self._state!r}>"
+
+    async def start(self) -> None:
+        self._state.start()
+
+    async def stop(self) -> None:
+        await self._state.stop()
+
+    async def end_transaction(self, context: Context, end: EndTransaction) -> None:
+        state = self._state
+        state.check_writable()
+        state.halves.end(end)
+        state.arm()
+        await state.settled()
+
+    def on_check(self, handler: CheckHandler) -> None:
+        self._state.check_handler = handler
+        self._state.halves.on_check(handler)
+
+    def figures(self) -> dict[str, float]:
+        return self._state.figures()

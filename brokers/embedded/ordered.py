@@ -1,0 +1,269 @@
+"""The ledger of an ordered group: order per message group.
+
+The messages of one message group stand in a lane, in the order of their offsets; those without a
+message group stand in one lane of the queue. Only the head of a lane can be delivered, and with it
+what follows as long as nothing in between is held: an earlier message that somebody has, or that
+rests, keeps the later ones of its lane back, and nobody else.
+
+The ledger looks ahead: messages beyond the frontier stand in their lanes in memory only. When one
+behind them is delivered the frontier passes them, and they get entries that say "waits".
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from brokers.embedded.entries import Entry, not_later
+from brokers.embedded.keys import INFLIGHT
+from brokers.embedded.ledger import Ledger
+from brokers.embedded.taking import Want
+from brokers.embedded.topics import QueueState
+from popgate.wire.properties import SHARDING_KEY, find_property
+from popgate.wire.records import record_properties
+
+if TYPE_CHECKING:
+    from brokers.embedded.shares import Share
+
+_SHARDING_KEY = SHARDING_KEY.encode()
+_NOTHING = -1
+_BUSY = -2
+"""`Lane.queued` while a pop decides what to take of it."""
+_CHUNK = 64
+
+
+class Lane:
+    """The unfinished messages of one message group in one queue.
+
+    Finished ones leave `offsets` when they come to its head. `queued` is the offset that stands in
+    `ready` for the lane; others that are found there are void.
+    """
+
+    __slots__ = ("name", "offsets", "queued", "waiting")
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.offsets: deque[int] = deque()
+        self.queued = _NOTHING
+        self.waiting = Entry(0, 0, 0, False, lane=self)
+        """The entry of all its messages that were never delivered."""
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.name!r} offsets {len(self.offsets)}>"
+
+
+class OrderedLedger(Ledger):
+    """`scanned`: all below stand in their lanes. `ready` holds the heads that can be delivered."""
+
+    __slots__ = ("lanes", "scanned")
+    ordered = True
+
+    def __init__(self, share: Share, queue: QueueState, frontier: int) -> None:
+        super().__init__(share, queue, frontier)
+        self.lanes: dict[bytes, Lane] = {}
+        self.scanned = frontier
+
+    def adopt(self, entries: dict[int, Entry], now_ms: int) -> None:
+        offsets = sorted(offset for offset in entries if offset < self.frontier)
+        records = self.parts.log.get_many(self.queue.topic, self.queue.queue_id, offsets)
+        lanes = []
+        for offset, record in zip(offsets, records, strict=True):
+            if record is None:  # retention was here
+                self.parts.store.delete(INFLIGHT, self._key(offset))
+                continue
+            old = entries[offset]
+            lane = self._join(record, offset)
+            if old.pop_ms == 0:
+                self.entries[offset] = lane.waiting
+            else:
+                entry = Entry(old.due_ms, old.pop_ms, old.attempt, old.held, old.attempt_id, old.holder, lane)
+                self.entries[offset] = entry = not_later(entry, now_ms)
+                self.parts.schedule.add(entry.due_ms, self, entry, (offset,))
+                self.share.remember(entry.attempt_id, self.queue.queue_id, offset)
+            lanes.append(lane)
+        for lane in lanes:
+            self._advance(lane, now_ms)
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def has_work(self) -> bool:
+        return bool(self.ready) or (self.scanned < self.queue.visible and not self.is_full())
+
+    def is_full(self) -> bool:
+        return len(self.entries) >= self.parts.settings.max_order_window
+
+    def notice(self, count: int) -> None:
+        """Let new messages join their lanes, so that those of held message groups wake nobody."""
+        if not self.ready:
+            self._look_ahead(self.parts.settings.max_scan, {})
+        if self.has_work():
+            self._tell_free(count)
+
+    def _look_ahead(self, looks: int, seen: dict[int, bytes]) -> int:
+        """Read on into the lanes, keeping the records in `seen`; how many were looked at."""
+        begin = self.scanned = max(self.scanned, self.queue.minimum)
+        room = self.parts.settings.max_order_window - len(self.entries)
+        end = min(begin + min(looks, room), self.queue.visible)
+        if end <= begin:
+            return 0
+        for offset, record in self.parts.log.read(self.queue.topic, self.queue.queue_id, begin, end):
+            lane = self._join(record, offset)
+            self.entries[offset] = lane.waiting
+            self.scanned = offset + 1
+            seen[offset] = record
+            if lane.offsets[0] == offset:
+                self._advance(lane, 0)
+        self.scanned = end
+        return end - begin
+
+    def _join(self, record: bytes, offset: int) -> Lane:
+        name = find_property(record_properties(record), _SHARDING_KEY) or b""
+        lane = self.lanes.get(name)
+        if lane is None:
+            lane = self.lanes[name] = Lane(name)
+        lane.offsets.append(offset)
+        return lane
+
+    # -- taking -------------------------------------------------------------------------------
+
+    def take(self, want: Want) -> None:
+        behind = self.frontier
+        seen: dict[int, bytes] = {}
+        try:
+            while want.room > 0 and not want.full and want.looks > 0:
+                if len(self.ready) < want.room:
+                    want.looks -= self._look_ahead(min(want.looks, max(_CHUNK, 2 * want.room)), seen)
+                if not self.ready:
+                    if self.scanned < self.queue.visible and not self.is_full():
+                        continue
+                    break
+                behind = max(behind, self._take_heads(want, seen))
+        finally:
+            self._pass(behind, want)
+        if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():
+            want.more = True
+
+    def _take_heads(self, want: Want, seen: dict[int, bytes]) -> int:
+        """Take what stands ready, as far as there is room; behind which offset something was settled."""
+        picked: list[int] = []
+        lanes: list[Lane] = []
+        behind = 0
+        try:
+            while self.ready and len(picked) < want.room:
+                offset = heappop(self.ready)
+                head = self.entries.get(offset)
+                lane = head.lane if head is not None else None
+                if lane is not None and lane.queued == offset:
+                    lane.queued = _BUSY
+                    lanes.append(lane)
+                    self._pick(lane, want, picked)
+            want.looks -= len(picked)
+            stopped: set[Lane] = set()
+            for offset, record in zip(picked, self._records(picked, seen), strict=True):
+                lane = self._lane(self.entries[offset])
+                if lane in stopped:
+                    continue
+                if not self._take_again(want, offset, record):
+                    break
+                behind = max(behind, offset + 1)
+                entry = self.entries.get(offset)
+                if entry is not None and not entry.held:
+                    stopped.add(lane)  # it rests, because it does not pass the filter any more
+        finally:
+            for lane in lanes:
+                lane.queued = _NOTHING
+                self._advance(lane, want.now_ms)
+        return behind
+
+    def _records(self, picked: list[int], seen: dict[int, bytes]) -> list[bytes | None]:
+        missing = [offset for offset in picked if offset not in seen]
+        if missing:
+            found = self.parts.log.get_many(self.queue.topic, self.queue.queue_id, missing)
+            fetched = dict(zip(missing, found, strict=True))
+            return [fetched[offset] if offset in fetched else seen[offset] for offset in picked]
+        return [seen[offset] for offset in picked]
+
+    def _pick(self, lane: Lane, want: Want, picked: list[int]) -> None:
+        """Choose the head of a lane and what may go with it."""
+        for offset in lane.offsets:
+            entry = self.entries.get(offset)
+            if entry is None:
+                continue  # finished
+            if entry.due_ms > want.now_ms or len(picked) >= want.room:
+                return
+            picked.append(offset)
+            if want.one_per_group:
+                return
+
+    def _skip(self, want: Want, offset: int, entry: Entry) -> None:
+        if entry.pop_ms == 0:
+            self._remove(offset, want.now_ms)  # never delivered and not wanted: finished
+            want.changed = True
+        else:
+            super()._skip(want, offset, entry)
+
+    def _pass(self, behind: int, want: Want) -> None:
+        """Move the frontier behind what was taken; what waits below it gets its entry."""
+        if behind <= self.frontier:
+            return
+        entries = self.entries
+        put = self.parts.store.put
+        for offset in range(max(self.frontier, self.queue.minimum), behind):
+            entry = entries.get(offset)
+            if entry is not None and entry.pop_ms == 0:
+                put(INFLIGHT, self._key(offset), entry.encode())
+        self._move_frontier(behind)
+        want.changed = True
+
+    # -- steps of one message -------------------------------------------------------------------
+
+    def seek(self, offset: int, now_ms: int) -> None:
+        super().seek(offset, now_ms)
+        self.scanned = offset
+
+    def close(self) -> None:
+        for offset, entry in self.entries.items():
+            self.share.forget(entry.attempt_id, self.queue.queue_id, offset)
+        super().close()
+        self.lanes.clear()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _unfinished(self) -> int:
+        return sum(offset < self.frontier for offset in self.entries)
+
+    def _lane(self, entry: Entry) -> Lane:
+        assert entry.lane is not None  # noqa: S101 - all entries of this ledger have one
+        return entry.lane
+
+    def _set(self, offset: int, entry: Entry) -> None:
+        old = self.entries.get(offset)
+        if old is not None and old.attempt_id != entry.attempt_id:
+            self.share.forget(old.attempt_id, self.queue.queue_id, offset)
+        self.share.remember(entry.attempt_id, self.queue.queue_id, offset)
+        super()._set(offset, entry)
+
+    def _remove(self, offset: int, now_ms: int) -> None:
+        entry = self.entries[offset]
+        super()._remove(offset, now_ms)
+        self.share.forget(entry.attempt_id, self.queue.queue_id, offset)
+        self._advance(self._lane(entry), now_ms)
+
+    def _make_ready(self, offset: int, now_ms: int) -> None:
+        self._advance(self._lane(self.entries[offset]), now_ms)
+
+    def _advance(self, lane: Lane, now_ms: int) -> None:
+        """Forget finished messages at the head; if the next one is free, it can be delivered."""
+        offsets, entries = lane.offsets, self.entries
+        while offsets and offsets[0] not in entries:
+            offsets.popleft()
+        if not offsets:
+            if self.lanes.get(lane.name) is lane:
+                del self.lanes[lane.name]
+            return
+        head = offsets[0]
+        if lane.queued not in (head, _BUSY) and entries[head].due_ms <= now_ms:
+            lane.queued = head
+            heappush(self.ready, head)
+            self._tell_free()

@@ -1,0 +1,249 @@
+"""Taking messages and finishing them: pop, acknowledge, hide, give back, bury."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from brokers.embedded.facet import Facet
+from brokers.embedded.handles import encode_handle, expired, find_delivery, find_undelivered
+from brokers.embedded.ledger import Ledger
+from brokers.embedded.shares import Share
+from brokers.embedded.taking import Want, receipt_head
+from brokers.embedded.topics import Group, Topic
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault, Forbidden, GatewayError
+from popgate.model import Permission, Pop, StoredMessage
+from popgate.wire.records import decode_record
+
+_LONGEST_INVISIBLE_MS = 1 << 45
+_PATIENCE_S = 1.0
+"""How long a pop that may not wait looks through messages that do not pass its filter."""
+
+
+class Popping(Facet):
+    """The port's `Store`, without sending."""
+
+    async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
+        state = self._state
+        _check_request(request)
+        until = request.wait_until
+        patience = state.clock.monotonic() + _PATIENCE_S if until is None else until
+        wake = 0
+        while True:
+            topic, group = self._admit(request)
+            share = state.shares.share(topic, group)
+            want = self._take(context, request, share)
+            if wake and (want.taken or not want.more) and _has_work(share):
+                state.waiting.pass_on(topic.id, group.id, wake)
+            if want.taken:
+                if await self._keep(want):
+                    return want.taken
+                continue
+            if want.more and state.clock.monotonic() < patience:
+                try:
+                    await asyncio.sleep(0)
+                except asyncio.CancelledError:
+                    state.waiting.pass_on(topic.id, group.id, wake)
+                    raise
+                continue
+            if until is None or state.clock.monotonic() >= until:
+                return []
+            wake = await state.waiting.wait(
+                topic.id, group.id, until, queue_id=request.queue_id, room=request.max_messages
+            )
+            if not wake:
+                return []
+
+    async def ack(
+        self, context: Context, topic: str, group: str, receipts: Sequence[str]
+    ) -> list[GatewayError | None]:
+        state = self._state
+        share, held_topic, now_ms = self._find_share(topic, group)
+        broker = state.settings.name
+        results: list[GatewayError | None] = []
+        failed = 0
+        for handle in receipts:
+            try:
+                found = find_delivery(share, held_topic, broker, handle, now_ms)
+                if found is not None:
+                    found[0].finish(found[1], now_ms)
+                results.append(None)
+            except GatewayError as error:
+                results.append(error)
+                failed += 1
+        if failed < len(results):
+            # Also when all were finished before: that may not have been written yet.
+            state.wake_freed()
+            await state.settled()
+        return results
+
+    async def change_invisible(
+        self, context: Context, topic: str, group: str, receipt: str, invisible_ms: int
+    ) -> str:
+        state = self._state
+        share, held_topic, now_ms = self._find_share(topic, group)
+        if not 0 <= invisible_ms <= _LONGEST_INVISIBLE_MS:
+            raise _illegal_invisible_time(invisible_ms)
+        found = find_delivery(share, held_topic, state.settings.name, receipt, now_ms)
+        if found is None:
+            raise expired(receipt)
+        ledger, offset, entry = found
+        again = ledger.hide(offset, entry, now_ms + invisible_ms, now_ms)
+        state.wake_freed()
+        state.arm()
+        await state.settled()
+        return encode_handle(ledger, offset, again, state.settings.name)
+
+    async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
+        state = self._state
+        share, held_topic, now_ms = self._find_share(topic, group)
+        freed = 0
+        for handle in receipts:
+            found = find_undelivered(share, held_topic, state.settings.name, handle)
+            if found is not None:
+                ledger, offset, entry = found
+                ledger.free(offset, entry, now_ms)
+                freed += 1
+        if freed:
+            state.wake_freed()
+            await state.settled()
+        return freed
+
+    async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
+        state = self._state
+        share, held_topic, now_ms = self._find_share(topic, group)
+        found = find_delivery(share, held_topic, state.settings.name, receipt, now_ms)
+        if found is None:
+            raise expired(receipt)
+        ledger, offset, _ = found
+        try:
+            ledger.bury(offset, now_ms)
+        except Exception as error:
+            state.abandon(error)
+            raise
+        state.wake_freed()
+        await state.settled()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _admit(self, request: Pop) -> tuple[Topic, Group]:
+        """Raises what a pop of this topic by this group is answered with now."""
+        state = self._state
+        state.check_writable()
+        topic, group = state.catalogue.topic(request.topic), state.catalogue.group(request.group)
+        if not topic.config.permission & Permission.READ:
+            raise Forbidden(f"topic {topic.name} is not readable")
+        if not group.config.consume_enabled:
+            raise Forbidden(f"consumer group {group.name} is not allowed to consume")
+        if request.broker or request.queue_id >= 0:
+            state.queue(topic, request.broker, max(request.queue_id, 0))
+            if request.queue_id >= topic.config.read_queues:
+                raise BadRequest(
+                    f"queue {request.queue_id} of topic {topic.name} is not readable, only"
+                    f" {topic.config.read_queues} are"
+                )
+        return topic, group
+
+    def _find_share(self, topic_name: str, group_name: str) -> tuple[Share | None, Topic, int]:
+        """What the group has of the topic, and the time. Raises TopicNotFound, GroupNotFound."""
+        state = self._state
+        state.check_writable()
+        topic, group = state.catalogue.topic(topic_name), state.catalogue.group(group_name)
+        return state.shares.get(topic.id, group.id), topic, state.steady.now_ms()
+
+    def _take(self, context: Context, request: Pop, share: Share) -> Want:
+        """Take what there is now, in memory and in the batch."""
+        state = self._state
+        now_ms = state.steady.now_ms()
+        want = Want(
+            request, state.settings.name, context.client_id, now_ms=now_ms, looks=state.settings.max_scan
+        )
+        ordered = request.ordered or share.group.config.ordered
+        try:
+            state.fall_due(now_ms)
+            if share.begin():
+                want.changed = True
+            if ordered and want.attempt_id in share.attempts:
+                self._take_same(share, want)
+            if not want.repeated:
+                for ledger in _ledgers(share, request.queue_id, ordered=ordered, now_ms=now_ms):
+                    if ledger.has_work():
+                        ledger.take(want)
+                        if want.room <= 0 or want.full or want.looks <= 0:
+                            break
+        except Exception as error:
+            state.abandon(error)
+            raise
+        if want.changed and not want.taken:
+            state.store.commit()
+        state.wake_freed()
+        state.arm()
+        return want
+
+    def _take_same(self, share: Share, want: Want) -> None:
+        """A repeated receive of an ordered group: what the first one still holds."""
+        places = sorted(share.attempts[want.attempt_id])
+        for queue_id, offset in places:
+            ledger = share.ledgers[queue_id]
+            entry = ledger.entries.get(offset)
+            if entry is None or not entry.held or entry.due_ms <= want.now_ms:
+                continue
+            record = self._state.log.get(share.topic, queue_id, offset)
+            if record is not None:
+                head = receipt_head(entry, want.broker, queue_id, ordered=True)
+                want.deliver(share.topic.name, offset, decode_record(record), entry, head)
+                want.holds.append((ledger, entry, [offset]))
+                want.repeated = True
+
+    async def _keep(self, want: Want) -> bool:
+        """Wait until what was taken is written; whether it still is the caller's then.
+
+        A caller who is cancelled meanwhile gives everything back, but not what an earlier receive took.
+        """
+        try:
+            await self._state.settled()
+        except asyncio.CancelledError:
+            if not want.repeated:
+                self._undo(want)
+            raise
+        if not want.repeated:
+            return True
+        return all(ledger.entries.get(offset) is entry for ledger, entry, (offset,) in want.holds)
+
+    def _undo(self, want: Want) -> None:
+        state = self._state
+        now_ms = state.steady.now_ms()
+        for ledger, entry, offsets in want.holds:
+            for offset in offsets:
+                if ledger.entries.get(offset) is entry:
+                    ledger.free(offset, entry, now_ms)
+        state.store.commit()
+        state.wake_freed()
+
+
+def _check_request(request: Pop) -> None:
+    if request.max_messages < 1:
+        raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
+    if not 0 < request.invisible_ms <= _LONGEST_INVISIBLE_MS:
+        raise _illegal_invisible_time(request.invisible_ms)
+
+
+def _illegal_invisible_time(invisible_ms: int) -> BadRequest:
+    return BadRequest(f"an invisible time of {invisible_ms} ms is not possible", Fault.ILLEGAL_INVISIBLE_TIME)
+
+
+def _ledgers(share: Share, queue_id: int, *, ordered: bool, now_ms: int) -> Sequence[Ledger]:
+    """The ledgers that a pop may take from, beginning at another one each time."""
+    if queue_id >= 0:
+        return (share.ledger(queue_id, ordered=ordered, now_ms=now_ms),)
+    count = share.topic.config.read_queues
+    if count == 0:
+        return ()
+    share.turn = first = (share.turn + 1) % count
+    return [share.ledger(at % count, ordered=ordered, now_ms=now_ms) for at in range(first, first + count)]
+
+
+def _has_work(share: Share) -> bool:
+    readable = share.topic.config.read_queues
+    return any(ledger.has_work() for queue_id, ledger in share.ledgers.items() if queue_id < readable)

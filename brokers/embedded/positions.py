@@ -1,0 +1,119 @@
+"""How far groups have come: committed offsets, progress, resets, and locks of queues."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from brokers.embedded.facet import Facet
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault
+from popgate.model import Bounds, Progress, StartFrom
+
+
+class Positions(Facet):
+    """The part of the port's `Offsets` and `Directory` that is about groups' positions."""
+
+    async def committed(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int
+    ) -> int | None:
+        state = self._state
+        state.check_open()
+        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        state.queue(held_topic, broker, queue_id)
+        share = state.shares.get(held_topic.id, held_group.id)
+        ledger = share.ledgers.get(queue_id) if share is not None else None
+        return ledger.committed() if ledger is not None else None
+
+    async def commit(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        state = self._state
+        state.check_writable()
+        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        queue = state.queue(held_topic, broker, queue_id)
+        if not queue.minimum <= offset <= queue.visible:
+            raise BadRequest(
+                f"offset {offset} is outside of {queue.minimum} to {queue.visible}", Fault.ILLEGAL_OFFSET
+            )
+        share = state.shares.share(held_topic, held_group)
+        share.begin()
+        ledger = share.ledgers[queue_id]
+        if ledger.frontier != offset or ledger.entries:
+            ledger.seek(offset, state.steady.now_ms())
+        state.wake_freed()
+        await state.settled()
+
+    async def progress(self, group: str, topic: str) -> list[Progress]:
+        state = self._state
+        state.check_open()
+        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        share = state.shares.share(held_topic, held_group)
+        now_ms = state.steady.now_ms()
+        found = []
+        for queue in held_topic.queues:
+            bounds = Bounds(queue.minimum, queue.visible)
+            ledger = share.ledgers.get(queue.queue_id)
+            if ledger is None:
+                start = queue.minimum if share.ledgers else share.start_of(queue)
+                found.append(Progress(state.settings.name, queue.queue_id, start, start, 0, 0, bounds))
+                continue
+            held, waiting = ledger.count(now_ms)
+            frontier = max(ledger.frontier, queue.minimum)
+            found.append(
+                Progress(
+                    state.settings.name, queue.queue_id, ledger.committed(), frontier, held, waiting, bounds
+                )
+            )
+        return found
+
+    async def topics_of(self, group: str) -> list[str]:
+        state = self._state
+        state.check_open()
+        held_group = state.catalogue.group(group)
+        return sorted(
+            share.topic.name for share in state.shares if share.group is held_group and share.ledgers
+        )
+
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+        state = self._state
+        state.check_writable()
+        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        share = state.shares.share(held_topic, held_group)
+        share.begin()
+        now_ms = state.steady.now_ms()
+        for queue in held_topic.queues:
+            if to is StartFrom.FIRST:
+                offset = queue.minimum
+            elif to is StartFrom.LAST:
+                offset = queue.visible
+            else:
+                offset = state.log.offset_at(queue, int(to))
+            share.ledgers[queue.queue_id].seek(offset, now_ms)
+        state.wake_freed()
+        await state.settled()
+
+    async def lock(
+        self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]
+    ) -> list[tuple[str, str, int]]:
+        self._state.check_open()
+        return [
+            (topic, broker, queue_id)
+            for topic, broker, queue_id in queues
+            if self._is_ours(topic, broker, queue_id)
+            and self._state.locks.take(group, client_id, (topic, queue_id))
+        ]
+
+    async def unlock(
+        self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]
+    ) -> None:
+        self._state.check_open()
+        for topic, _, queue_id in queues:
+            self._state.locks.give_up(group, client_id, (topic, queue_id))
+
+    def _is_ours(self, topic: str, broker: str, queue_id: int) -> bool:
+        found = self._state.catalogue.find_topic(topic)
+        return (
+            found is not None
+            and broker in ("", self._state.settings.name)
+            and 0 <= queue_id < len(found.queues)
+        )

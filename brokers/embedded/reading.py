@@ -1,0 +1,88 @@
+"""Reading by position: pull without taking, bounds, the offset at a time."""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokers.embedded.facet import Facet
+from brokers.embedded.log import stored_message
+from brokers.embedded.state import pull_key
+from brokers.embedded.topics import QueueState
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault, Forbidden
+from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
+from popgate.wire.records import record_properties
+
+
+class Reading(Facet):
+    """The part of the port's `Offsets` that looks at messages."""
+
+    async def pull(
+        self,
+        context: Context,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int,
+        max_bytes: int,
+        passing: Filter,
+        wait_until: float | None,
+    ) -> Pulled:
+        state = self._state
+        if max_messages < 1:
+            raise BadRequest(f"a pull takes at least one message, not {max_messages}")
+        queue = self._readable(topic, broker, queue_id)
+        if not queue.minimum <= offset <= queue.visible:
+            raise BadRequest(
+                f"offset {offset} is outside of {queue.minimum} to {queue.visible}", Fault.ILLEGAL_OFFSET
+            )
+        while True:
+            messages, offset = self._read(queue, offset, max_messages, max_bytes, passing)
+            bounds = Bounds(queue.minimum, queue.visible)
+            if messages or wait_until is None or state.clock.monotonic() >= wait_until:
+                return Pulled(messages, offset, bounds)
+            if offset < queue.visible:
+                await asyncio.sleep(0)
+            elif not await state.waiting.wait(queue.topic.id, pull_key(queue_id), wait_until):
+                return Pulled([], offset, bounds)
+            queue = self._readable(topic, broker, queue_id)
+
+    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+        queue = self._queue(topic, broker, queue_id)
+        return Bounds(queue.minimum, queue.visible)
+
+    async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
+        queue = self._queue(topic, broker, queue_id)
+        return self._state.log.offset_at(queue, time_ms)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _queue(self, topic: str, broker: str, queue_id: int) -> QueueState:
+        self._state.check_open()
+        return self._state.queue(self._state.catalogue.topic(topic), broker, queue_id)
+
+    def _readable(self, topic: str, broker: str, queue_id: int) -> QueueState:
+        queue = self._queue(topic, broker, queue_id)
+        if not queue.topic.config.permission & Permission.READ:
+            raise Forbidden(f"topic {topic} is not readable")
+        return queue
+
+    def _read(
+        self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, passing: Filter
+    ) -> tuple[list[StoredMessage], int]:
+        """Messages that pass, from `offset` on, and the offset behind the last one looked at."""
+        state = self._state
+        offset = max(offset, queue.minimum)  # retention may have passed a pull that waits
+        end = min(offset + max(max_messages, state.settings.max_scan), queue.visible)
+        messages: list[StoredMessage] = []
+        for at, record in state.log.read(queue.topic, queue.queue_id, offset, end):
+            if passing.everything or passing.matches(record_properties(record)):
+                if messages and len(record) > max_bytes:
+                    return messages, at
+                messages.append(stored_message(record, state.settings.name))
+                max_bytes -= len(record)
+                if len(messages) == max_messages:
+                    return messages, at + 1
+        return messages, max(end, offset)

@@ -1,0 +1,83 @@
+"""When held messages fall due: one heap for all ledgers of the broker.
+
+Messages taken together share one item, because they fall due together. Items are never taken out
+of the middle: one whose message was finished or renewed since is recognized when it comes up, and
+the heap is swept when such items may be more than half of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from itertools import count
+from typing import Protocol
+
+from brokers.embedded.entries import Entry
+
+_SMALLEST_SWEEP = 4_096
+_TRIED_AGAIN_MS = 1_000
+
+
+class Holder(Protocol):
+    """What the schedule knows of a ledger."""
+
+    entries: dict[int, Entry]
+
+    def fall_due(self, offset: int, entry: Entry, now_ms: int) -> None: ...
+
+
+class Schedule:
+    """A timed machine over the ledgers: `tick` tells them what fell due."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Holder, Entry, Sequence[int]]] = []
+        self._count = count()
+        self._size = 0
+        self._sweep_at = _SMALLEST_SWEEP
+
+    def __repr__(self) -> str:
+        return f"<Schedule offsets {self._size} next {self.deadline()}>"
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, due_ms: int, ledger: Holder, entry: Entry, offsets: Sequence[int]) -> None:
+        """These offsets of a ledger, all with this entry, fall due at `due_ms`."""
+        heappush(self._heap, (due_ms, next(self._count), ledger, entry, offsets))
+        self._size += len(offsets)
+        if self._size >= self._sweep_at:
+            self._sweep()
+
+    def deadline(self) -> int | None:
+        """The time, in ms, at which `tick` has something to do at the earliest."""
+        return self._heap[0][0] if self._heap else None
+
+    def tick(self, now_ms: int, at_most: int) -> None:
+        """Tell ledgers what fell due, the earliest first; about `at_most` messages at a time."""
+        heap = self._heap
+        while heap and heap[0][0] <= now_ms and at_most > 0:
+            _, _, ledger, entry, offsets = heappop(heap)
+            self._size -= len(offsets)
+            at_most -= len(offsets)
+            entries = ledger.entries
+            for index, offset in enumerate(offsets):
+                if entries.get(offset) is entry:
+                    try:
+                        ledger.fall_due(offset, entry, now_ms)
+                    except BaseException:
+                        self.add(now_ms + _TRIED_AGAIN_MS, ledger, entry, offsets[index:])
+                        raise
+
+    def _sweep(self) -> None:
+        """Drop what is not true any more."""
+        kept: list[tuple[int, int, Holder, Entry, Sequence[int]]] = []
+        self._size = 0
+        for due_ms, order, ledger, entry, offsets in self._heap:
+            entries = ledger.entries
+            current = [offset for offset in offsets if entries.get(offset) is entry]
+            if current:
+                kept.append((due_ms, order, ledger, entry, current))
+                self._size += len(current)
+        heapify(kept)
+        self._heap = kept
+        self._sweep_at = max(_SMALLEST_SWEEP, 2 * self._size)

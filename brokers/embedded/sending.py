@@ -1,0 +1,188 @@
+"""Messages in: to a queue at once, or held back until their time or the end of their transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from brokers.embedded.facet import Facet
+from brokers.embedded.topics import Topic
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    DelayTooLong,
+    Forbidden,
+    GatewayError,
+    LocalWireError,
+    PropertiesTooLarge,
+)
+from popgate.hashing import consistent_hash, java_hash
+from popgate.message_id import make_message_id
+from popgate.model import Message, MessageType, Permission, Sent
+from popgate.wire.hosts import pack_host
+from popgate.wire.properties import (
+    KEYS,
+    LONGEST_BLOCK,
+    SHARDING_KEY,
+    TAGS,
+    UNIQ_KEY,
+    encode_properties,
+    find_property,
+    set_property,
+)
+from popgate.wire.records import encode_record
+
+_UNIQ_KEY = UNIQ_KEY.encode()
+
+
+class Sending(Facet):
+    """The port's `send` and `recall`."""
+
+    async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
+        state = self._state
+        state.check_writable()
+        if not messages:
+            return []
+        topic = state.catalogue.topic(messages[0].topic)
+        if not topic.config.permission & Permission.WRITE or not topic.config.write_queues:
+            raise Forbidden(f"topic {topic.name} is not writable")
+        topic.turn += 1
+        now_ms = state.clock.now_ms()
+        results: list[Sent | GatewayError] = []
+        failed = 0
+        for message in messages:
+            try:
+                results.append(self._add(topic, message, now_ms))
+            except GatewayError as error:
+                results.append(error)
+                failed += 1
+        if failed == len(results):
+            first = results[0]
+            if isinstance(first, GatewayError) and all(type(result) is type(first) for result in results):
+                raise first
+            return results
+        await state.settled()
+        return results
+
+    async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
+        state = self._state
+        state.check_writable()
+        message_id = state.timers.recall(state.catalogue.topic(topic), recall_handle)
+        await state.settled()
+        return message_id
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _add(self, topic: Topic, message: Message, now_ms: int) -> Sent:
+        """Add one message to the batch. Raises GatewayError, having added nothing."""
+        state = self._state
+        if message.topic != topic.name:
+            raise BadRequest(f"messages for {topic.name} and other topics cannot be sent together")
+        name = state.settings.name
+        queue_id = message.queue_id
+        if queue_id < 0:
+            queue_id = _choose(message.message_group, topic.turn, topic.config.write_queues)
+        elif queue_id >= topic.config.write_queues:
+            raise BadRequest(
+                f"topic {topic.name} has no queue {queue_id} to write to, its queues are 0 to"
+                f" {topic.config.write_queues - 1}"
+            )
+        if message.broker and message.broker != name:
+            state.queue(topic, message.broker, queue_id)
+        properties, message_id = message.properties, message.message_id
+        if not properties or not message_id:
+            properties, message_id = _complete(message)
+        try:
+            packed_id = message_id.encode("utf-8", "replace")
+            if message.deliver_at_ms <= now_ms and message.type is not MessageType.TRANSACTION:
+                offset = state.log.append_new(
+                    topic,
+                    queue_id,
+                    message.body,
+                    properties,
+                    message_id=packed_id,
+                    keys=[key.encode("utf-8", "replace") for key in message.keys] if message.keys else (),
+                    now_ms=now_ms,
+                    sys_flag=message.sys_flag,
+                    flag=message.flag,
+                    born_ms=message.born_ms or now_ms,
+                    born_host=pack_host(message.born_host),
+                    store_host=pack_host(state.settings.store_host),
+                )
+                return Sent(message_id, name, queue_id, offset)
+            return self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
+        except LocalWireError as error:
+            if len(properties) > LONGEST_BLOCK:
+                raise PropertiesTooLarge(len(properties), LONGEST_BLOCK, "bytes of properties") from error
+            raise BadRequest(f"the message cannot be stored: {error}") from error
+
+    def _hold_back(
+        self,
+        topic: Topic,
+        queue_id: int,
+        message: Message,
+        message_id: str,
+        packed_id: bytes,
+        properties: bytes,
+        now_ms: int,
+    ) -> Sent:
+        """Keep a delayed message until its time, a half message until its transaction ends."""
+        state = self._state
+        delay_ms, longest_ms = message.deliver_at_ms - now_ms, state.settings.max_delay_ms
+        if delay_ms > longest_ms:
+            raise DelayTooLong(delay_ms, longest_ms)
+        record = encode_record(
+            topic.packed_name,
+            queue_id,
+            0,
+            0,
+            message.body,
+            properties,
+            sys_flag=message.sys_flag,
+            flag=message.flag,
+            born_ms=message.born_ms or now_ms,
+            born_host=pack_host(message.born_host),
+            store_ms=now_ms,
+            store_host=pack_host(state.settings.store_host),
+        )
+        sent = Sent(message_id, state.settings.name, queue_id, 0)
+        if message.type is MessageType.TRANSACTION:
+            message.message_id = message_id
+            sent.transaction_id = state.halves.add(topic, queue_id, record, message)
+        else:
+            sent.recall_handle = state.timers.add(topic, queue_id, record, message.deliver_at_ms, packed_id)
+        state.arm()
+        return sent
+
+
+def _choose(message_group: str, turn: int, queues: int) -> int:
+    """The queue of a message that names none: always the same for a message group, else in turn."""
+    return _queue_of(message_group, queues) if message_group else turn % queues
+
+
+@lru_cache(maxsize=8192)
+def _queue_of(message_group: str, queues: int) -> int:
+    return consistent_hash(java_hash(message_group), queues)
+
+
+def _complete(message: Message) -> tuple[bytes, str]:
+    """Properties and id of a message that lacks one of them. Source: protocol facts 7.8, send rule 8."""
+    properties = message.properties
+    message_id = message.message_id
+    if not message_id and properties:
+        message_id = (find_property(properties, _UNIQ_KEY) or b"").decode("utf-8", "replace")
+    message_id = message_id or make_message_id()
+    if not properties:
+        named = {
+            TAGS: message.tag,
+            KEYS: " ".join(message.keys),
+            SHARDING_KEY: message.message_group,
+            UNIQ_KEY: message_id,
+        }
+        try:
+            return encode_properties({**message.user_properties, **named}), message_id
+        except LocalWireError as error:
+            raise BadRequest(f"the message cannot be stored: {error}") from error
+    if find_property(properties, _UNIQ_KEY) is None:
+        properties = set_property(properties, _UNIQ_KEY, message_id.encode("utf-8", "replace"))
+    return properties, message_id

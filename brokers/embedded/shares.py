@@ -1,0 +1,157 @@
+"""What each group has of each topic: a ledger per queue, found again after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from brokers.embedded.entries import Entry, decode_entry
+from brokers.embedded.keys import (
+    INFLIGHT,
+    PROGRESS,
+    progress_key,
+    split_inflight_key,
+    split_progress_key,
+)
+from brokers.embedded.ledger import Ledger, LedgerParts
+from brokers.embedded.ordered import OrderedLedger
+from brokers.embedded.topics import Catalogue, Group, QueueState, Topic
+from popgate.model import StartFrom
+
+
+class Share:
+    """One group's part of one topic. `attempts`: which receive holds what, in an ordered group."""
+
+    __slots__ = ("attempts", "group", "ledgers", "parts", "topic", "turn")
+
+    def __init__(self, topic: Topic, group: Group, parts: LedgerParts) -> None:
+        self.topic = topic
+        self.group = group
+        self.parts = parts
+        self.ledgers: dict[int, Ledger] = {}
+        self.attempts: dict[str, dict[tuple[int, int], None]] = {}
+        self.turn = 0
+
+    def __repr__(self) -> str:
+        return f"<Share {self.group.name} of {self.topic.name} ledgers {len(self.ledgers)}>"
+
+    def ledger(self, queue_id: int, *, ordered: bool, now_ms: int) -> Ledger:
+        """The ledger of a queue, of the kind that is asked for."""
+        ledger = self.ledgers.get(queue_id)
+        if ledger is None:
+            self.begin()
+            ledger = self.ledgers[queue_id]
+        if ledger.ordered is not ordered:
+            ledger = self._exchange(ledger, ordered=ordered, now_ms=now_ms)
+        return ledger
+
+    def begin(self) -> bool:
+        """Fix where the group starts, on every queue it has no position on; whether that was needed.
+
+        A group that never read the topic starts where its settings say; on queues that were added
+        since, everything is new to it.
+        """
+        missing = [queue for queue in self.topic.queues if queue.queue_id not in self.ledgers]
+        anew = not self.ledgers
+        for queue in missing:
+            offset = self.start_of(queue) if anew else queue.minimum
+            self.ledgers[queue.queue_id] = Ledger(self, queue, offset)
+            key = progress_key(self.group.id, self.topic.id, queue.queue_id)
+            self.parts.store.put(PROGRESS, key, offset.to_bytes(8, "big"))
+        return bool(missing)
+
+    def start_of(self, queue: QueueState) -> int:
+        """Where the group would start on a queue of a topic that it never read."""
+        return queue.visible if self.group.config.start_from is StartFrom.LAST else queue.minimum
+
+    def remember(self, attempt_id: str, queue_id: int, offset: int) -> None:
+        if attempt_id:
+            self.attempts.setdefault(attempt_id, {})[queue_id, offset] = None
+
+    def forget(self, attempt_id: str, queue_id: int, offset: int) -> None:
+        held = self.attempts.get(attempt_id)
+        if held is not None:
+            held.pop((queue_id, offset), None)
+            if not held:
+                del self.attempts[attempt_id]
+
+    def close(self) -> None:
+        for ledger in self.ledgers.values():
+            ledger.close()
+        self.ledgers.clear()
+
+    def _exchange(self, old: Ledger, *, ordered: bool, now_ms: int) -> Ledger:
+        """Go on with a ledger of the other kind: the group's setting has changed."""
+        kind = OrderedLedger if ordered else Ledger
+        new = kind(self, old.queue, old.frontier)
+        new.first_pop_ms = old.first_pop_ms
+        entries = dict(old.entries)
+        old.close()
+        self.ledgers[old.queue.queue_id] = new
+        new.adopt(entries, now_ms)
+        return new
+
+
+class Shares:
+    """All shares, by topic and group."""
+
+    def __init__(self, catalogue: Catalogue, parts: LedgerParts) -> None:
+        self._catalogue = catalogue
+        self._parts = parts
+        self._shares: dict[tuple[int, int], Share] = {}
+
+    def __repr__(self) -> str:
+        return f"<Shares {len(self._shares)}>"
+
+    def __iter__(self) -> Iterator[Share]:
+        return iter(self._shares.values())
+
+    def load(self, now_ms: int) -> None:
+        """Find the ledgers again in the store; what belongs to no topic or group is left to retention."""
+        store = self._parts.store
+        for key, value in store.scan(PROGRESS, b""):
+            group_id, topic_id, queue_id = split_progress_key(key)
+            topic, group = self._catalogue.topic_by_id(topic_id), self._catalogue.group_by_id(group_id)
+            if topic is not None and group is not None and queue_id < len(topic.queues):
+                share = self.share(topic, group)
+                queue = topic.queues[queue_id]
+                share.ledgers[queue_id] = Ledger(share, queue, int.from_bytes(value, "big"))
+        entries: dict[int, Entry] = {}
+        ledger: Ledger | None = None
+        last_value, last_entry = b"", Entry(0, 0, 0, False)
+        for key, value in store.scan(INFLIGHT, b""):
+            group_id, topic_id, queue_id, offset = split_inflight_key(key)
+            found = self._find_ledger(topic_id, group_id, queue_id)
+            if found is not ledger:
+                if ledger is not None:
+                    ledger.adopt(entries, now_ms)
+                ledger, entries = found, {}
+            if ledger is None:
+                continue
+            if offset >= ledger.frontier:
+                store.delete(INFLIGHT, key)  # of a step that failed half-way: it was never delivered
+                continue
+            if value != last_value:
+                last_value, last_entry = value, decode_entry(value)
+            entries[offset] = last_entry
+        if ledger is not None:
+            ledger.adopt(entries, now_ms)
+
+    def get(self, topic_id: int, group_id: int) -> Share | None:
+        return self._shares.get((topic_id, group_id))
+
+    def share(self, topic: Topic, group: Group) -> Share:
+        share = self._shares.get((topic.id, group.id))
+        if share is None:
+            share = self._shares[topic.id, group.id] = Share(topic, group, self._parts)
+        return share
+
+    def drop(self, topic: Topic | None = None, group: Group | None = None) -> None:
+        """Forget the shares of a deleted topic or group."""
+        for key, share in list(self._shares.items()):
+            if share.topic is topic or share.group is group:
+                share.close()
+                del self._shares[key]
+
+    def _find_ledger(self, topic_id: int, group_id: int, queue_id: int) -> Ledger | None:
+        share = self._shares.get((topic_id, group_id))
+        return share.ledgers.get(queue_id) if share is not None else None

@@ -1,0 +1,280 @@
+"""What the facets of the embedded broker share: the store, what memory has of it, and its time.
+
+Memory mirrors the store. A step changes memory and adds to the store's batch without awaiting in
+between; when a batch cannot be written, everything but the waiting clients is made anew from the
+store, so that memory never tells of what is not there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from pathlib import Path
+
+from brokers.embedded.alarm import Alarm
+from brokers.embedded.deadletters import DeadLetters
+from brokers.embedded.ledger import LedgerParts
+from brokers.embedded.locks import Locks
+from brokers.embedded.log import MessageLog
+from brokers.embedded.retention import Retention
+from brokers.embedded.schedule import Schedule
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.shares import Shares
+from brokers.embedded.steadying import SteadyTime
+from brokers.embedded.store import Store
+from brokers.embedded.timers import Timers
+from brokers.embedded.topics import Catalogue, QueueState, Topic
+from brokers.embedded.transactions import HalfMessages
+from brokers.embedded.waiting import Waiting
+from brokers.port import CheckHandler
+from popgate.clock import Clock
+from popgate.errors import BadRequest, BrokerUnavailable, shown
+
+_log = logging.getLogger(__name__)
+_AFTER_TROUBLE_S = 1.0
+_BETWEEN_TICKS_S = 0.001
+
+
+class State:
+    """Belongs to one loop. The parts are replaced on a failure: ask for them in every step."""
+
+    catalogue: Catalogue
+    log: MessageLog
+    parts: LedgerParts
+    shares: Shares
+    timers: Timers
+    halves: HalfMessages
+    retention: Retention
+
+    def __init__(self, path: Path, clock: Clock, settings: EmbeddedSettings) -> None:
+        self.clock = clock
+        self.settings = settings
+        self.store = Store(
+            path,
+            clock,
+            durability=settings.durability,
+            sync_interval=settings.sync_interval_s,
+            write_buffer_bytes=settings.write_buffer_bytes,
+            cache_bytes=settings.cache_bytes,
+        )
+        self.waiting = Waiting(clock, settings)
+        self.steady = SteadyTime(clock)
+        self.locks = Locks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
+        self.check_handler: CheckHandler | None = None
+        self.open = False
+        self._alarm = Alarm(clock, self._tick)
+        self._make_parts()
+
+    def __repr__(self) -> str:
+        return f"<State {'open' if self.open else 'closed'} {self.store!r}>"
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Raises BrokerUnavailable with a sentence for the operator."""
+        self.store.open()
+        try:
+            self._make_parts()
+            self._load()
+        except BaseException:
+            self.store.close()
+            raise
+        self.store.on_failure = self._come_back
+        self.open = True
+        self.store.commit()
+        self.arm()
+
+    async def stop(self) -> None:
+        if not self.open:
+            return
+        self.open = False
+        self._alarm.off()
+        self.waiting.wake_all()
+        self.waiting.close()
+        try:
+            await self.settled()
+        except BrokerUnavailable:
+            _log.warning("the last changes could not be written to %r", self.store)
+        finally:
+            self.store.close()
+
+    # -- asked by the facets --------------------------------------------------------------------
+
+    def check_open(self) -> None:
+        """Raises BrokerUnavailable when the broker is not running."""
+        if not self.open:
+            raise BrokerUnavailable(f"broker {self.settings.name} is not running")
+
+    def check_writable(self) -> None:
+        """Raises BrokerUnavailable when the broker is not running, or cannot write."""
+        if not self.open or self.store.failing:
+            self.check_open()
+            raise BrokerUnavailable(f"broker {self.settings.name} cannot write to {self.store.path}")
+
+    def queue(self, topic: Topic, broker: str, queue_id: int) -> QueueState:
+        """Raises BadRequest: no such queue."""
+        if broker and broker != self.settings.name:
+            raise BadRequest(f"topic {topic.name} has no queues on broker {shown(broker)}")
+        if not 0 <= queue_id < len(topic.queues):
+            raise BadRequest(
+                f"topic {topic.name} has no queue {queue_id}, its queues are 0 to {len(topic.queues) - 1}"
+            )
+        return topic.queues[queue_id]
+
+    def settled(self) -> asyncio.Future[None]:
+        """Done when this turn's batch is. The caller's own: to cancel it hurts nobody."""
+        own = asyncio.get_running_loop().create_future()
+        self.store.commit().add_done_callback(partial(_follow, own))
+        return own
+
+    def fall_due(self, now_ms: int) -> None:
+        """Free the held messages whose time is over, a bounded number."""
+        self.parts.schedule.tick(now_ms, self.settings.max_scan)
+
+    def wake_freed(self) -> None:
+        """Wake who may take what became free since the last call."""
+        freed = self.parts.freed
+        if not freed:
+            return
+        found = list(freed.items())
+        freed.clear()
+        for ledger, count in found:
+            if ledger.has_work():
+                queue = ledger.queue
+                self.waiting.wake(queue.topic.id, ledger.group.id, queue.queue_id, count)
+
+    def arm(self) -> None:
+        """Set the alarm to the earliest thing that will happen."""
+        earliest = self._delay_ms()
+        if earliest is not None:
+            self._alarm.set(max(earliest, 0) / 1000)
+
+    def abandon(self, error: Exception) -> None:
+        """A step went wrong half-way: none of this turn's batch is written, memory is read again."""
+        if not self.store.failing:
+            _log.error("a step in %r went wrong half-way", self.store, exc_info=error)
+            self.store.abandon(error)
+
+    def figures(self) -> dict[str, float]:
+        """Gauges for the metrics: plain names, no labels, cheap to read."""
+        return {
+            "topics": self.catalogue.topic_count,
+            "groups": self.catalogue.group_count,
+            "unfinished_deliveries": sum(
+                len(ledger.entries) for share in self.shares for ledger in share.ledgers.values()
+            ),
+            "waiting_pops": len(self.waiting),
+            "store_bytes": self.store.figure("rocksdb.estimate-live-data-size") if self.open else 0,
+            "store_failing": float(self.store.failing),
+        }
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _make_parts(self) -> None:
+        store, clock, settings = self.store, self.clock, self.settings
+        self.catalogue = Catalogue(store, settings)
+        self.log = MessageLog(store, clock)
+        self.log.on_arrival = self._arrived
+        dead_letters = DeadLetters(self.log, self.catalogue, clock)
+        self.parts = LedgerParts(store, self.log, Schedule(), dead_letters, settings)
+        self.shares = Shares(self.catalogue, self.parts)
+        self.timers = Timers(store, self.log, self.catalogue, clock, settings)
+        self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
+        self.retention = Retention(store, self.log, self.catalogue, clock, settings)
+        if self.check_handler is not None:
+            self.halves.on_check(self.check_handler)
+
+    def _load(self) -> None:
+        self.catalogue.load()
+        self.shares.load(self.steady.now_ms())
+        self.timers.load()
+        self.halves.load()
+        self.retention.load()
+
+    def _come_back(self, error: BaseException) -> None:
+        """The store works again after a failed write: begin anew from what is in it."""
+        _log.warning("reading %r again after a failed write: %s", self.store, error)
+        for share in self.shares:
+            share.close()  # steps that are still under way find nothing in it
+        self._make_parts()
+        self._load()
+        self.store.commit()
+        self.waiting.wake_all()
+        self.arm()
+
+    def _arrived(self, queue: QueueState, count: int) -> None:
+        """New messages can be read."""
+        topic_id = queue.topic.id
+        keys = self.waiting.keys(topic_id)
+        if not keys:
+            return
+        try:
+            for key in keys:
+                if isinstance(key, int):
+                    self._notice(topic_id, key, queue, count)
+                elif key == pull_key(queue.queue_id):
+                    self.waiting.wake_all(topic_id, key)
+        except Exception:
+            _log.exception("looking at new messages of %r failed", queue)
+            self.waiting.wake_all(topic_id)
+        self.wake_freed()
+
+    def _notice(self, topic_id: int, group_id: int, queue: QueueState, count: int) -> None:
+        share = self.shares.get(topic_id, group_id)
+        ledger = share.ledgers.get(queue.queue_id) if share is not None else None
+        if ledger is not None:
+            ledger.notice(count)
+        else:
+            self.waiting.wake(topic_id, group_id, queue.queue_id, count)
+
+    def _delay_ms(self) -> int | None:
+        """How long until the next thing happens; the ledgers go by the steady time."""
+        delays = []
+        due = self.parts.schedule.deadline()
+        if due is not None:
+            delays.append(due - self.steady.now_ms())
+        now_ms = self.clock.now_ms()
+        for machine in (self.timers, self.halves, self.retention):
+            due = machine.deadline()
+            if due is not None:
+                delays.append(due - now_ms)
+        return min(delays, default=None)
+
+    def _tick(self) -> None:
+        """What is due happens. What goes wrong is tried again a little later, never at once."""
+        if not self.open:
+            return
+        pause = _BETWEEN_TICKS_S
+        if self.store.failing:
+            pause = _AFTER_TROUBLE_S
+        else:
+            try:
+                self.fall_due(self.steady.now_ms())
+                now_ms = self.clock.now_ms()
+                for machine in (self.timers, self.halves, self.retention):
+                    due = machine.deadline()
+                    if due is not None and due <= now_ms:
+                        machine.tick(now_ms)
+                self.store.commit()
+            except Exception as error:
+                pause = _AFTER_TROUBLE_S
+                self.abandon(error)
+            self.wake_freed()
+        earliest = self._delay_ms()
+        self._alarm.set(pause if earliest is None else max(earliest / 1000, pause))
+
+
+def pull_key(queue_id: int) -> tuple[str, int]:
+    """What those wait for, in a topic's lines, who pull from a queue."""
+    return ("pull", queue_id)
+
+
+def _follow(own: asyncio.Future[None], shared: asyncio.Future[None]) -> None:
+    if own.done():
+        return
+    error = shared.exception()
+    if error is None:
+        own.set_result(None)
+    else:
+        own.set_exception(error)

@@ -1,0 +1,87 @@
+"""One attempt of a pop to take messages: what it wants, and what it got so far."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from brokers.embedded.entries import Entry, short_text
+from popgate.model import Filter, Pop, StoredMessage
+from popgate.receipt import ORDERED
+from popgate.wire.records import Record, host_text
+
+if TYPE_CHECKING:
+    from brokers.embedded.ledger import Ledger
+
+
+class Want:
+    """Filled by ledgers, one after the other, until it is `full` or there is nothing more.
+
+    `room` and `bytes_left` shrink with what is taken, `looks` with what is looked at. `more` says
+    that a ledger stopped because of `looks`; `changed` that something was added to the batch,
+    `repeated` that all of it was taken by an earlier receive already.
+    """
+
+    __slots__ = (
+        *("attempt_id", "broker", "bytes_left", "changed", "due_ms", "full", "holder", "holds", "looks"),
+        *("more", "now_ms", "one_per_group", "passing", "repeated", "room", "taken"),
+    )
+
+    def __init__(self, request: Pop, broker: str, holder: str, *, now_ms: int, looks: int) -> None:
+        self.passing: Filter = request.filter
+        self.broker = broker
+        self.room = request.max_messages
+        self.bytes_left = request.max_bytes
+        self.looks = looks
+        self.now_ms = now_ms
+        self.due_ms = now_ms + request.invisible_ms
+        self.holder = short_text(holder)
+        self.attempt_id = short_text(request.attempt_id)
+        self.one_per_group = request.one_per_message_group
+        self.taken: list[StoredMessage] = []
+        self.holds: list[tuple[Ledger, Entry, list[int]]] = []
+        self.full = False
+        self.more = False
+        self.changed = False
+        self.repeated = False
+
+    def __repr__(self) -> str:
+        return f"<Want room {self.room} taken {len(self.taken)}>"
+
+    def fits(self, size: int) -> bool:
+        """Whether a record of `size` bytes may be taken; the first always may. If not, this is full."""
+        if size <= self.bytes_left or not self.taken:
+            return True
+        self.full = True
+        return False
+
+    def deliver(self, topic: str, offset: int, record: Record, entry: Entry, receipt_head: str) -> None:
+        """Take a message: `receipt_head` is what all receipts of this entry and queue have in common."""
+        commit_offset = record.commit_offset
+        self.taken.append(
+            StoredMessage(
+                topic,
+                self.broker,
+                record.queue_id,
+                offset,
+                commit_offset,
+                record.sys_flag,
+                record.flag,
+                record.born_ms,
+                host_text(record.born_host),
+                record.store_ms,
+                host_text(record.store_host),
+                record.body,
+                record.properties,
+                entry.attempt,
+                f"{offset} {receipt_head}{offset} {commit_offset}",
+                entry.due_ms,
+            )
+        )
+        self.room -= 1
+        self.bytes_left -= record.size
+
+
+def receipt_head(entry: Entry, broker: str, queue_id: int, *, ordered: bool) -> str:
+    """Fields 2 to 7 of a receipt, with the blanks around them. Source: protocol facts 4.1."""
+    revive = ORDERED if ordered else 0
+    return f"{entry.pop_ms} {max(entry.due_ms - entry.pop_ms, 0)} {revive} 0 {broker} {queue_id} "
