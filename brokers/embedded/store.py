@@ -199,6 +199,20 @@ class Store(Tables):
                 return failed
         return self._pending
 
+    def abandon(self, error: BaseException) -> None:
+        """A step went wrong half-way: drop what this turn added, and have memory rebuilt at once.
+
+        Whoever waits for the turn is told that nothing was changed; earlier turns are as they were.
+        """
+        dropped = BrokerUnavailable("nothing was changed: a step of the same moment went wrong")
+        dropped.__cause__ = error
+        self._take_batch()[1].fail(dropped)
+        if self.on_failure is not None and self._failure is None:
+            try:
+                self.on_failure(error)
+            except Exception as again:
+                self._fail(again)
+
     def write_now(self) -> None:
         """Write and sync what was added, at once. For the time before the loop runs (upgrades)."""
         batch, group = self._take_batch()
@@ -218,8 +232,8 @@ class Store(Tables):
             return  # written, failed or closed meanwhile
         batch, group = self._take_batch()
         try:
-            db = self._opened()
-            if not batch.is_empty():
+            db, added = self._opened(), not batch.is_empty()
+            if added:
                 db.write(batch)
         except Exception as error:
             del batch
@@ -227,10 +241,14 @@ class Store(Tables):
             return
         self._retry_s = _FIRST_RETRY_S
         if self.durability is Durability.SYNC:
-            self._written.append(group)
-            self._start_sync()
-            return
-        if self.durability is Durability.INTERVAL and self._unsynced_since is None:
+            if added or self._written:
+                self._written.append(group)
+                self._start_sync()
+                return
+            if self._syncing is not None:  # what it must wait for is already being synced
+                self._covered.append(group)
+                return
+        if self.durability is Durability.INTERVAL and added and self._unsynced_since is None:
             self._unsynced_since = self._clock.monotonic()
             self._arm_sync()
         group.finish()
@@ -277,10 +295,6 @@ class Store(Tables):
         self._arm_sync()
 
     # -- failing and coming back --------------------------------------------------------------
-
-    def abandon(self, error: BaseException) -> None:
-        """A step went wrong half-way: nothing of this turn is written, and memory is to be rebuilt."""
-        self._fail(error)
 
     def _told(self, error: BaseException) -> BrokerUnavailable:
         told = BrokerUnavailable(f"the store in {self.path} cannot be written: {error}")

@@ -261,6 +261,45 @@ async def test_scans_go_in_order_and_keep_to_their_bounds(make: Make) -> None:
     assert [key for key, _ in store.scan(MESSAGES, b"")] == [keys[0], keys[3]]
 
 
+async def test_an_empty_batch_costs_no_sync_but_waits_for_the_one_under_way(make: Make) -> None:
+    store = make(durability=Durability.SYNC)
+    syncs: list[int] = []
+    store.on_syncing = lambda: syncs.append(1)
+    await store.commit()
+    assert syncs == []
+    store.put(MESSAGES, b"a", b"1")
+    order: list[str] = []
+    store.after_commit(lambda: order.append("written"))
+    store.commit()
+    await asyncio.sleep(0)
+    store.after_commit(lambda: order.append("empty"))
+    await store.commit()
+    assert order == ["written", "empty"]
+    assert len(syncs) == 1
+
+
+async def test_an_abandoned_turn_changes_nothing_and_says_so(make: Make) -> None:
+    store = make()
+    store.put(MESSAGES, b"before", b"1")
+    before = store.commit()
+    await before
+    turn = store.turn
+    store.put(MESSAGES, b"a", b"1")
+    store.after_commit(lambda: pytest.fail("it was never written"))
+    answer = store.commit()
+    told: list[BaseException] = []
+    store.on_failure = told.append
+    store.abandon(RuntimeError("a bug"))
+    assert store.turn == turn + 1
+    assert len(told) == 1
+    assert not store.failing
+    with pytest.raises(BrokerUnavailable, match="nothing was changed"):
+        await answer
+    store.put(MESSAGES, b"b", b"2")
+    await store.commit()
+    assert [key for key, _ in store.scan(MESSAGES, b"")] == [b"b", b"before"]
+
+
 # -- failing and coming back -------------------------------------------------------------------
 
 
@@ -297,6 +336,24 @@ async def test_a_full_disk_fails_the_write_and_the_store_comes_back(
     await store.commit()
     store.close()
     assert [key for key, _ in make().scan(MESSAGES, b"")] == [b"after", b"before"]
+
+
+async def test_a_turn_is_abandoned_for_good_when_memory_cannot_be_rebuilt(make: Make) -> None:
+    clock = MovableClock()
+    store = make(clock=clock)
+    trouble = [RuntimeError("not yet")]
+
+    def rebuild(error: BaseException) -> None:
+        if trouble:
+            raise trouble.pop()
+
+    store.on_failure = rebuild
+    store.put(MESSAGES, b"a", b"1")
+    store.abandon(RuntimeError("a bug"))
+    assert store.failing
+    clock.advance(10)
+    assert not store.failing
+    assert store.first(MESSAGES, b"") is None
 
 
 async def test_what_was_built_on_a_failed_batch_fails_with_it(make: Make) -> None:
