@@ -42,7 +42,7 @@ class App:
 
     broker: Broker
     processor: MessagingProcessor
-    doors: Sequence[tuple[Listen, Adapter]]
+    doors: Sequence[Adapter]
     admin: AdminServer | None
     metrics: Metrics
     clock: Clock
@@ -55,7 +55,7 @@ class App:
     @property
     def addresses(self) -> list[str]:
         """Where clients are served, with the ports that were chosen."""
-        return [address for _, door in self.doors for address in door.addresses]
+        return [address for door in self.doors for address in door.addresses]
 
     @property
     def admin_address(self) -> str:
@@ -77,29 +77,30 @@ class App:
             try:
                 await self.admin.start()
             except OSError as error:
-                raise CannotStart(f"the admin port cannot be opened: {_reason(error)} (--admin)") from None
+                told = f"cannot listen at {self.admin.wanted}: {_reason(error)} (choose another --admin)"
+                raise CannotStart(told) from None
         try:
             await self.broker.start()
         except GatewayError as error:
             raise CannotStart(error.sentence) from None
         await self.processor.start()
-        for listen, door in self.doors:
+        for door in self.doors:
             try:
                 await door.start()
             except OSError as error:
-                told = f"{listen.url(listen.port)} cannot be opened: {_reason(error)} (--listen)"
-                raise CannotStart(told) from None
+                raise CannotStart(f"{_reason(error)} (choose another --listen)") from None
 
     async def drain(self) -> None:
         """Not ready any more; the doors take no new work and finish the old, for `drain_s` at most."""
         self.state = "draining"
         deadline = self.clock.monotonic() + self.drain_s
-        await asyncio.gather(*(door.drain(deadline) for _, door in self.doors))
+        self.processor.drain()
+        await asyncio.gather(*(door.drain(deadline) for door in self.doors))
 
     async def stop(self) -> None:
         """Close everything, in the opposite order; a part that fails to is logged and holds up nothing."""
         self.state = "draining" if self.state == "ready" else self.state
-        for _, door in reversed(self.doors):
+        for door in reversed(self.doors):
             await self._closing(door, door.stop())
         await self._closing(self.processor, self.processor.stop())
         await self._closing(self.broker, self.broker.stop())
@@ -137,7 +138,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
         )
         identity = policies.authenticator if settings.policies.identity != "anyone" else None
         house = House(processor, clock, settings.advertised.address, identity)
-        doors = [(listen, _door(listen, house)) for listen in listens]
+        doors = [_door(listen, house) for listen in listens]
     except GatewayError as error:
         raise SettingsWrong(error.sentence) from None
     except ValueError as error:
@@ -186,4 +187,5 @@ def _figures(app: App) -> dict[str, float]:
 
 
 def _reason(error: OSError) -> str:
-    return error.strerror or str(error)
+    """The system's words; asyncio puts the address in front of them, which is named already."""
+    return (error.strerror or str(error)).rpartition("): ")[2]

@@ -41,6 +41,17 @@ _GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asynci
 """What writing to, or reading from, a client that is gone raises when the request is not cancelled."""
 
 
+def _reason(host: str, port: int) -> str:
+    """The system's own words for why nobody can listen there; gRPC's are about its insides."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return ""
+
+
 class GrpcioServer:
     """One listening server. `port` 0 lets the system choose; `port` tells which it was."""
 
@@ -66,7 +77,7 @@ class GrpcioServer:
             cause = "no address"
         if not chosen:
             await server.stop(None)
-            raise OSError(f"cannot listen at grpc://{address}: {cause}")
+            raise OSError(f"cannot listen at grpc://{address}: {_reason(self._host, self.port) or cause}")
         self.port = chosen
         await server.start()
         self._server = server

@@ -50,6 +50,7 @@ class AdminServer:
             keepalive_timeout=75.0,
             shutdown_timeout=2.0,
         )
+        self.wanted = listen.url(listen.port)
         self.address = ""
 
     def __repr__(self) -> str:

@@ -1,0 +1,439 @@
+"""The command line against a running gateway, both as processes of their own, as users meet them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popgate.testing import GatewayProcess
+
+ROOT = Path(__file__).parents[2]
+OK, FAILED, USAGE, UNREACHABLE, NOTHING, NOT_STARTED = range(6)
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")}
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
+
+
+class Ran:
+    """How a command ended."""
+
+    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
+        self.code = done.returncode
+        self.raw = done.stdout
+        self.out = done.stdout.decode(errors="replace")
+        self.err = done.stderr.decode(errors="replace")
+        assert "Traceback" not in self.err, self.err
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def popgate(*arguments: str, stdin: bytes = b"", **variables: str) -> Ran:
+    command = [sys.executable, "-m", "popgate", *arguments]
+    done = subprocess.run(
+        command, input=stdin, capture_output=True, timeout=60, env=environment(**variables), check=False
+    )
+    return Ran(done)
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Iterator[GatewayProcess]:
+    with GatewayProcess(options=["--set", "limits.min_invisible_s=1"]) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def run(gateway: GatewayProcess) -> Callable[..., Ran]:
+    def run(*arguments: str, **more: Any) -> Ran:
+        return popgate(*arguments, POPGATE_ADMIN=gateway.admin, **more)
+
+    return run
+
+
+def test_a_topic_from_its_making_to_its_end(run: Callable[..., Ran]) -> None:
+    made = run("topic", "create", "t-life", "--type", "FIFO,normal", "--queues", "3", "--retention", "3d")
+    assert (made.code, made.out) == (OK, "topic t-life created: 3 queues, FIFO,NORMAL\n")
+    assert "t-life\tFIFO,NORMAL\t3\tread-write\t3d" in run("topic", "list").lines
+    shown = run("topic", "show", "t-life")
+    assert "retention\t3d" in shown.lines
+    assert "queue popgate:2\t0 to 0" in shown.lines
+    again = run("topic", "create", "t-life")
+    assert (again.code, again.out) == (FAILED, "")
+    assert again.err == "popgate: topic t-life exists already\n"
+    assert run("topic", "delete", "t-life").out == "topic t-life deleted\n"
+    gone = run("topic", "show", "t-life")
+    assert (gone.code, gone.err) == (NOTHING, "popgate: topic t-life does not exist\n")
+
+
+def test_types_may_be_repeated_and_default_to_all(run: Callable[..., Ran]) -> None:
+    run("topic", "create", "t-types", "-t", "DELAY", "-t", "TRANSACTION")
+    assert run("topic", "show", "t-types", "-o", "json").json["types"] == ["DELAY", "TRANSACTION"]
+    assert run("topic", "create", "t-any", "-o", "json").json["types"] == []
+
+
+def test_a_group_from_its_making_to_its_end(run: Callable[..., Ran]) -> None:
+    made = run(
+        *("group", "create", "g-life", "--ordered", "--max-attempts", "3", "--from", "last"),
+        *("--retry", "1s,5s,1m", "--consume-timeout", "2m"),
+    )
+    assert made.out == "group g-life created: ordered, 3 attempts, from the last message\n"
+    assert "g-life\tyes\t3\tlast\t1s,5s,1m" in run("group", "list").lines
+    shown = run("group", "show", "g-life")
+    assert {"ordered\tyes", "max attempts\t3", "consume timeout\t2m", "clients\t0"} <= set(shown.lines)
+    assert run("group", "delete", "g-life").code == OK
+    assert run("group", "show", "g-life").code == NOTHING
+
+
+def test_an_exponential_retry_policy(run: Callable[..., Ran]) -> None:
+    run("group", "create", "g-exp", "--retry", "exponential:2s:1h:1.5")
+    retry = run("group", "show", "g-exp", "--output", "json").json["retry"]
+    assert retry == {"kind": "exponential", "initial_ms": 2000, "max_ms": 3_600_000, "multiplier": 1.5}
+    assert "exponential:2s:1h:1.5" in run("group", "show", "g-exp").out
+
+
+def test_what_is_sent_is_received_once(run: Callable[..., Ran]) -> None:
+    sent = run("send", "m-once", "hello", "--key", "k1", "--tag", "new", "--property", "colour=red")
+    assert sent.code == OK
+    message_id, queue, offset = sent.out.rstrip("\n").split("\t")
+    got = run("receive", "m-once", "--group", "g1")
+    assert got.code == OK
+    assert got.out.rstrip("\n").split("\t") == [message_id, queue, offset, "1", "new", "k1", "hello"]
+    empty = run("receive", "m-once", "--group", "g1", "--wait", "0s")
+    assert (empty.code, empty.out) == (NOTHING, "")
+    assert empty.err == "popgate: no message for group g1 on topic m-once in 0s\n"
+
+
+def test_json_is_a_line_for_each_message(run: Callable[..., Ran]) -> None:
+    sent = run("send", "m-json", "-", "--lines", "-o", "json", stdin="eins\nzwei\n\ndrei ä\n".encode())
+    ids = [json.loads(line)["message_id"] for line in sent.lines]
+    got = run("receive", "m-json", "-g", "g", "-n", "0", "--wait", "0s", "-o", "json")
+    messages = [json.loads(line) for line in got.lines]
+    assert sorted(message["message_id"] for message in messages) == sorted(ids)
+    assert sorted(message["body"] for message in messages) == ["drei ä", "eins", "zwei"]
+
+
+def test_a_body_from_standard_input_may_be_anything(run: Callable[..., Ran]) -> None:
+    body = bytes(range(256)) * 16
+    sent = run("send", "m-raw", "-", "-o", "json", stdin=body)
+    assert sent.code == OK
+    shown = run("message", "show", "m-raw", sent.json["message_id"], "--body")
+    assert shown.raw == body + b"\n"
+    assert run("receive", "m-raw", "-g", "g", "--body").raw == body + b"\n"
+
+
+def test_many_are_sent_and_all_are_received(run: Callable[..., Ran]) -> None:
+    sent = run("send", "m-many", "x", "--count", "250")
+    assert (sent.code, len(sent.lines)) == (OK, 250)
+    got = run("receive", "m-many", "-g", "g", "--count", "250")
+    assert (got.code, len(got.lines)) == (OK, 250)
+    assert {line.split("\t")[0] for line in got.lines} == {line.split("\t")[0] for line in sent.lines}
+    progress = run("group", "show", "g", "--output", "json").json["progress"]
+    assert [one["lag"] for one in progress if one["topic"] == "m-many"] == [0]
+
+
+def test_kept_messages_come_back(run: Callable[..., Ran]) -> None:
+    run("send", "m-keep", "x")
+    first = run("receive", "m-keep", "-g", "g", "--keep", "--invisible", "1s", "-o", "json").json
+    again = run("receive", "m-keep", "-g", "g", "--wait", "20s", "-o", "json").json
+    assert (again["message_id"], first["attempt"], again["attempt"]) == (first["message_id"], 1, 2)
+
+
+def test_filters_choose(run: Callable[..., Ran]) -> None:
+    run("send", "m-filter", "one", "--tag", "a", "-p", "n=1")
+    run("send", "m-filter", "two", "--tag", "b", "-p", "n=2")
+    assert run("receive", "m-filter", "-g", "g1", "--tag", "b", "--body").out == "two\n"
+    assert run("receive", "m-filter", "-g", "g2", "--sql", "n = 1", "--body").out == "one\n"
+    bad = run("receive", "m-filter", "-g", "g3", "--sql", "n =")
+    assert bad.code == FAILED
+    assert "illegal filter expression 'n ='" in bad.err
+
+
+def test_a_message_is_found_by_key_and_shown_by_id(run: Callable[..., Ran]) -> None:
+    message_id = run("send", "m-find", "found", "--key", "order-7", "-o", "json").json["message_id"]
+    assert run("message", "find", "m-find", "--key", "order-7").lines[0].startswith(f"{message_id}\t")
+    assert run("message", "find", "m-find", "-k", "order-7", "--from", "1h ago", "--to", "now").code == OK
+    late = run("message", "find", "m-find", "-k", "order-7", "--to", "2h ago")
+    assert (late.code, late.err) == (NOTHING, "popgate: no message with key order-7 on topic m-find\n")
+    shown = run("message", "show", "m-find", message_id)
+    assert {"body\tfound", "keys\torder-7", "bytes\t5"} <= set(shown.lines)
+    assert run("message", "show", "m-find", "0" * 34).code == NOTHING
+
+
+def test_a_delayed_message_comes_later(run: Callable[..., Ran]) -> None:
+    run("topic", "create", "m-delay", "--type", "DELAY")
+    assert run("send", "m-delay", "late", "--delay", "2s").code == OK
+    assert run("receive", "m-delay", "-g", "g", "--wait", "0s").code == NOTHING
+    assert run("receive", "m-delay", "-g", "g", "--wait", "30s", "--body").out == "late\n"
+    far = run("send", "m-delay", "x", "--delay", "30d")
+    assert far.code == FAILED
+    assert "86400000 ms" in far.err
+
+
+def test_a_group_is_reset(run: Callable[..., Ran]) -> None:
+    run("send", "m-reset", "x", "--count", "3")
+    assert len(run("receive", "m-reset", "-g", "g-reset", "-n", "3").lines) == 3
+    told = run("group", "reset", "g-reset", "--to", "first")
+    assert told.out == "group g-reset reset to first on m-reset\n"
+    assert len(run("receive", "m-reset", "-g", "g-reset", "-n", "3").lines) == 3
+    run("group", "reset", "g-reset", "--to", "1h ago", "--topic", "m-reset")
+    assert len(run("receive", "m-reset", "-g", "g-reset", "-n", "3").lines) == 3
+    assert run("group", "reset", "g-reset", "--to", "soon").code == USAGE
+    assert run("group", "reset", "nobody", "--to", "last").code == NOTHING
+
+
+def test_errors_are_json_where_json_was_asked_for(run: Callable[..., Ran]) -> None:
+    told = run("topic", "show", "nowhere", "--output", "json")
+    assert json.loads(told.err) == {"fault": "TOPIC_NOT_FOUND", "message": "topic nowhere does not exist"}
+    told = run("topic", "show", "nowhere", POPGATE_OUTPUT="json")
+    assert json.loads(told.err)["fault"] == "TOPIC_NOT_FOUND"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nothing",),
+        ("topic", "create"),
+        ("topic", "create", "t", "--retention", "soon"),
+        ("topic", "create", "t", "--retention-bytes", "much"),
+        ("topic", "list", "--output", "xml"),
+        ("topic", "list", "--admin", "nonsense"),
+        ("topic", "list", "--admin", "http://[::1"),
+        ("group", "create", "g", "--retry", "soon"),
+        ("group", "create", "g", "--from", "middle"),
+        ("group", "create", "g", "--retry", "exponential:1s:2s:x"),
+        ("group", "create", "g", "--retry", "exponential:1s:2s:2:3"),
+        ("send", "t", "x", "--property", "novalue"),
+        ("send", "t", "x", "--delay", "soon"),
+        ("send", "t", "x", "--lines"),
+        ("send", "t", "x", "--count", "0"),
+        ("receive", "t"),
+        ("receive", "t", "-g", "g", "--tag", "a", "--sql", "b"),
+        ("message", "find", "t", "-k", "k", "--from", "soon"),
+        ("serve", "--set", "novalue"),
+        ("serve", "--set", "limits.max_body=1"),
+        ("serve", "--durability", "odd"),
+        ("serve", "--listen", "odd://127.0.0.1:1"),
+        ("serve", "--broker", "rocketmq://ns:9876"),
+        ("serve", "--config", "/nowhere/popgate.toml"),
+    ],
+)
+def test_wrong_usage_is_told_on_standard_error(arguments: tuple[str, ...]) -> None:
+    told = popgate(*arguments)
+    assert (told.code, told.out) == (USAGE, "")
+    assert told.err.strip()
+
+
+def test_no_gateway_is_a_code_of_its_own() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    told = popgate("topic", "list", "--admin", f"http://127.0.0.1:{port}")
+    assert told.code == UNREACHABLE
+    assert told.err.startswith(f"popgate: no gateway answers at http://127.0.0.1:{port}: connection refused")
+    assert popgate("topic", "list", "--admin", "http://no-such-host.invalid:1").code == UNREACHABLE
+
+
+def test_something_else_at_the_address_is_not_taken_for_a_gateway(gateway: GatewayProcess) -> None:
+    told = popgate("topic", "list", "--admin", f"http://{gateway.endpoint}")
+    assert told.code == UNREACHABLE
+    assert "is not the admin port of a popgate" in told.err or "no gateway answers" in told.err
+
+
+def test_an_unknown_variable_is_refused_with_the_nearest() -> None:
+    told = popgate("serve", POPGATE_DURABILTY="sync")
+    assert told.code == USAGE
+    assert told.err == (
+        "popgate: the environment variable POPGATE_DURABILTY is no setting;"
+        " did you mean POPGATE_DURABILITY?\n"
+    )
+
+
+def test_settings_are_checked_and_printed_without_serving(tmp_path: Path) -> None:
+    (tmp_path / "popgate.toml").write_text("[limits]\nmax_body_bytes = '8MiB'\n")
+    told = popgate("settings", "--config", str(tmp_path / "popgate.toml"), "--data", str(tmp_path / "data"))
+    assert told.code == OK
+    assert 'max_body_bytes = "8MiB"' in told.lines
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        (),
+        ("serve",),
+        ("settings",),
+        ("send",),
+        ("receive",),
+        ("clients",),
+        *(("topic", one) for one in ("create", "list", "show", "delete")),
+        *(("group", one) for one in ("create", "list", "show", "delete", "reset")),
+        *(("message", one) for one in ("show", "find")),
+    ],
+)
+def test_every_command_has_help(command: tuple[str, ...]) -> None:
+    told = popgate(*command, "--help")
+    assert told.code == OK
+    assert told.out.startswith(f"Usage: {' '.join(('popgate', *command))}")
+
+
+def test_the_version_is_told() -> None:
+    from popgate import __version__
+
+    assert popgate("--version").out == f"popgate {__version__}\n"
+
+
+def test_no_client_is_an_empty_list(run: Callable[..., Ran]) -> None:
+    told = run("clients", "-o", "json")
+    assert (told.code, told.json) == (OK, [])
+
+
+def on_a_terminal(*arguments: str, **variables: str) -> str:
+    """What a command writes where standard output is a terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "popgate", *arguments]
+    process = subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**variables)
+    )
+    os.close(theirs)
+    written = b""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and select.select([ours], [], [], 60)[0]:
+        try:
+            written += os.read(ours, 65536)
+        except OSError:  # the other end is closed
+            break
+    assert process.wait(60) == OK, written
+    os.close(ours)
+    return written.decode()
+
+
+def test_a_terminal_gets_tables_and_colours_and_nothing_that_a_message_says(
+    run: Callable[..., Ran], gateway: GatewayProcess
+) -> None:
+    run("topic", "create", "t-terminal")
+    table = on_a_terminal("topic", "list", POPGATE_ADMIN=gateway.admin, TERM="xterm", COLUMNS="200")
+    assert "permission" in table
+    assert "t-terminal" in table
+    run("send", "t-terminal", "evil \x1b]0;title\x07")
+    shown = on_a_terminal("receive", "t-terminal", "-g", "g", POPGATE_ADMIN=gateway.admin, TERM="xterm")
+    assert "evil \\x1b]0;title\\x07" in shown
+    assert "\x1b[1;36m" in shown
+    plain = on_a_terminal(
+        "group", "show", "g", POPGATE_ADMIN=gateway.admin, TERM="xterm", NO_COLOR="1", POPGATE_OUTPUT="table"
+    )
+    assert "\x1b[" not in plain
+
+
+def test_a_reader_that_leaves_early_is_no_accident(run: Callable[..., Ran], gateway: GatewayProcess) -> None:
+    run("send", "m-pipe", "x" * 1000, "--count", "500")
+    command = [sys.executable, "-m", "popgate", "receive", "m-pipe", "-g", "g", "-n", "0", "--wait", "0s"]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(POPGATE_ADMIN=gateway.admin),
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    told = process.stderr.read().decode()
+    process.stderr.close()
+    assert process.wait(60) == FAILED
+    assert told == ""
+
+
+# the life of `serve`
+
+
+def served(*arguments: str, **variables: str) -> Ran:
+    return popgate("serve", "--listen", "grpc://127.0.0.1:0", "--admin", "off", *arguments, **variables)
+
+
+def test_a_port_in_use_is_a_sentence(gateway: GatewayProcess, tmp_path: Path) -> None:
+    told = served("--data", str(tmp_path), "--listen", gateway.addresses[0])
+    assert (told.code, told.out) == (NOT_STARTED, "")
+    assert gateway.addresses[0] in told.err
+    assert "in use" in told.err
+
+
+def test_a_data_folder_in_use_is_a_sentence(gateway: GatewayProcess) -> None:
+    told = served("--data", str(gateway.data))
+    assert (told.code, told.out) == (NOT_STARTED, "")
+    assert "in use by another process" in told.err
+
+
+def test_a_data_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    told = served("--data", str(tmp_path / "file" / "data"))
+    assert (told.code, told.out) == (NOT_STARTED, "")
+    assert str(tmp_path / "file") in told.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
+    with GatewayProcess() as gateway:
+        gateway.signal(number)
+        assert gateway.wait() == OK
+        assert gateway.output.splitlines()[-1] == "ready"
+        assert "Traceback" not in gateway.log
+        assert json.loads(gateway.log.splitlines()[-1])["event"] == "stopped"
+
+
+def test_several_doors_are_printed_with_their_ports() -> None:
+    with GatewayProcess(listen=["grpc://127.0.0.1:0", "grpc://127.0.0.1:0"]) as gateway:
+        assert len(set(gateway.addresses)) == 2
+        assert gateway.output.splitlines() == [
+            *(f"listening {address}" for address in gateway.addresses),
+            f"admin {gateway.admin}",
+            "ready",
+        ]
+
+
+def test_what_was_answered_is_there_after_a_kill_and_what_was_acknowledged_stays_away() -> None:
+    with GatewayProcess() as first:
+        popgate("send", "orders", "one", POPGATE_ADMIN=first.admin)
+        popgate("send", "orders", "two", POPGATE_ADMIN=first.admin)
+        acked = popgate("receive", "orders", "-g", "g", "--body", POPGATE_ADMIN=first.admin).out
+        first.kill()
+        with first.successor() as second:
+            assert (second.addresses, second.admin) == (first.addresses, first.admin)
+            left = popgate(
+                "receive", "orders", "-g", "g", "-n", "2", "--body", POPGATE_ADMIN=second.admin
+            ).out
+            assert sorted([acked, left]) == ["one\n", "two\n"]
+
+
+def test_the_configuration_file_may_come_from_the_environment(tmp_path: Path) -> None:
+    (tmp_path / "popgate.toml").write_text("[topics]\nauto_create = false\n")
+    with GatewayProcess(environment={"POPGATE_CONFIG": str(tmp_path / "popgate.toml")}) as gateway:
+        told = popgate("send", "unknown", "x", POPGATE_ADMIN=gateway.admin)
+        assert (told.code, told.err) == (NOTHING, "popgate: topic unknown does not exist\n")
+
+
+def test_scenario_18_bodies_are_not_in_the_log() -> None:
+    with GatewayProcess(options=["--log-level", "debug"]) as gateway:
+        popgate(
+            "send", "orders", "very-secret-body", "-p", "token=secret-property", POPGATE_ADMIN=gateway.admin
+        )
+        popgate("receive", "orders", "-g", "g", POPGATE_ADMIN=gateway.admin)
+        gateway.terminate()
+        assert "secret" not in gateway.log

@@ -1,0 +1,133 @@
+"""The admin port itself: health, metrics, errors, and what keeps web pages out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from popgate import __version__
+from popgate.errors import Fault
+from proxy.admin.faults import status_of
+from proxy.app import App, build
+from proxy.settings import Settings
+
+
+async def test_health_readiness_and_version(app: App, api: Any) -> None:
+    assert await api.get("/health") == (200, {"status": "ok", "state": "ready"})
+    assert await api.get("/ready") == (200, {"state": "ready"})
+    _, told = await api.get("/api/version")
+    assert told["version"] == __version__
+    assert told["listening"] == app.addresses
+
+
+async def test_scenario_07_readiness_ends_before_the_doors_close(app: App, api: Any) -> None:
+    await app.drain()
+    assert await api.get("/ready") == (503, {"state": "draining"})
+    assert (await api.get("/health"))[0] == 200
+
+
+async def test_scenario_13_metrics_are_on_by_default(app: App, api: Any) -> None:
+    await api.post("/api/topics/orders/messages", {"messages": [{"body": "x"}]})
+    async with api.session.get(f"{api.address}/metrics") as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        text = await answer.text()
+    assert 'popgate_messages_sent_total{topic="orders"} 1.0' in text
+    assert "popgate_ready 1.0" in text
+    assert "process_resident_memory_bytes" in text
+    assert "popgate_broker_" in text
+
+
+async def test_effective_settings_are_told(app: App, api: Any) -> None:
+    _, told = await api.get("/api/settings")
+    assert told["durability"] == "none"
+    assert told["limits"]["max_body_bytes"] == 4 << 20
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "fault"),
+    [
+        ("GET", "/", 404, "NOT_FOUND"),
+        ("GET", "/api/nothing", 404, "NOT_FOUND"),
+        ("PUT", "/api/topics", 405, "METHOD_NOT_ALLOWED"),
+    ],
+)
+async def test_errors_of_the_server_are_json_too(
+    api: Any, method: str, path: str, status: int, fault: str
+) -> None:
+    async with api.session.request(method, api.address + path) as answer:
+        assert answer.status == status
+        assert (await answer.json())["fault"] == fault
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b"\xff", b'{"name": NaN'])
+async def test_a_body_that_is_no_json_is_refused(api: Any, data: bytes) -> None:
+    headers = {"Content-Type": "application/json"}
+    async with api.session.post(f"{api.address}/api/topics", data=data, headers=headers) as answer:
+        assert answer.status == 400
+        assert (await answer.json())["fault"] == "BAD_REQUEST"
+
+
+async def test_a_web_page_cannot_post_without_asking_first(api: Any) -> None:
+    headers = {"Content-Type": "text/plain"}
+    async with api.session.post(
+        f"{api.address}/api/topics", data=b'{"name": "t"}', headers=headers
+    ) as answer:
+        assert answer.status == 400
+        assert "application/json" in (await answer.json())["message"]
+    async with api.session.options(f"{api.address}/api/topics") as answer:
+        assert "Access-Control-Allow-Origin" not in answer.headers
+        assert answer.status == 405
+
+
+async def test_a_name_that_points_at_loopback_is_not_answered(api: Any) -> None:
+    for host, status in (("evil.example", 400), ("localhost", 200), ("127.0.0.1:1", 200), ("[::1]", 200)):
+        async with api.session.get(f"{api.address}/api/version", headers={"Host": host}) as answer:
+            assert answer.status == status, host
+
+
+async def test_names_of_the_settings_are_answered(settings_for: Callable[..., Settings]) -> None:
+    app = build(settings_for(api={"hosts": "popgate.example"}))
+    await app.start()
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{app.admin_address}/api/version", headers={"Host": "Popgate.Example"}) as answer,
+        ):
+            assert answer.status == 200
+    finally:
+        await app.stop()
+
+
+async def test_a_bug_is_an_internal_error_without_its_details(
+    app: App, api: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_arguments: object) -> None:
+        raise RuntimeError("secret detail")
+
+    monkeypatch.setattr(type(app.processor), "topics", broken)
+    status, told = await api.get("/api/topics")
+    assert (status, told["fault"]) == (500, "INTERNAL")
+    assert "secret detail" not in told["message"]
+    assert "secret detail" in caplog.text
+
+
+def test_every_fault_has_a_status() -> None:
+    assert {status_of(fault) for fault in Fault} <= {
+        400,
+        401,
+        403,
+        404,
+        409,
+        412,
+        413,
+        429,
+        500,
+        501,
+        503,
+        504,
+    }
+    assert [fault for fault in Fault if status_of(fault) == 500] == [Fault.INTERNAL]

@@ -1,0 +1,145 @@
+"""proxy.app: what is built from settings, and that nothing stays open when a start fails."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proxy.app import CannotStart, build
+from proxy.layers import SettingsWrong
+from proxy.settings import Settings
+
+
+async def test_an_app_starts_serves_drains_and_stops(settings_for: Callable[..., Settings]) -> None:
+    app = build(settings_for(listen=["grpc://127.0.0.1:0", "grpc://127.0.0.1:0"]))
+    assert (app.state, app.addresses, app.admin_address) == ("starting", [], "")
+    await app.start()
+    assert app.state == "ready"
+    assert len(app.addresses) == 2
+    assert all(address.startswith("grpc://127.0.0.1:") for address in [*app.addresses])
+    assert not any(address.endswith(":0") for address in [*app.addresses, app.admin_address])
+    await app.drain()
+    assert app.state == "draining"
+    await app.stop()
+    assert app.state == "stopped"
+    host, _, port = app.addresses[0].partition("://")[2].rpartition(":") if app.addresses else ("", "", "0")
+    with socket.socket() as probe:
+        assert not host or probe.connect_ex((host, int(port))) != 0
+
+
+async def test_the_same_data_can_be_opened_again_after_a_stop(settings_for: Callable[..., Settings]) -> None:
+    for _ in range(2):
+        app = build(settings_for())
+        await app.start()
+        await app.stop()
+
+
+async def test_without_an_admin_port_there_is_none(settings_for: Callable[..., Settings]) -> None:
+    app = build(settings_for(admin="off"))
+    await app.start()
+    assert app.admin_address == ""
+    await app.stop()
+
+
+@pytest.fixture
+def taken_port() -> Any:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+async def test_a_port_in_use_is_a_sentence_and_leaves_nothing_open(
+    settings_for: Callable[..., Settings], taken_port: int
+) -> None:
+    for flags in (
+        {"listen": ["grpc://127.0.0.1:0", f"grpc://127.0.0.1:{taken_port}"]},
+        {"admin": f"http://127.0.0.1:{taken_port}"},
+    ):
+        app = build(settings_for(**flags))
+        with pytest.raises(CannotStart, match=rf"(?i){taken_port}.*in use|in use.*{taken_port}") as caught:
+            await app.start()
+        assert "\n" not in str(caught.value)
+        assert app.state == "stopped"
+    # The store of the failed ones is closed: it can be opened.
+    app = build(settings_for())
+    await app.start()
+    await app.stop()
+
+
+async def test_a_locked_data_folder_is_a_sentence(settings_for: Callable[..., Settings]) -> None:
+    first, second = build(settings_for()), build(settings_for())
+    await first.start()
+    try:
+        with pytest.raises(CannotStart, match="in use"):
+            await second.start()
+    finally:
+        await first.stop()
+
+
+async def test_a_data_folder_that_cannot_be_made_is_a_sentence(
+    settings_for: Callable[..., Settings], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CannotStart, match="file"):
+        await build(settings_for(data=tmp_path / "file" / "data")).start()
+
+
+async def test_an_embedded_broker_can_have_a_folder_of_its_own(
+    settings_for: Callable[..., Settings], tmp_path: Path
+) -> None:
+    app = build(settings_for(broker=f"embedded:{tmp_path / 'elsewhere'}"))
+    await app.start()
+    await app.stop()
+    assert (tmp_path / "elsewhere").is_dir()
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"listen": ["nonsense"]}, "no address to listen at"),
+        ({"listen": ["odd://127.0.0.1:1"]}, "odd"),
+        ({"admin": "grpc://127.0.0.1:1"}, "no admin address"),
+        ({"admin": "http://127.0.0.1:0?x=1"}, "no admin address"),
+        ({"advertised": {"address": "a b:x"}}, "advertise"),
+        ({"listen": ["grpc://127.0.0.1:0?advertised=:::"]}, "advertise"),
+        ({"listen": ["grpc://127.0.0.1:0?colour=red"]}, "colour"),
+        ({"broker": "rocketmq://ns:9876"}, "rocketmq:// .* not supported"),
+        ({"broker": "popgate://host:1"}, "popgate:// .* not supported"),
+        ({"broker": "kafka://x"}, "the scheme is embedded"),
+        ({"broker": "nothing"}, "write embedded:"),
+        ({"broker": "embedded://x"}, "without //"),
+        ({"policies": {"rate": "unlimitd"}}, "did you mean 'unlimited'"),
+        ({"policies": {"rate": "per-client"}}, "rate"),
+        ({"policies": {"rate": "per-client?rate=-1"}}, "above 0"),
+    ],
+)
+async def test_values_that_do_not_fit_are_refused_before_anything_is_opened(
+    settings_for: Callable[..., Settings], tmp_path: Path, flags: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(SettingsWrong, match=sentence) as caught:
+        build(settings_for(**flags))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "data").exists()
+
+
+async def test_a_policy_takes_its_options_from_its_text(settings_for: Callable[..., Settings]) -> None:
+    app = build(settings_for(policies={"rate": "per-client?rate=0.5&burst=20"}))
+    assert "0.5/s burst 20" in repr(app.processor._policies.rate)
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_open(settings_for: Callable[..., Settings]) -> None:
+    app = build(settings_for())
+    task = asyncio.create_task(app.start())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert app.state == "stopped"
+    again = build(settings_for())
+    await again.start()
+    await again.stop()
