@@ -16,6 +16,9 @@ from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import TransactionCheck
 
+_FRESH_S = 30.0
+"""Clients send a heartbeat every 10 s; one that sent none for so long is not proven to be there."""
+
 
 @unique
 class ClientKind(Enum):
@@ -91,6 +94,7 @@ class Clients:
         self._entries: dict[str, _Entry] = {}
         self._producers: dict[str, dict[str, ClientHandle]] = {}
         self._consumers: dict[str, dict[str, ClientHandle]] = {}
+        self._polls: dict[str, int] = {}
         self._max_clients = max_clients
         self._max_topics = max_topics
         self._expiry_s = expiry_s
@@ -160,6 +164,27 @@ class Clients:
         """When the client last told its settings or sent a heartbeat; minus infinity when unknown."""
         entry = self._entries.get(client_id)
         return entry.seen if entry is not None else float("-inf")
+
+    def polling(self, client_id: str) -> None:
+        """The client waits for messages: it is there until `polled`, also when its stream is not."""
+        self._polls[client_id] = self._polls.get(client_id, 0) + 1
+
+    def polled(self, client_id: str) -> None:
+        """That wait is over."""
+        left = self._polls.pop(client_id) - 1
+        if left:
+            self._polls[client_id] = left
+
+    def polls(self, client_id: str) -> bool:
+        return client_id in self._polls
+
+    def is_there(self, client_id: str) -> bool:
+        """Whether there is proof that a known client lives: its stream, a poll, or a fresh heartbeat."""
+        entry = self._entries.get(client_id)
+        if entry is None:
+            return False
+        fresh = self._clock.monotonic() - entry.seen < _FRESH_S
+        return fresh or client_id in self._polls or entry.handle.alive
 
     def produces(self, client_id: str, topic: str) -> None:
         """The client sent to `topic`: it can be asked about transactions there."""

@@ -65,7 +65,7 @@ class MessagingProcessor(Directing):
             expiry_s=limits.client_expiry_s,
         )
         self.renewing = Renewing(broker, self.clients, clock, limits, observer)
-        self.clients.on_leave = self.renewing.left
+        self.clients.on_leave = self.renewing.releasing.left
         self._checking = Checking(self.clients, observer)
         self._sweep: Timer | None = None
         self._waiting = 0
@@ -95,6 +95,10 @@ class MessagingProcessor(Directing):
         """The broker has been started by whoever opened it."""
         self._broker.on_check(self._checking.ask)
         self._arm_sweep()
+
+    def drain(self) -> None:
+        """Told before the doors end their streams: the clients are alive and take along what they hold."""
+        self.renewing.releasing.drain()
 
     async def stop(self) -> None:
         """Let what is under way end. The broker is stopped afterwards, by whoever opened it."""
@@ -187,6 +191,9 @@ class MessagingProcessor(Directing):
             if self._waiting >= self._limits.max_waiting:
                 raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
             self._waiting += 1
+            if request.auto_renew:
+                self.clients.polling(context.client_id)
+                self.renewing.releasing.came_back(context.client_id)
             try:
                 messages = await self._broker.pop(context, pop)
             except NotFound:
@@ -196,6 +203,8 @@ class MessagingProcessor(Directing):
                 raise
             finally:
                 self._waiting -= 1
+                if request.auto_renew:
+                    self.clients.polled(context.client_id)
         # From here on nothing waits: a receive that is cancelled is cancelled inside the pop.
         if messages and request.auto_renew:
             self.renewing.delivered(context, topic, group, messages, hold_ms=pop.invisible_ms)

@@ -1,9 +1,9 @@
-"""Keeps what consumers hold, for as long as they work on it, and frees it when they leave.
+"""Keeps what consumers hold, for as long as they work on it.
 
 A handle is good for the group's whole consume timeout, through every replica, so most messages
 are done before anything happens here. A handler that runs longer is renewed shortly before the
-end, up to a limit, while its client is alive here; of a client that leaves is freed what
-`Holder.may_be_freed` allows, and everything else waits for its time.
+end, up to a limit, while its client is there; a client that comes with its first handle has the
+newest one used for it. Rules: any-replica, section 1.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, NotFound
 from popgate.model import StoredMessage
-from processors.clients import ClientHandle, ClientKind, Clients, connection_of
+from processors.clients import ClientKind, Clients, connection_of
 from processors.holding import Delivery, Holdings
 from processors.limits import Limits
 from processors.observing import Observer
+from processors.releasing import AT_ONCE, OURS, Releasing, raise_bugs
 
 _RETRY_MS = 1_000
-_AT_ONCE = 64
-"""Renewals and releases asked of the broker together."""
 
 
 @dataclass(slots=True)
@@ -37,7 +36,7 @@ class Claim:
 
 
 class Renewing:
-    """Drives the `Holdings` of one processor: one timer for all renewals, one per broken client."""
+    """Drives the `Holdings` of one processor: one timer for all renewals."""
 
     def __init__(
         self, broker: Broker, clients: Clients, clock: Clock, limits: Limits, observer: Observer
@@ -50,18 +49,25 @@ class Renewing:
         self._observer = observer
         self._alarm: Timer | None = None
         self._alarm_ms = 0
-        self._graces: dict[str, Timer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self.releasing = Releasing(
+            broker,
+            clients,
+            self.holdings,
+            clock,
+            observer,
+            grace_s=limits.release_grace_s,
+            spawn=self._spawn,
+        )
         self._stopped = False
 
     def __repr__(self) -> str:
-        return f"<Renewing {self.holdings!r} graces {len(self._graces)} tasks {len(self._tasks)}>"
+        return f"<Renewing {self.holdings!r} {self.releasing!r} tasks {len(self._tasks)}>"
 
     def delivered(
         self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage], *, hold_ms: int
     ) -> None:
         """These go to a consumer that leaves renewing to the gateway, hidden for `hold_ms`."""
-        self._back(context.client_id)
         delivery = self.holdings.deliver(
             context.client_id,
             connection_of(context),
@@ -83,7 +89,7 @@ class Renewing:
         client = self._clients.get(context.client_id)
         if client is not None and client.kind is ClientKind.PUSH_CONSUMER:
             holder = holdings.seen(context.client_id, connection_of(context))
-            self._back(context.client_id)
+            self.releasing.came_back(context.client_id)
         else:
             holder = holdings.holder(context.client_id)
         if not holdings.any_held(topic, group):
@@ -140,82 +146,23 @@ class Renewing:
         """These never reached their client and were given back."""
         self.holdings.finished(topic, group, receipts)
 
-    def left(self, handle: ClientHandle, said_so: bool) -> None:
-        """A client said good-bye (its messages are freed at once), or its stream ended (after a grace)."""
-        client_id = handle.client_id
-        if self.holdings.holder(client_id) is None or self._stopped:
-            return
-        self._back(client_id)
-        if said_so:
-            self._spawn(self._free(handle, said_so=True))
-        else:
-            lost = self._clock.monotonic()
-            self._graces[client_id] = self._clock.call_later(
-                self._limits.release_grace_s, lambda: self._grace_over(handle, lost)
-            )
-
     async def stop(self) -> None:
         """Stop renewing, and let what is under way end. What clients hold stays theirs."""
         self._stopped = True
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
-        for timer in self._graces.values():
-            timer.cancel()
-        self._graces.clear()
+        self.releasing.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _back(self, client_id: str) -> None:
-        """The client shows life: it was not lost."""
-        if self._graces:
-            timer = self._graces.pop(client_id, None)
-            if timer is not None:
-                timer.cancel()
-
-    def _grace_over(self, handle: ClientHandle, lost: float) -> None:
-        self._graces.pop(handle.client_id, None)
-        current = self._clients.get(handle.client_id)
-        if current is not None and (
-            current is not handle or current.alive or self._clients.last_seen(handle.client_id) > lost
-        ):
-            return
-        self._spawn(self._free(handle, said_so=False))
-
-    async def _free(self, handle: ClientHandle, *, said_so: bool) -> None:
-        holder = self.holdings.holder(handle.client_id)
-        if holder is None:
-            return
-        if holder.connection != handle.connection:
-            holder.spread = True
-        allowed = holder.may_be_freed(said_so=said_so, acks_are_checked=self._broker.traits.acks_are_checked)
-        deliveries = self.holdings.forget(handle.client_id)
-        if not allowed:
-            return
-        for delivery in deliveries:
-            handles = list(delivery.newest.values())
-            freed = 0
-            for start in range(0, len(handles), _AT_ONCE):
-                outcomes = await asyncio.gather(
-                    *(
-                        self._broker.change_invisible(_OURS, delivery.topic, delivery.group, handle, 0)
-                        for handle in handles[start : start + _AT_ONCE]
-                    ),
-                    return_exceptions=True,
-                )
-                # Never tried again: after an unknown outcome a second try could undo an acknowledgement.
-                freed += sum(1 for outcome in outcomes if isinstance(outcome, str))
-                _raise_bugs(outcomes)
-            if freed:
-                self._observer.released(delivery.topic, delivery.group, freed)
-
     def _put_on(self, delivery: Delivery) -> None:
-        ahead = min(self._limits.renew_ahead_ms, delivery.hold_ms // 3)
+        ahead = min(self._limits.renew_ahead_ms, delivery.hold_ms // 2)
         self._put_on_at(delivery, delivery.due_ms - ahead)
 
     def _put_on_at(self, delivery: Delivery, at_ms: int) -> None:
         self.holdings.renew_at(delivery, at_ms)
-        if self._alarm is None or at_ms < self._alarm_ms - _RETRY_MS:
+        if self._alarm is None or at_ms < self._alarm_ms:
             self._arm()
 
     def _arm(self) -> None:
@@ -240,9 +187,9 @@ class Renewing:
     async def _renew(self, due: Sequence[Delivery]) -> None:
         for delivery in due:
             now_ms = self._clock.now_ms()
-            client = self._clients.get(delivery.holder.client_id)
+            there = self._clients.is_there(delivery.holder.client_id)
             hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
-            if client is None or not client.alive or hold_ms <= 0 or now_ms >= delivery.due_ms:
+            if not there or hold_ms <= 0 or now_ms >= delivery.due_ms:
                 # Not proven to be at work, or for too long, or too late: the time decides.
                 self.holdings.drop(delivery)
             elif delivery.finishing:
@@ -255,12 +202,12 @@ class Renewing:
     async def _renew_one(self, delivery: Delivery, hold_ms: int) -> None:
         renewed, failed = 0, False
         firsts = list(delivery.newest)
-        for start in range(0, len(firsts), _AT_ONCE):
-            part = [first for first in firsts[start : start + _AT_ONCE] if first in delivery.newest]
+        for start in range(0, len(firsts), AT_ONCE):
+            part = [first for first in firsts[start : start + AT_ONCE] if first in delivery.newest]
             outcomes = await asyncio.gather(
                 *(
                     self._broker.change_invisible(
-                        _OURS, delivery.topic, delivery.group, delivery.newest[first], hold_ms
+                        OURS, delivery.topic, delivery.group, delivery.newest[first], hold_ms
                     )
                     for first in part
                 ),
@@ -277,7 +224,7 @@ class Renewing:
                     failed = True
                 else:
                     self.holdings.finished(delivery.topic, delivery.group, [first])
-            _raise_bugs(outcomes)
+            raise_bugs(outcomes)
         if renewed:
             self._observer.renewed(delivery.topic, delivery.group, renewed)
         if failed:
@@ -290,13 +237,3 @@ class Renewing:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-_OURS = Context(door="gateway")
-"""The circumstances of what the gateway does by itself."""
-
-
-def _raise_bugs(outcomes: Sequence[object]) -> None:
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, GatewayError):
-            raise outcome

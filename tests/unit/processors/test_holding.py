@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from popgate.model import StoredMessage
 from processors.holding import Delivery, Holder, Holdings
@@ -166,3 +168,51 @@ def test_what_a_client_held_is_freed_only_when_nothing_speaks_against_it(
 ) -> None:
     holder = Holder("c1", "wire", spread=spread, shared=shared, finished_here=finished_here)
     assert holder.may_be_freed(said_so=said_so, acks_are_checked=checked) is freed
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("deliver"), st.sampled_from("abc"), st.sets(st.integers(0, 9), min_size=1)),
+        st.tuples(st.just("finish"), st.just(""), st.sets(st.integers(0, 9))),
+        st.tuples(st.just("due"), st.just(""), st.integers(0, 30)),
+        st.tuples(st.just("forget"), st.sampled_from("abc"), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS)
+def test_whatever_happens_the_ledger_agrees_with_a_set_of_what_is_held(
+    steps: list[tuple[str, str, object]],
+) -> None:
+    """The model: receipt → client. Renewal never loses a delivery, nothing is held twice."""
+    holdings = Holdings(max_held=1000, max_clients=10)
+    model: dict[str, str] = {}
+    now_ms = NOW_MS
+    for step, client, what in steps:
+        if step == "deliver":
+            receipts = [f"r{n}" for n in sorted(what)]  # type: ignore[call-overload]
+            delivery = deliver(holdings, client, *receipts, connection=client, now_ms=now_ms)
+            holdings.renew_at(delivery, now_ms + 10_000)
+            model.update(dict.fromkeys(receipts, client))
+        elif step == "finish":
+            receipts = [f"r{n}" for n in what]  # type: ignore[attr-defined]
+            known = finish(holdings, *receipts)
+            assert known == sum(1 for receipt in receipts if model.pop(receipt, None) is not None)
+        elif step == "due":
+            now_ms += what * 1000  # type: ignore[operator]
+            for delivery in holdings.due(now_ms):
+                assert delivery.newest
+                holdings.renew_at(delivery, now_ms + 10_000)
+        else:
+            left = {receipt for delivery in holdings.forget(client) for receipt in delivery.newest}
+            assert left == {receipt for receipt, holder in model.items() if holder == client}
+            model = {receipt: holder for receipt, holder in model.items() if holder != client}
+        assert holdings.held == len(model)
+        for receipt, holder in model.items():
+            found = holdings.find("orders", "readers", receipt)
+            assert found is not None
+            assert found.holder.client_id == holder
+        assert holdings.any_held("orders", "readers") == bool(model)
+        assert (holdings.next_renewal_ms() is not None) == bool(model)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from popgate.errors import BadRequest, Fault, IllegalTopic
 from popgate.model import Message, MessageType
@@ -275,3 +277,50 @@ def test_a_block_that_the_door_made_is_stored_as_it_is() -> None:
     check(message)
     finish_message(message)
     assert message.properties == b"UNIQ_KEY\x01X\x02"
+
+
+TEXT = st.text(st.characters(exclude_categories=()), max_size=20)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    properties=st.dictionaries(TEXT, TEXT, max_size=5),
+    tag=TEXT,
+    keys=st.lists(TEXT, max_size=3),
+    message_group=TEXT,
+    trace_context=TEXT,
+    message_id=TEXT,
+)
+def test_any_text_is_refused_with_a_reason_or_stored_without_damage(
+    properties: dict[str, str],
+    tag: str,
+    keys: list[str],
+    message_group: str,
+    trace_context: str,
+    message_id: str,
+) -> None:
+    message = made(
+        user_properties=properties,
+        tag=tag,
+        keys=tuple(keys),
+        message_group=message_group,
+        trace_context=trace_context,
+        message_id=message_id,
+    )
+    try:
+        check(message)
+        finish_message(message)
+    except BadRequest:
+        return
+
+    def stored(text: str) -> str:
+        return text.encode("utf-8", "replace").decode()
+
+    found = decode_properties(message.properties)
+    assert found["UNIQ_KEY"] == stored(message_id)
+    assert found.get("TAGS", "") == stored(tag)
+    assert found.get("__SHARDINGKEY", "") == stored(message.message_group)
+    for name, value in properties.items():
+        # Halves of surrogate pairs are stored as "?", so that two names can become one.
+        same = {stored(other) for twin, other in properties.items() if stored(twin) == stored(name)}
+        assert not value or found[stored(name)] in same

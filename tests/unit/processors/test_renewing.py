@@ -300,6 +300,70 @@ async def test_a_client_that_comes_back_within_the_grace_keeps_what_it_holds(
     assert broker.asked("change_invisible") == []
 
 
+async def test_a_client_without_stream_that_goes_on_polling_keeps_what_it_holds(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    poll = asyncio.ensure_future(processor.receive(context, replace(PUSHED, wait_s=20.0)))
+    await settle()
+    client.alive = False
+    processor.clients.disconnected(client)
+    clock.advance(12)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    poll.cancel()
+    await settle()
+    clock.advance(6)
+    await until(settle, lambda: broker.asked("change_invisible"))
+
+
+async def test_scenario_07_a_drain_takes_nothing_from_clients_that_are_sent_elsewhere(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    await popped(processor, context)
+    processor.drain()
+    client.alive = False
+    processor.clients.disconnected(client)
+    clock.advance(20)
+    await settle()
+    assert broker.asked("change_invisible") == []
+
+
+@pytest.mark.parametrize("proof", ["poll", "heartbeat"])
+async def test_a_client_without_stream_is_renewed_while_it_shows_that_it_is_there(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    proof: str,
+) -> None:
+    await popped(processor, context)
+    client.alive = False
+    clock.advance(45)
+    if proof == "heartbeat":
+        processor.clients.touch(context.client_id, clock.monotonic())
+    else:
+        poll = asyncio.ensure_future(processor.receive(context, replace(PUSHED, wait_s=20.0)))
+        await settle()
+    clock.advance(6)
+    await until(settle, lambda: broker.asked("change_invisible"))
+    assert processor.renewing.holdings.held == 1
+    if proof == "poll":
+        poll.cancel()
+
+
 async def test_a_release_whose_outcome_is_unknown_is_never_tried_again(
     processor: MessagingProcessor,
     broker: Any,

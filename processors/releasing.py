@@ -1,0 +1,135 @@
+"""Frees what a client held when it leaves: at once when it says so, else after a grace.
+
+Never more than `Holder.may_be_freed` allows, and never tried again: after an unknown outcome a
+second try could undo an acknowledgement. Rules: any-replica, section 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+
+from brokers.port import Broker
+from popgate.clock import Clock, Timer
+from popgate.context import Context
+from popgate.errors import GatewayError
+from processors.clients import ClientHandle, Clients
+from processors.holding import Delivery, Holdings
+from processors.observing import Observer
+
+AT_ONCE = 64
+"""Renewals and releases asked of the broker together."""
+
+OURS = Context(door="gateway")
+"""The circumstances of what the gateway does by itself."""
+
+Spawn = Callable[[Coroutine[object, object, None]], None]
+
+
+class Releasing:
+    """Decides about clients that left. A timer per client whose stream broke, none for others."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clients: Clients,
+        holdings: Holdings,
+        clock: Clock,
+        observer: Observer,
+        *,
+        grace_s: float,
+        spawn: Spawn,
+    ) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._holdings = holdings
+        self._clock = clock
+        self._observer = observer
+        self._grace_s = grace_s
+        self._spawn = spawn
+        self._graces: dict[str, Timer] = {}
+        self._draining = False
+        self._stopped = False
+
+    def __repr__(self) -> str:
+        return f"<Releasing graces {len(self._graces)}>"
+
+    def left(self, handle: ClientHandle, said_so: bool) -> None:
+        """A client said good-bye, or its stream ended. A `Clients.on_leave` listener."""
+        if self._holdings.holder(handle.client_id) is None or self._stopped:
+            return
+        self.came_back(handle.client_id)
+        if said_so:
+            self._spawn(self._free(handle, said_so=True))
+        elif not self._draining:
+            self._give_grace(handle, self._clock.monotonic())
+
+    def came_back(self, client_id: str) -> None:
+        """The client shows life: it was not lost."""
+        if self._graces:
+            timer = self._graces.pop(client_id, None)
+            if timer is not None:
+                timer.cancel()
+
+    def drain(self) -> None:
+        """From now on streams end because this replica stops: their clients are alive and go elsewhere."""
+        self._draining = True
+        for timer in self._graces.values():
+            timer.cancel()
+        self._graces.clear()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.drain()
+
+    def _give_grace(self, handle: ClientHandle, lost: float) -> None:
+        self._graces[handle.client_id] = self._clock.call_later(
+            self._grace_s, lambda: self._grace_over(handle, lost)
+        )
+
+    def _grace_over(self, handle: ClientHandle, lost: float) -> None:
+        client_id = handle.client_id
+        self._graces.pop(client_id, None)
+        current = self._clients.get(client_id)
+        if current is not None and (current is not handle or current.alive):
+            return
+        if self._clients.polls(client_id):
+            # Some clients close their stream and go on: an open poll shows that this one is there.
+            self._give_grace(handle, lost)
+        elif self._clients.last_seen(client_id) <= lost:
+            self._spawn(self._free(handle, said_so=False))
+
+    async def _free(self, handle: ClientHandle, *, said_so: bool) -> None:
+        holder = self._holdings.holder(handle.client_id)
+        if holder is None:
+            return
+        if holder.connection != handle.connection:
+            holder.spread = True
+        allowed = holder.may_be_freed(said_so=said_so, acks_are_checked=self._broker.traits.acks_are_checked)
+        deliveries = self._holdings.forget(handle.client_id)
+        if allowed:
+            for delivery in deliveries:
+                await self._free_one(delivery)
+
+    async def _free_one(self, delivery: Delivery) -> None:
+        handles = list(delivery.newest.values())
+        freed = 0
+        for start in range(0, len(handles), AT_ONCE):
+            outcomes = await asyncio.gather(
+                *(
+                    self._broker.change_invisible(OURS, delivery.topic, delivery.group, handle, 0)
+                    for handle in handles[start : start + AT_ONCE]
+                ),
+                return_exceptions=True,
+            )
+            raise_bugs(outcomes)
+            freed += sum(1 for outcome in outcomes if isinstance(outcome, str))
+        if freed:
+            self._observer.released(delivery.topic, delivery.group, freed)
+
+
+def raise_bugs(outcomes: Sequence[object]) -> None:
+    """Of what was gathered: a `GatewayError` is an outcome, anything else is a bug of ours."""
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, GatewayError):
+            raise outcome
