@@ -37,6 +37,9 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _LARGEST_BODY = 64 * 1024 * 1024
 """Bytes that a body may unpack to; a larger one is delivered packed."""
 
+_LATEST_MS = 253_402_300_799_999
+"""The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
+
 _HIDDEN = RESERVED | {
     names.SHARDING_KEY,
     names.TRACE_CONTEXT,
@@ -66,10 +69,11 @@ _PERMISSIONS_OUT = {
 }
 
 
-def message_in(message: pb.Message, context: Context) -> Message:
+def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
     """A message to send. Raises BadRequest (MESSAGE_CORRUPTED), Unsupported.
 
-    Its type follows from its fields; what it says of itself counts for transactions only.
+    Its type follows from its fields; what it says of itself counts for transactions only. A message
+    that does not say when it was born, or says what cannot be, was born now.
     """
     system = message.system_properties
     if system.HasField("lite_topic"):
@@ -79,6 +83,7 @@ def message_in(message: pb.Message, context: Context) -> Message:
     body = message.body
     if system.HasField("body_digest"):
         _check_digest(body, system.body_digest)
+    born_ms = _millis(system.born_timestamp)
     result = Message(
         topic=message.topic.name,
         body=body,
@@ -88,7 +93,7 @@ def message_in(message: pb.Message, context: Context) -> Message:
         message_group=system.message_group,
         user_properties=dict(message.user_properties),
         trace_context=system.trace_context,
-        born_ms=_millis(system.born_timestamp),
+        born_ms=born_ms if 0 < born_ms <= _LATEST_MS else now_ms,
         born_host=system.born_host or context.peer,
         sys_flag=_COMPRESSED if system.body_encoding == pb.Encoding.GZIP else 0,
         producer_group=message.topic.name,

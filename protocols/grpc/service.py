@@ -92,7 +92,8 @@ class MessagingService:
     ) -> rpc.SendMessageResponse:
         if len(request.messages) > 1:
             _check_one_topic([message.topic for message in request.messages])
-        messages = [convert.message_in(message, context) for message in request.messages]
+        now_ms = self._clock.now_ms()
+        messages = [convert.message_in(message, context, now_ms) for message in request.messages]
         results = await self._processor.send(context, messages)
         entries = [
             rpc.SendResultEntry(status=status_of(result, context))

@@ -21,6 +21,7 @@ from protocols.grpc.pb.service_pb2 import ReceiveMessageRequest
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 CONTEXT = Context(client_id="c", peer="10.1.2.3:4444")
+NOW_MS = 1_700_000_000_000
 GZIP = pb.Encoding.GZIP
 
 
@@ -60,7 +61,7 @@ def test_a_message_comes_in_with_all_its_fields() -> None:
         message_group="g",
     )
     message.user_properties["größe"] = "läuft"
-    taken = message_in(message, CONTEXT)
+    taken = message_in(message, CONTEXT, NOW_MS)
     assert (taken.topic, taken.body, taken.message_id) == ("Orders", b"hello", "01AB")
     assert (taken.tag, taken.keys, taken.message_group) == ("A", ("k1", "k2"), "g")
     assert taken.user_properties == {"größe": "läuft"}
@@ -70,7 +71,20 @@ def test_a_message_comes_in_with_all_its_fields() -> None:
 
 
 def test_a_message_without_a_born_host_is_born_at_the_end_of_its_connection() -> None:
-    assert message_in(incoming(), CONTEXT).born_host == "10.1.2.3:4444"
+    assert message_in(incoming(), CONTEXT, NOW_MS).born_host == "10.1.2.3:4444"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"born_timestamp": Timestamp(seconds=-1)},
+        {"born_timestamp": Timestamp(seconds=2**62)},
+        {"born_timestamp": Timestamp(seconds=-(2**62), nanos=-5)},
+    ],
+)
+def test_a_message_that_does_not_say_when_it_was_born_was_born_now(fields: dict[str, object]) -> None:
+    assert message_in(incoming(**fields), CONTEXT, NOW_MS).born_ms == NOW_MS
 
 
 @pytest.mark.parametrize(
@@ -86,7 +100,7 @@ def test_a_message_without_a_born_host_is_born_at_the_end_of_its_connection() ->
     ],
 )
 def test_the_type_follows_from_the_fields(fields: dict[str, object], kind: MessageType) -> None:
-    assert message_in(incoming(**fields), CONTEXT).type is kind
+    assert message_in(incoming(**fields), CONTEXT, NOW_MS).type is kind
 
 
 @pytest.mark.parametrize(
@@ -100,7 +114,7 @@ def test_the_type_follows_from_the_fields(fields: dict[str, object], kind: Messa
     ],
 )
 def test_a_delivery_time_is_never_early_and_never_lost(time: Timestamp, ms: int) -> None:
-    assert message_in(incoming(delivery_timestamp=time), CONTEXT).deliver_at_ms == ms
+    assert message_in(incoming(delivery_timestamp=time), CONTEXT, NOW_MS).deliver_at_ms == ms
 
 
 def test_the_recovery_time_of_a_transaction_comes_in() -> None:
@@ -108,13 +122,13 @@ def test_the_recovery_time_of_a_transaction_comes_in() -> None:
         message_type=pb.MessageType.TRANSACTION,
         orphaned_transaction_recovery_duration=Duration(seconds=30),
     )
-    assert message_in(message, CONTEXT).recovery_ms == 30_000
+    assert message_in(message, CONTEXT, NOW_MS).recovery_ms == 30_000
 
 
 def test_a_packed_body_keeps_its_bytes_and_its_mark() -> None:
     message = incoming(body_encoding=GZIP)
     message.body = gzip.compress(b"hello")
-    taken = message_in(message, CONTEXT)
+    taken = message_in(message, CONTEXT, NOW_MS)
     assert (taken.body, taken.sys_flag) == (message.body, 1)
 
 
@@ -133,14 +147,14 @@ def test_a_packed_body_keeps_its_bytes_and_its_mark() -> None:
     ],
 )
 def test_a_right_digest_passes(kind: pb.DigestType, checksum: str) -> None:
-    message_in(incoming(body_digest=pb.Digest(type=kind, checksum=checksum)), CONTEXT)
+    message_in(incoming(body_digest=pb.Digest(type=kind, checksum=checksum)), CONTEXT, NOW_MS)
 
 
 @pytest.mark.parametrize("kind", [pb.DigestType.MD5, pb.DigestType.SHA1, pb.DigestType.CRC32])
 def test_a_wrong_digest_is_a_corrupted_message(kind: pb.DigestType) -> None:
     message = incoming(body_digest=pb.Digest(type=kind, checksum="0" * 32))
     with pytest.raises(BadRequest) as caught:
-        message_in(message, CONTEXT)
+        message_in(message, CONTEXT, NOW_MS)
     assert caught.value.fault is Fault.MESSAGE_CORRUPTED
     assert "5 bytes" in caught.value.sentence
 
@@ -148,11 +162,11 @@ def test_a_wrong_digest_is_a_corrupted_message(kind: pb.DigestType) -> None:
 @pytest.mark.parametrize("fields", [{"lite_topic": "x"}, {"priority": 3}])
 def test_what_would_be_lost_is_refused(fields: dict[str, object]) -> None:
     with pytest.raises(Unsupported):
-        message_in(incoming(**fields), CONTEXT)
+        message_in(incoming(**fields), CONTEXT, NOW_MS)
 
 
 def test_a_priority_of_zero_counts_as_none() -> None:
-    message_in(incoming(priority=0), CONTEXT)
+    message_in(incoming(priority=0), CONTEXT, NOW_MS)
 
 
 def test_a_message_goes_out_with_all_its_fields() -> None:
