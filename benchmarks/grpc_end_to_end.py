@@ -167,7 +167,8 @@ async def measure(
         while left > 0:
             share = min(batch, left)
             left -= share
-            left += share - await call(share)
+            done = await call(share)
+            left += share - done
 
     cpu, began = server.cpu_s(), time.perf_counter()
     await asyncio.gather(*(worker() for _ in range(WORKERS)))
