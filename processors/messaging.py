@@ -186,8 +186,12 @@ class MessagingProcessor(Directing):
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             config = await self._routing.group(group)
             pop = pop_of(context, request, config, self._limits, began)
-            if not (await self._routing.route(topic)).readable:
+            readable = (await self._routing.route(topic)).readable
+            if not readable:
                 raise Forbidden(f"topic {topic} has no readable queue")
+            if pop.broker and pop.queue_id < 0 and not any(q.broker == pop.broker for q in readable):
+                # An older route of the client may name a broker that is gone (protocol facts 1.5, 7).
+                pop.broker = ""
             if self._waiting >= self._limits.max_waiting:
                 raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
             self._waiting += 1

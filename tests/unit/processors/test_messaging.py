@@ -194,6 +194,27 @@ async def test_scenario_25_an_empty_poll_is_a_normal_answer_before_the_deadline(
     assert observer.of("received")[0][2] == 0
 
 
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        (("fake", -1), ("fake", -1)),
+        (("gone", -1), ("", -1)),
+        (("", -1), ("", -1)),
+        (("gone", 3), ("gone", 3)),
+    ],
+)
+async def test_a_receive_that_names_a_broker_which_is_gone_takes_any(
+    processor: MessagingProcessor,
+    context: Context,
+    broker: Any,
+    asked: tuple[str, int],
+    given: tuple[str, int],
+) -> None:
+    await processor.receive(context, replace(AT_ONCE, broker=asked[0], queue_id=asked[1]))
+    (pop,) = broker.asked("pop")
+    assert (pop.broker, pop.queue_id) == given
+
+
 async def test_a_receive_makes_its_group_and_its_topic(
     processor: MessagingProcessor, context: Context, broker: Any
 ) -> None:
