@@ -55,17 +55,17 @@ _HIDDEN = RESERVED | {
 _DELAYED = (names.TIMER_DELIVER_MS, names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
 
 _TYPES_OUT = {
-    MessageType.NORMAL: pb.MessageType.NORMAL,
-    MessageType.FIFO: pb.MessageType.FIFO,
-    MessageType.DELAY: pb.MessageType.DELAY,
-    MessageType.TRANSACTION: pb.MessageType.TRANSACTION,
+    MessageType.NORMAL: pb.NORMAL,
+    MessageType.FIFO: pb.FIFO,
+    MessageType.DELAY: pb.DELAY,
+    MessageType.TRANSACTION: pb.TRANSACTION,
 }
 
 _PERMISSIONS_OUT = {
-    Permission.NONE: pb.Permission.NONE,
-    Permission.READ: pb.Permission.READ,
-    Permission.WRITE: pb.Permission.WRITE,
-    Permission.READ_WRITE: pb.Permission.READ_WRITE,
+    Permission.NONE: pb.NONE,
+    Permission.READ: pb.READ,
+    Permission.WRITE: pb.WRITE,
+    Permission.READ_WRITE: pb.READ_WRITE,
 }
 
 
@@ -95,10 +95,10 @@ def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
         trace_context=system.trace_context,
         born_ms=born_ms if 0 < born_ms <= _LATEST_MS else now_ms,
         born_host=system.born_host or context.peer,
-        sys_flag=_COMPRESSED if system.body_encoding == pb.Encoding.GZIP else 0,
+        sys_flag=_COMPRESSED if system.body_encoding == pb.GZIP else 0,
         producer_group=message.topic.name,
     )
-    if system.message_type == pb.MessageType.TRANSACTION:
+    if system.message_type == pb.TRANSACTION:
         result.type = MessageType.TRANSACTION
         if system.HasField("orphaned_transaction_recovery_duration"):
             result.recovery_ms = millis_of(system.orphaned_transaction_recovery_duration)
@@ -118,11 +118,11 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
     if not told:
         return
     match digest.type:
-        case pb.DigestType.MD5:
+        case pb.MD5:
             actual = md5_text(body)
-        case pb.DigestType.SHA1:
+        case pb.SHA1:
             actual = sha1(body, usedforsecurity=False).hexdigest().upper()
-        case pb.DigestType.CRC32:
+        case pb.CRC32:
             # Clients differ in leading zeros.
             actual = f"{zlib.crc32(body):X}"
             told = told.lstrip("0") or "0"
@@ -149,7 +149,7 @@ def sent_out(sent: Sent) -> SendResultEntry:
 def receive_in(request: ReceiveMessageRequest) -> Receive:
     """A request for messages."""
     queue = request.message_queue
-    sql = request.filter_expression.type == pb.FilterType.SQL
+    sql = request.filter_expression.type == pb.SQL
     return Receive(
         topic=queue.topic.name,
         group=request.group.name,
@@ -179,7 +179,7 @@ def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.M
         keys=[key for key in found.get(names.KEYS, "").split(" ") if key],
         message_id=found.get(names.UNIQ_KEY)
         or encode_offset_message_id(stored.store_host, stored.commit_offset),
-        body_digest=pb.Digest(type=pb.DigestType.MD5, checksum=md5_text(body)),
+        body_digest=pb.Digest(type=pb.MD5, checksum=md5_text(body)),
         body_encoding=encoding,
         message_type=_type_of(found),
         born_timestamp=_timestamp(stored.born_ms),
@@ -220,13 +220,13 @@ def _body_out(stored: StoredMessage) -> tuple[bytes, pb.Encoding]:
     is passed as it is, for the client to decide.
     """
     if not stored.sys_flag & _COMPRESSED or not stored.body:
-        return stored.body, pb.Encoding.IDENTITY
+        return stored.body, pb.IDENTITY
     if stored.body.startswith(_GZIP_MAGIC):
-        return stored.body, pb.Encoding.GZIP
+        return stored.body, pb.GZIP
     try:
-        return decompress(stored.body, _LARGEST_BODY), pb.Encoding.IDENTITY
+        return decompress(stored.body, _LARGEST_BODY), pb.IDENTITY
     except PeerWireError:
-        return stored.body, pb.Encoding.GZIP
+        return stored.body, pb.GZIP
 
 
 def md5_text(body: bytes) -> str:
@@ -236,12 +236,12 @@ def md5_text(body: bytes) -> str:
 
 def _type_of(found: dict[str, str]) -> pb.MessageType:
     if found.get(names.TRAN_MSG) == "true":
-        return pb.MessageType.TRANSACTION
+        return pb.TRANSACTION
     if any(name in found for name in _DELAYED):
-        return pb.MessageType.DELAY
+        return pb.DELAY
     if names.SHARDING_KEY in found:
-        return pb.MessageType.FIFO
-    return pb.MessageType.NORMAL
+        return pb.FIFO
+    return pb.NORMAL
 
 
 def queue_out(queue: Queue, route: Route, topic: pb.Resource, endpoints: pb.Endpoints) -> pb.MessageQueue:

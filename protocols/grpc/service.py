@@ -119,7 +119,7 @@ class MessagingService:
             if messages:
                 await self._deliver(request, context, answers, messages)
             else:
-                nothing = pb.Status(code=pb.Code.MESSAGE_NOT_FOUND, message="no new message")
+                nothing = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
                 await answers.write(rpc.ReceiveMessageResponse(status=nothing))
         seconds, ms = divmod(self._clock.now_ms(), 1000)
         now = Timestamp(seconds=seconds, nanos=ms * 1_000_000)
@@ -190,10 +190,10 @@ class MessagingService:
         self, request: rpc.EndTransactionRequest, context: Context
     ) -> rpc.EndTransactionResponse:
         topic = check_topic(request.topic.name)
-        from_check = request.source == pb.TransactionSource.SOURCE_SERVER_CHECK
-        if request.resolution == pb.TransactionResolution.COMMIT:
+        from_check = request.source == pb.SOURCE_SERVER_CHECK
+        if request.resolution == pb.COMMIT:
             resolution = Resolution.COMMIT
-        elif request.resolution == pb.TransactionResolution.ROLLBACK:
+        elif request.resolution == pb.ROLLBACK:
             resolution = Resolution.ROLLBACK
         elif from_check and request.transaction_id.strip():
             # The producer was asked and does not know yet: it will be asked again.
@@ -245,4 +245,4 @@ def _together(statuses: Iterable[pb.Status]) -> pb.Status:
     found = {status.code: status for status in statuses}
     if len(found) == 1:
         return next(iter(found.values()))
-    return pb.Status(code=pb.Code.MULTIPLE_RESULTS, message="the entries have different results")
+    return pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")

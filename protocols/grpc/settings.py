@@ -56,7 +56,11 @@ def kind_in(settings: pb.Settings) -> ClientKind:
 
 
 def check_settings(settings: pb.Settings, limits: Limits) -> None:
-    """Raises IllegalTopic, IllegalGroup, IllegalFilter, BadRequest (too many topics)."""
+    """Raises IllegalTopic, IllegalGroup, IllegalFilter, BadRequest (too many topics).
+
+    The filters of a simple consumer are left to its receives: their refusal shows the user the
+    code and the reason, while Java's client that fails to start hides both.
+    """
     count = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
     if count > limits.max_topics_per_client:
         raise BadRequest(f"the settings name {count} topics, the limit is {limits.max_topics_per_client}")
@@ -66,6 +70,8 @@ def check_settings(settings: pb.Settings, limits: Limits) -> None:
         check_group(settings.subscription.group.name)
         for entry in settings.subscription.subscriptions:
             check_topic(entry.topic.name)
+            if settings.client_type == pb.ClientType.SIMPLE_CONSUMER:
+                continue
             sql = entry.expression.type == pb.FilterType.SQL
             compile_filter(FilterKind.SQL92 if sql else FilterKind.TAG, entry.expression.expression)
 
