@@ -287,8 +287,8 @@ class MessagingProcessor(Directing):
             check_change(invisible_ms, self._limits)
             if not receipt:
                 raise IllegalReceipt(receipt, "it must not be blank")
-            if not invisible_ms and is_node(context):
-                invisible_ms = await self._rest_of(context, topic, group, receipt)
+            if is_node(context):
+                invisible_ms = await self._rest_of(context, topic, group, receipt, invisible_ms)
             claim = self.renewing.newest(context, topic, group, (receipt,))
             results: list[GatewayError | None] | None = None
             try:
@@ -366,11 +366,16 @@ class MessagingProcessor(Directing):
             self.clients.unregister(context.client_id)
         return handle
 
-    async def _rest_of(self, context: Context, topic: str, group: str, receipt: str) -> int:
-        """For how long a message rests that a push consumer of Node.js gives up with 0 ms."""
+    async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
+        """For how long a message rests that a push consumer of Node.js gives up.
+
+        It asks for 0, or for as many milliseconds as the policy has seconds, and never for what a user
+        chose: so the group's policy counts. Of a client that is not known here 0 is taken for that.
+        """
         client = self.clients.get(context.client_id)
-        if client is not None and client.kind is ClientKind.SIMPLE_CONSUMER:
-            return 0
+        pushed = not asked_ms if client is None else client.kind is ClientKind.PUSH_CONSUMER
+        if not pushed:
+            return asked_ms
         attempt = self.renewing.attempt_of(topic, group, receipt)
         config = await self._routing.settings(group)
         return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)
