@@ -339,7 +339,8 @@ class User:
         taken: list[StoredMessage] = []
 
         async def enough() -> bool:
-            taken.extend(await self.pop(topic, group, count - len(taken), **how))
+            if len(taken) < count:
+                taken.extend(await self.pop(topic, group, count - len(taken), **how))
             return len(taken) == count
 
         await self.eventually(enough)
