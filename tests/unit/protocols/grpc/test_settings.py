@@ -157,6 +157,7 @@ def test_settings_are_checked_before_anything_is_kept() -> None:
         check_settings(producing("t1", "a b"), Limits())
     with pytest.raises(IllegalFilter):
         check_settings(subscribing(expression="||"), Limits())
+    check_settings(subscribing(pb.ClientType.SIMPLE_CONSUMER, "||"), Limits())
     nameless = subscribing()
     nameless.subscription.group.name = ""
     with pytest.raises(IllegalGroup):

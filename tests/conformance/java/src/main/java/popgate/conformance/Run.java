@@ -42,6 +42,7 @@ import org.apache.rocketmq.client.apis.producer.ProducerBuilder;
 import org.apache.rocketmq.client.apis.producer.SendReceipt;
 import org.apache.rocketmq.client.apis.producer.Transaction;
 import org.apache.rocketmq.client.apis.producer.TransactionResolution;
+import org.apache.rocketmq.shaded.io.grpc.StatusRuntimeException;
 
 /** One run of one scenario: its parameters, its clients, its voice. */
 final class Run {
@@ -99,16 +100,23 @@ final class Run {
         }
         String code = "";
         for (Throwable link = cause; link != null && code.isEmpty(); link = link.getCause()) {
-            Matcher matcher = CODE.matcher(String.valueOf(link.getMessage()));
+            String text = String.valueOf(link.getMessage());
+            Matcher matcher = CODE.matcher(text);
             if (link instanceof ClientException && matcher.find()) {
                 Code known = Code.forNumber(Integer.parseInt(matcher.group(1)));
                 code = known == null ? matcher.group(1) : known.name();
+            } else if (link instanceof StatusRuntimeException status) {
+                code = "GRPC_" + status.getStatus().getCode();
             }
         }
         Map<String, Object> facts = new LinkedHashMap<>();
         facts.put("type", cause.getClass().getSimpleName());
         facts.put("code", code);
-        facts.put("text", String.valueOf(cause.getMessage()));
+        List<String> texts = new ArrayList<>();
+        for (Throwable link = cause; link != null; link = link.getCause()) {
+            texts.add(String.valueOf(link.getMessage()));
+        }
+        facts.put("text", String.join(" <- ", texts));
         return facts;
     }
 
