@@ -333,9 +333,9 @@ async def test_a_change_to_0_gives_the_message_back_at_once(client: Any) -> None
     assert again.system_properties.delivery_attempt == 2
 
 
-@pytest.mark.parametrize("language", ["HTTP", "NODE_JS"])
-async def test_a_push_consumer_of_node_that_asks_for_0_gets_its_groups_rest(
-    town: Any, gateway: Any, language: str
+@pytest.mark.parametrize(("language", "asked"), [("HTTP", 0), ("NODE_JS", 0), ("NODE_JS", 0.01)])
+async def test_a_push_consumer_of_node_that_gives_up_gets_its_groups_rest(
+    town: Any, gateway: Any, language: str, asked: float
 ) -> None:
     retry = CustomizedRetry((1_000, 7_000), first_step=0)
     await gateway.broker.create_group(GroupConfig("g", retry=retry))
@@ -346,10 +346,19 @@ async def test_a_push_consumer_of_node_that_asks_for_0_gets_its_groups_rest(
     for attempt, rest in ((1, 1), (2, 7)):
         (message,) = await client.receive(auto_renew=True)
         assert message.system_properties.delivery_attempt == attempt
-        assert (await client.change(handle(message), 0)).status.code == Code.OK
+        assert (await client.change(handle(message), asked)).status.code == Code.OK
         await gateway.pass_s(rest - 0.5)
         assert await client.receive() == []
         await gateway.pass_s(1)
+
+
+async def test_a_simple_consumer_of_node_gets_what_its_user_asked_for(town: Any, gateway: Any) -> None:
+    client = town.client(gateway, language="NODE_JS")
+    await client.introduce(client.subscribing(pb.ClientType.SIMPLE_CONSUMER))
+    await client.send_one()
+    (message,) = await client.receive()
+    assert (await client.change(handle(message), 0)).status.code == Code.OK
+    assert len(await client.receive()) == 1
 
 
 async def test_attempts_that_are_used_up_end_in_the_dead_letters(client: Any, gateway: Any) -> None:
