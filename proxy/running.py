@@ -21,10 +21,11 @@ _log = logger("popgate.running")
 
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. Raises CannotStart, SettingsWrong."""
+    app = build(settings)
     set_up_logs(settings.log)
     _allow_many_files()
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(build(settings)))
+        runner.run(_serve(app))
 
 
 async def _serve(app: App) -> None:

@@ -58,10 +58,13 @@ def serve(
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C. A second signal skips the drain."""
     effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
+    from proxy.layers import SettingsWrong
     from proxy.running import CannotStart, run
 
     try:
         run(effective)
+    except SettingsWrong as error:
+        raise Failure(Ended.USAGE, str(error)) from None
     except CannotStart as error:
         raise Failure(Ended.NOT_STARTED, str(error)) from None
 
@@ -79,8 +82,15 @@ def settings(
 ) -> None:
     """Check the configuration and print what `serve` would run with, as TOML."""
     effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
+    from proxy.app import build
+    from proxy.layers import SettingsWrong
     from proxy.reference import sample_file
 
+    try:
+        # Opens nothing; it only sees whether the values fit together.
+        build(effective)
+    except SettingsWrong as error:
+        raise Failure(Ended.USAGE, str(error)) from None
     typer.echo(sample_file(effective), nl=False)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pty
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 
 from popgate.testing import GatewayProcess
+from proxy.cli import main
 
 ROOT = Path(__file__).parents[2]
 OK, FAILED, USAGE, UNREACHABLE, NOTHING, NOT_STARTED = range(6)
@@ -31,11 +33,11 @@ def environment(**more: str) -> dict[str, str]:
 class Ran:
     """How a command ended."""
 
-    def __init__(self, done: subprocess.CompletedProcess[bytes]) -> None:
-        self.code = done.returncode
-        self.raw = done.stdout
-        self.out = done.stdout.decode(errors="replace")
-        self.err = done.stderr.decode(errors="replace")
+    def __init__(self, code: int, out: bytes, err: bytes) -> None:
+        self.code = code
+        self.raw = out
+        self.out = out.decode(errors="replace")
+        self.err = err.decode(errors="replace")
         assert "Traceback" not in self.err, self.err
 
     @property
@@ -48,11 +50,31 @@ class Ran:
 
 
 def popgate(*arguments: str, stdin: bytes = b"", **variables: str) -> Ran:
+    """Run a command in this process: a hundred interpreters would take longer than all it does."""
+    out, err = io.BytesIO(), io.BytesIO()
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("POPGATE_")]:
+            patch.delenv(name)
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["popgate", *arguments])
+        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        patch.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
+        patch.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        sys.stdout.detach()  # type: ignore[union-attr]
+        sys.stderr.detach()  # type: ignore[union-attr]
+    return Ran(int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def process(*arguments: str, stdin: bytes = b"", **variables: str) -> Ran:
+    """Run a command as a user does."""
     command = [sys.executable, "-m", "popgate", *arguments]
     done = subprocess.run(
         command, input=stdin, capture_output=True, timeout=60, env=environment(**variables), check=False
     )
-    return Ran(done)
+    return Ran(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +142,14 @@ def test_what_is_sent_is_received_once(run: Callable[..., Ran]) -> None:
     empty = run("receive", "m-once", "--group", "g1", "--wait", "0s")
     assert (empty.code, empty.out) == (NOTHING, "")
     assert empty.err == "popgate: no message for group g1 on topic m-once in 0s\n"
+
+
+def test_commands_are_processes_with_exit_codes(gateway: GatewayProcess) -> None:
+    assert process("send", "m-process", "-", stdin=b"hello", POPGATE_ADMIN=gateway.admin).code == OK
+    got = process("receive", "m-process", "-g", "g", "--body", POPGATE_ADMIN=gateway.admin)
+    assert (got.code, got.out) == (OK, "hello\n")
+    assert process("topic", "show", "nowhere", POPGATE_ADMIN=gateway.admin).code == NOTHING
+    assert process("topic", "show").code == USAGE
 
 
 def test_json_is_a_line_for_each_message(run: Callable[..., Ran]) -> None:
@@ -309,7 +339,7 @@ def on_a_terminal(*arguments: str, **variables: str) -> str:
     """What a command writes where standard output is a terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "popgate", *arguments]
-    process = subprocess.Popen(
+    child = subprocess.Popen(
         command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment(**variables)
     )
     os.close(theirs)
@@ -320,7 +350,7 @@ def on_a_terminal(*arguments: str, **variables: str) -> str:
             written += os.read(ours, 65536)
         except OSError:  # the other end is closed
             break
-    assert process.wait(60) == OK, written
+    assert child.wait(60) == OK, written
     os.close(ours)
     return written.decode()
 
@@ -345,19 +375,19 @@ def test_a_terminal_gets_tables_and_colours_and_nothing_that_a_message_says(
 def test_a_reader_that_leaves_early_is_no_accident(run: Callable[..., Ran], gateway: GatewayProcess) -> None:
     run("send", "m-pipe", "x" * 1000, "--count", "500")
     command = [sys.executable, "-m", "popgate", "receive", "m-pipe", "-g", "g", "-n", "0", "--wait", "0s"]
-    process = subprocess.Popen(
+    child = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment(POPGATE_ADMIN=gateway.admin),
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    told = process.stderr.read().decode()
-    process.stderr.close()
-    assert process.wait(60) == FAILED
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.readline()
+    child.stdout.close()
+    told = child.stderr.read().decode()
+    child.stderr.close()
+    assert child.wait(60) == FAILED
     assert told == ""
 
 
@@ -365,7 +395,7 @@ def test_a_reader_that_leaves_early_is_no_accident(run: Callable[..., Ran], gate
 
 
 def served(*arguments: str, **variables: str) -> Ran:
-    return popgate("serve", "--listen", "grpc://127.0.0.1:0", "--admin", "off", *arguments, **variables)
+    return process("serve", "--listen", "grpc://127.0.0.1:0", "--admin", "off", *arguments, **variables)
 
 
 def test_a_port_in_use_is_a_sentence(gateway: GatewayProcess, tmp_path: Path) -> None:
