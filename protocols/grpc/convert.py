@@ -196,7 +196,8 @@ def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.M
         system.message_group = message_group
     if (trace := found.get(names.TRACE_CONTEXT)) is not None:
         system.trace_context = trace
-    if (due := found.get(names.TIMER_DELIVER_MS)) is not None and due.isascii() and due.isdigit():
+    due = found.get(names.TIMER_DELIVER_MS)
+    if due is not None and len(due) < 16 and due.isascii() and due.isdigit():
         system.delivery_timestamp.CopyFrom(_timestamp(int(due)))
     if stored.receipt:
         system.receipt_handle = stored.receipt
@@ -269,4 +270,6 @@ def _millis(time: Timestamp) -> int:
 
 
 def _timestamp(ms: int) -> Timestamp:
+    # Other doors let through times that no Timestamp can tell; some clients fail on those.
+    ms = min(max(ms, 0), _LATEST_MS)
     return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)

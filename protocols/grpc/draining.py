@@ -23,6 +23,10 @@ class Waits:
     def __repr__(self) -> str:
         return f"<Waits {len(self._waiting)}{' ended' if self.ended else ''}>"
 
+    def __len__(self) -> int:
+        """How many wait now."""
+        return len(self._waiting)
+
     async def wait(self, work: Coroutine[Any, Any, Result]) -> Result | None:
         """The result of `work`; None when it was called back, also if that was before it began."""
         if self.ended:

@@ -121,15 +121,13 @@ class Door:
             await answers.write(rpc.ReceiveMessageResponse(status=_bug("ReceiveMessage", context)))
 
     async def telemetry(self, commands: Commands, call: Call) -> None:
-        """Raises CallFailed."""
+        """Raises CallFailed, and BrokenStream when the client is gone and a failure could not be told."""
         context = open_context(call, self._clock)
         try:
-            try:
-                self._admit(context, call)
-            except GatewayError as error:
-                await commands.write(rpc.TelemetryCommand(status=status_of(error, context)))
-            else:
-                await self._service.telemetry(commands, context)
+            self._admit(context, call)
+            await self._service.telemetry(commands, context)
+        except GatewayError as error:
+            await commands.write(rpc.TelemetryCommand(status=status_of(error, context)))
         except BrokenStream:
             return
         except CallFailed:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, GatewayError, shown
+from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
 from popgate.model import EndTransaction, Resolution, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientKind
@@ -211,7 +211,10 @@ class MessagingService:
         return rpc.RecallMessageResponse(status=OK, message_id=message_id)
 
     async def telemetry(self, commands: Commands, context: Context) -> None:
-        """Serve one stream until it ends. Raises CallFailed."""
+        """Serve one stream until it ends. Raises TooManyRequests, CallFailed."""
+        most = self._processor.limits.max_clients
+        if len(self._streams) >= most:
+            raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
         await TelemetryStream(context, commands, self._processor).run(self._streams)
 
     def drain(self) -> None:

@@ -239,9 +239,15 @@ def test_the_type_that_goes_out_follows_from_the_properties(
 def test_the_delivery_time_of_a_delayed_message_goes_out() -> None:
     out = message_out(stored({"TIMER_DELIVER_MS": "1700000000123"}))
     assert out.system_properties.delivery_timestamp.ToMilliseconds() == 1_700_000_000_123
-    assert not message_out(stored({"TIMER_DELIVER_MS": "-1x"})).system_properties.HasField(
-        "delivery_timestamp"
-    )
+    for odd in ("-1x", "9" * 5000, "²"):
+        out = message_out(stored({"TIMER_DELIVER_MS": odd}))
+        assert not out.system_properties.HasField("delivery_timestamp")
+
+
+@pytest.mark.parametrize(("ms", "told"), [(-1, 0), (2**63 - 1, 253_402_300_799_999), (0, 0)])
+def test_a_time_that_cannot_be_told_goes_out_as_the_nearest_that_can(ms: int, told: int) -> None:
+    system = message_out(stored(born_ms=ms, store_ms=ms)).system_properties
+    assert system.born_timestamp.ToMilliseconds() == system.store_timestamp.ToMilliseconds() == told
 
 
 def test_a_dead_letter_tells_where_it_came_from() -> None:

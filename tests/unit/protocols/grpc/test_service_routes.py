@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 from typing import Any
 
 import grpc
 import pytest
 
+from popgate.context import Context, Principal
+from popgate.errors import Unauthenticated
+from popgate.kinds import Credentials
 from popgate.model import GroupConfig, MessageType, Permission, TopicConfig
 from processors.limits import Limits
 from protocols.grpc.pb import definition_pb2 as pb
@@ -226,6 +230,42 @@ async def test_an_empty_request_is_answered_with_a_status_and_never_as_internal(
     assert answer.HasField("status")
     assert 40000 <= answer.status.code < 50000 or what.name == "NotifyClientTermination"
     assert answer.status.message
+
+
+SECRET = b"SECRET"
+DATE = "20250101T000000Z"
+SIGNED = (
+    "MQv2-HMAC-SHA1 Credential=alice, SignedHeaders=x-mq-date-time, "
+    "Signature=AF2C284C4C7BA6DCA61AFA66FB97CF8396323174"
+)
+
+
+class Signatures:
+    def authenticate(self, _context: Context, credentials: Credentials, _now: float) -> Principal:
+        proof = hmac.digest(SECRET, credentials.signed, "sha1")
+        if not hmac.compare_digest(proof, credentials.signature):
+            raise Unauthenticated("the signature is wrong")
+        return Principal(credentials.access_key)
+
+
+@pytest.mark.parametrize("authorization", ["", "garbage", SIGNED.replace("AF2C", "0000")])
+async def test_who_does_not_prove_who_they_are_is_told_so_in_every_kind_of_answer(
+    town: Any, authorization: str
+) -> None:
+    gateway = await town.gateway(authenticator=Signatures())
+    client = town.client(gateway, date_time=DATE)
+    client.headers["authorization"] = authorization
+    assert (await client.route()).status.code == Code.UNAUTHORIZED
+    assert [frame.status.code for frame in await client.frames()] == [Code.UNAUTHORIZED]
+    stream = client.telemetry()
+    assert (await stream.read()).status.code == Code.UNAUTHORIZED
+    client.headers["authorization"] = SIGNED
+    assert (await client.route()).status.code == Code.OK
+
+
+async def test_credentials_are_ignored_while_nobody_asks_for_them(client: Any) -> None:
+    client.headers["authorization"] = "MQv2-HMAC-SHA1 Credential=, SignedHeaders=x, Signature=zz"
+    assert (await client.route()).status.code == Code.OK
 
 
 @pytest.mark.parametrize("language", ["", "KLINGON", "NODE_JS", "PHP"])

@@ -248,6 +248,26 @@ async def test_a_producer_that_named_no_topics_is_asked_about_what_it_sent(clien
     assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
 
 
+async def test_streams_have_a_bound(town: Any) -> None:
+    gateway = await town.gateway(limits=Limits(max_clients=2))
+    client = town.client(gateway)
+    streams = [client.like(client_id=f"c{n}").telemetry() for n in range(2)]
+    for stream in streams:
+        await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+        assert (await stream.read()).status.code == Code.OK
+    late = client.like(client_id="late").telemetry()
+    assert (await late.read()).status.code == Code.TOO_MANY_REQUESTS
+    assert await late.read() is grpc.aio.EOF
+    streams[0].cancel()
+
+    async def has_room() -> bool:
+        stream = client.like(client_id="c0").telemetry()
+        await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+        return (await stream.read()).status.code == Code.OK
+
+    await town.until(has_room)
+
+
 class Unread:
     """A stream whose client takes nothing."""
 
