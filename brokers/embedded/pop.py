@@ -12,7 +12,7 @@ from brokers.embedded.shares import Share
 from brokers.embedded.taking import Want, receipt_head
 from brokers.embedded.topics import Group, Topic
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Forbidden, GatewayError
+from popgate.errors import BadRequest, Fault, Forbidden, GatewayError, NotFound
 from popgate.model import Permission, Pop, StoredMessage
 from popgate.wire.records import decode_record
 
@@ -97,7 +97,10 @@ class Popping(Facet):
 
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         state = self._state
-        share, held_topic, now_ms = self._find_share(topic, group)
+        try:
+            share, held_topic, now_ms = self._find_share(topic, group)
+        except NotFound:
+            return 0
         freed = 0
         for handle in receipts:
             found = find_undelivered(share, held_topic, state.settings.name, handle)
@@ -164,10 +167,11 @@ class Popping(Facet):
             state.fall_due(now_ms)
             if share.begin():
                 want.changed = True
+            ledgers = _ledgers(share, request.queue_id, ordered=ordered, now_ms=now_ms)
             if ordered and want.attempt_id in share.attempts:
                 self._take_same(share, want)
             if not want.repeated:
-                for ledger in _ledgers(share, request.queue_id, ordered=ordered, now_ms=now_ms):
+                for ledger in ledgers:
                     if ledger.has_work():
                         ledger.take(want)
                         if want.room <= 0 or want.full or want.looks <= 0:

@@ -158,6 +158,8 @@ class Waiting:
         for waiter in line.waiters:
             if waiter.seen >= wake:
                 return None  # those behind came later still
+            if waiter.future.done():
+                continue  # cancelled in this very turn: it will not come back to pass the wake on
             if queue_id < 0 or waiter.queue_id in (-1, queue_id):
                 self._resolve(waiter, wake)
                 return waiter
