@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from typing import Any
 
@@ -102,6 +103,11 @@ def test_empty_poll(facts: Any) -> None:
     once_each(facts, "patient")
 
 
+def test_idle(facts: Any) -> None:
+    assert [one["count"] for one in facts.of("batch", by="empty")] == [0]
+    assert sorted((one["by"], one["attempt"]) for one in facts.received()) == [("push", 1), ("simple", 1)]
+
+
 # order
 
 
@@ -124,15 +130,9 @@ def test_fifo_push(facts: Any) -> None:
     received = facts.received()
     consumed = by_group([one for one in received if one["consumed"]])
     assert consumed == by_group(facts.of("sent"))
-    for group in by_group(received).values():  # a failed one comes again before any other of its group
-        assert [body for place, body in enumerate(group) if group[place - 1 : place] != [body]] == sorted(
-            group_of(group)
-        )
+    for bodies in by_group(received).values():  # a failed one comes again before any other of its group
+        assert [body for body, _ in itertools.groupby(bodies)] == sorted(set(bodies))
     assert sorted(one["body"] for one in received if not one["consumed"]) == ["a2", "c0"]
-
-
-def group_of(bodies: list[str]) -> list[str]:
-    return sorted(set(bodies))
 
 
 # time
@@ -180,6 +180,11 @@ def test_transaction_check(facts: Any) -> None:
         ("good", ids["good"], "t"),
         ("bad", ids["bad"], "t"),
     }
+
+
+def test_transaction_unnamed(facts: Any) -> None:
+    once_each(facts)
+    assert facts.of("checked", body="good")
 
 
 def test_transaction_successor(facts: Any) -> None:

@@ -149,6 +149,28 @@ def empty_poll(run: Run) -> None:
     thread.join()
 
 
+@scenario
+def idle(run: Run) -> None:
+    """Consumers of both kinds wait longer than one poll on an empty topic, then a message comes."""
+    topic, pushed = run["topic"], run["topic2"]
+    seen = threading.Event()
+
+    def consume(message: Message) -> bool:
+        run.saw(message, "push")
+        seen.set()
+        return True
+
+    producer = run.producer(topic, pushed)
+    simple = run.simple(run["group"], {topic: None}, await_s=20)
+    run.push(run["group2"], {pushed: None}, consume)
+    run.receive(simple, by="empty")
+    time.sleep(4)
+    for where in (topic, pushed):
+        run.sent(producer, run.message(where, "at last"))
+    run.receive_until(simple, 1, by="simple")
+    run.wait_for(seen.is_set)
+
+
 # order
 
 
@@ -294,6 +316,16 @@ def transaction_check(run: Run) -> None:
         run.sent(producer, run.message(topic, body, tag="t"), producer.begin_transaction())
     run.receive_until(consumer, 1)
     run.quiet(consumer)
+
+
+@scenario
+def transaction_unnamed(run: Run) -> None:
+    """The producer named no topics when it was made."""
+    topic = run["topic"]
+    producer = run.producer(check=lambda message: _told_check(run, message))
+    consumer = run.simple(run["group"], {topic: None})
+    run.sent(producer, run.message(topic, "good"), producer.begin_transaction())
+    run.receive_until(consumer, 1)
 
 
 @scenario

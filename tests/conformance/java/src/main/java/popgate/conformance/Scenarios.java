@@ -53,6 +53,7 @@ final class Scenarios {
         ALL_OF_THEM.put("by_name", Scenarios::byName);
         ALL_OF_THEM.put("first_use", Scenarios::firstUse);
         ALL_OF_THEM.put("empty_poll", Scenarios::emptyPoll);
+        ALL_OF_THEM.put("idle", Scenarios::idle);
         ALL_OF_THEM.put("fifo_simple", Scenarios::fifoSimple);
         ALL_OF_THEM.put("fifo_held", Scenarios::fifoHeld);
         ALL_OF_THEM.put("fifo_push", Scenarios::fifoPush);
@@ -60,6 +61,7 @@ final class Scenarios {
         ALL_OF_THEM.put("recall", Scenarios::recall);
         ALL_OF_THEM.put("transaction", Scenarios::transaction);
         ALL_OF_THEM.put("transaction_check", Scenarios::transactionCheck);
+        ALL_OF_THEM.put("transaction_unnamed", Scenarios::transactionUnnamed);
         ALL_OF_THEM.put("transaction_abandon", Scenarios::transactionAbandon);
         ALL_OF_THEM.put("transaction_successor", Scenarios::transactionSuccessor);
         ALL_OF_THEM.put("tags", Scenarios::tagFilters);
@@ -228,6 +230,27 @@ final class Scenarios {
         waiting.get();
     }
 
+    /** Consumers of both kinds wait longer than one poll on an empty topic, then a message comes. */
+    private static void idle(Run run) throws Exception {
+        String topic = run.get("topic");
+        String pushed = run.get("topic2");
+        AtomicBoolean seen = new AtomicBoolean();
+        Producer producer = run.producer(topic, pushed);
+        SimpleConsumer simple = run.simple(run.get("group"), all(topic), 20);
+        run.push(run.get("group2"), all(pushed), message -> {
+            run.saw(message, "push");
+            seen.set(true);
+            return true;
+        });
+        run.receive(simple, 16, 30, "empty");
+        rest(4_000);
+        for (String where : List.of(topic, pushed)) {
+            run.sent(producer, to(where, "at last"));
+        }
+        run.receiveUntil(simple, 1, "simple");
+        run.waitFor(seen::get);
+    }
+
     // order
 
     private static void sendInOrder(Run run, Producer producer, String topic, String groups, int count)
@@ -351,6 +374,15 @@ final class Scenarios {
         }
         run.receiveUntil(consumer, 1, "");
         run.quiet(consumer);
+    }
+
+    /** The producer named no topics when it was made. */
+    private static void transactionUnnamed(Run run) throws Exception {
+        String topic = run.get("topic");
+        Producer producer = run.checkedProducer(message -> toldCheck(run, message));
+        SimpleConsumer consumer = run.simple(run.get("group"), all(topic), 3);
+        run.sentHalf(producer, to(topic, "good"), producer.beginTransaction());
+        run.receiveUntil(consumer, 1, "");
     }
 
     /** Sends a half message and dies at once, the whole process of it. */
