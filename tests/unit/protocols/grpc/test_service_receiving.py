@@ -270,7 +270,10 @@ async def test_scenario_04_an_expired_handle_is_told_and_finishes_nothing(client
     await gateway.pass_s(31)
     answer = await client.ack(handle(message))
     assert answer.status.code == Code.INVALID_RECEIPT_HANDLE
-    assert (await client.change(handle(message), 5)).status.code == Code.INVALID_RECEIPT_HANDLE
+    refused = await client.change(handle(message), 5)
+    assert refused.status.code == Code.INVALID_RECEIPT_HANDLE
+    # Clients put the answer's handle in the place of theirs, whatever the status.
+    assert refused.receipt_handle == handle(message)
     assert (await dead_letter(client, handle(message))).status.code == Code.INVALID_RECEIPT_HANDLE
     (again,) = await client.receive()
     assert again.system_properties.delivery_attempt == 2
