@@ -27,7 +27,7 @@ from proxy.metrics import Metrics
 from proxy.settings import Settings
 from proxy.values import embedded_values, limits_values, new_group, policies_values
 
-State = Literal["starting", "ready", "draining", "stopped"]
+State = Literal["starting", "ready", "failing", "draining", "stopped"]
 
 _log = logger("popgate.app")
 
@@ -61,6 +61,12 @@ class App:
     def admin_address(self) -> str:
         """Empty when there is none."""
         return self.admin.address if self.admin is not None else ""
+
+    def condition(self) -> State:
+        """The state for probes: a gateway whose broker cannot write is not ready."""
+        if self.state == "ready" and self.broker.figures().get("store_failing"):
+            return "failing"
+        return self.state
 
     async def start(self) -> None:
         """Open everything; the admin port first, so that probes see "starting". Raises CannotStart."""
@@ -147,7 +153,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
     metrics.figures = lambda: _figures(app)
     if admin_at is not None:
         routes = [
-            *Health(metrics, lambda: app.state).routes(),
+            *Health(metrics, app.condition).routes(),
             *HouseFacts(settings, lambda: app.addresses).routes(),
             *Topics(processor, queues=settings.topics.queues).routes(),
             *Groups(processor, defaults=group_defaults).routes(),
@@ -183,7 +189,7 @@ def _admin_listen(url: str) -> Listen | None:
 
 def _figures(app: App) -> dict[str, float]:
     of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
-    return {"ready": app.state == "ready", **app.processor.figures(), **of_broker}
+    return {"ready": app.condition() == "ready", **app.processor.figures(), **of_broker}
 
 
 def _reason(error: OSError) -> str:

@@ -98,7 +98,11 @@ def set_up_logs(
     )
     endings: list[Callable[[Any, str, MutableMapping[str, Any]], Any]]
     if as_json:
-        endings = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
+        endings = [
+            structlog.processors.format_exc_info,
+            _first_things_first,
+            structlog.processors.JSONRenderer(),
+        ]
     else:
         endings = [
             structlog.dev.ConsoleRenderer(
@@ -122,6 +126,14 @@ def set_up_logs(
     # Libraries speak up for warnings only: their info lines are per connection or per request.
     for name in ("asyncio", "aiohttp", "grpc"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+def _first_things_first(
+    _logger: object, _method: str, event: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """When, how bad, where and what, in front of the values: people read JSON too."""
+    heads = {key: event.pop(key) for key in ("timestamp", "level", "logger", "event") if key in event}
+    return {**heads, **event}
 
 
 def logger(name: str) -> structlog.stdlib.BoundLogger:

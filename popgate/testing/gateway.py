@@ -126,7 +126,11 @@ class GatewayProcess:
         ]
         for reader in self._readers:
             reader.start()
-        if not self._ready.wait(timeout) or "ready" not in self.output.split():
+        said_something = self._ready.wait(timeout)
+        if "ready" not in self.output.split():
+            if said_something:  # its output is closed: it is ending
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(10.0)
             code = self._process.poll()
             self.kill()
             state = "was not ready in time" if code is None else f"ended with {code}"

@@ -10,7 +10,7 @@ from proxy.metrics import CONTENT_TYPE, Metrics
 
 
 class Health:
-    """`state` tells what the gateway is doing: "starting", "ready", "draining"."""
+    """`state` tells how the gateway is: "starting", "ready", "failing", "draining"."""
 
     def __init__(self, metrics: Metrics, state: Callable[[], str]) -> None:
         self._metrics = metrics

@@ -20,6 +20,7 @@ from proxy.admin.rendering import error_out, message_out, sent_out
 from proxy.admin.server import context_of
 
 _LATEST_MS = (1 << 63) - 1
+_MOST_FOUND_BYTES = 16 << 20
 
 
 class Messages:
@@ -40,10 +41,11 @@ class Messages:
     async def _send(self, request: web.Request) -> web.Response:
         """`{"messages": [{"body": …, "tag": …}]}`; one result each, in order."""
         fields = await read_object(request)
-        topic = request.match_info["topic"]
-        messages = [self._message_in(topic, Fields(one, "a message")) for one in fields.items("messages")]
+        context, topic = context_of(request), request.match_info["topic"]
+        items = fields.items("messages")
         fields.end()
-        results = await self._processor.send(context_of(request), messages)
+        messages = [self._message_in(topic, context.peer, Fields(one, "a message")) for one in items]
+        results = await self._processor.send(context, messages)
         return web.json_response({"results": [sent_out(one) for one in results]})
 
     async def _receive(self, request: web.Request) -> web.StreamResponse:
@@ -100,9 +102,9 @@ class Messages:
             end_ms=_LATEST_MS if end is None else end,
             limit=64 if limit is None else limit,
         )
-        return web.json_response({"messages": [message_out(one) for one in found]})
+        return web.json_response({"messages": _bounded(found)})
 
-    def _message_in(self, topic: str, fields: Fields) -> Message:
+    def _message_in(self, topic: str, peer: str, fields: Fields) -> Message:
         delay_ms, at_ms = fields.number("delay_ms"), fields.number("deliver_at_ms")
         if delay_ms is not None and at_ms is not None:
             raise BadRequest("a message has delay_ms and deliver_at_ms: give one of them")
@@ -117,6 +119,7 @@ class Messages:
             deliver_at_ms=now_ms + delay_ms if delay_ms else at_ms or 0,
             user_properties=fields.pairs("properties"),
             born_ms=now_ms,
+            born_host=peer,
         )
         fields.end()
         if message.deliver_at_ms:
@@ -142,3 +145,13 @@ class Messages:
         )
         fields.end()
         return wanted
+
+
+def _bounded(found: Sequence[StoredMessage]) -> list[dict[str, object]]:
+    """Messages with their bodies, until these are too much for one answer; then without."""
+    told = []
+    left = _MOST_FOUND_BYTES
+    for message in found:
+        left -= len(message.body)
+        told.append(message_out(message, with_body=left >= 0))
+    return told

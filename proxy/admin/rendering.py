@@ -116,8 +116,8 @@ def error_out(error: GatewayError) -> dict[str, Any]:
     return {"fault": error.fault.name, "message": error.sentence}
 
 
-def message_out(message: StoredMessage) -> dict[str, Any]:
-    """A body that is text is `body`, another one `body_base64`."""
+def message_out(message: StoredMessage, *, with_body: bool = True) -> dict[str, Any]:
+    """A body that is text is `body`, another one `body_base64`; one that is left out is told by `size`."""
     found = names.decode_properties(message.properties)
     told: dict[str, Any] = {
         "message_id": found.get(names.UNIQ_KEY, ""),
@@ -137,6 +137,8 @@ def message_out(message: StoredMessage) -> dict[str, Any]:
         "invisible_until_ms": message.invisible_until_ms,
         "size": len(message.body),
     }
+    if not with_body:
+        return told
     try:
         told["body"] = message.body.decode()
     except UnicodeDecodeError:

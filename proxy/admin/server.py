@@ -27,7 +27,9 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 def context_of(request: web.Request) -> Context:
     """The circumstances of a request on the admin port; its caller is anonymous."""
-    return Context(client_id=f"admin@{request.remote or ''}", door="admin", peer=request.remote or "")
+    name = request.transport.get_extra_info("peername") if request.transport is not None else None
+    peer = joined(name[0], name[1]) if name else ""
+    return Context(client_id=f"admin@{name[0] if name else ''}", door="admin", peer=peer)
 
 
 class AdminServer:

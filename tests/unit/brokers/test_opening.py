@@ -1,0 +1,37 @@
+"""brokers.opening: a broker by its URL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.opening import STORE_FOLDER, open_broker
+from popgate.clock import SystemClock
+from popgate.errors import BadRequest, Unsupported
+
+
+@pytest.mark.parametrize(
+    ("url", "folder"),
+    [("embedded:", f"data/{STORE_FOLDER}"), ("embedded:./here", "./here"), ("embedded:/there", "/there")],
+)
+def test_an_embedded_broker_is_in_the_data_folder_or_where_it_says(url: str, folder: str) -> None:
+    broker = open_broker(url, data=Path("data"), clock=SystemClock(), embedded=EmbeddedSettings(name="b"))
+    assert isinstance(broker, EmbeddedBroker)
+    assert broker.name == "b"
+    assert str(Path(folder)) in repr(broker)
+
+
+@pytest.mark.parametrize("url", ["rocketmq://ns-1:9876", "popgate://host:1"])
+def test_brokers_of_later_versions_are_refused_with_a_sentence(url: str) -> None:
+    with pytest.raises(Unsupported, match=r"embedded: only\) is not supported"):
+        open_broker(url, data=Path("data"), clock=SystemClock())
+
+
+@pytest.mark.parametrize("url", ["", "nothing", "kafka://x", "embedded://x", "\x1b[2J:"])
+def test_what_is_no_broker_is_refused_with_a_sentence(url: str) -> None:
+    with pytest.raises(BadRequest, match="is no broker") as caught:
+        open_broker(url, data=Path("data"), clock=SystemClock())
+    assert str(caught.value).isprintable()
