@@ -105,16 +105,16 @@ class EmbeddedSite(Site):
 
     async def pass_ms(self, ms: float) -> None:
         if isinstance(self.clock, MovableClock):
-            self.clock.advance(ms / 1000)
+            await self.clock.run(ms / 1000, self.turn)
         else:
             end = self.clock.now_ms() + ms
             while self.clock.now_ms() < end:
                 await asyncio.sleep(0.001)
-        for _ in range(8):
+        for _ in range(4):
             await self.turn()
 
     async def turn(self) -> None:
-        for _ in range(4):
+        for _ in range(6):
             await asyncio.sleep(0)
         if isinstance(self.clock, MovableClock):
             self.clock.advance(0)

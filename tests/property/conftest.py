@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import uuid
 from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
@@ -61,16 +62,33 @@ def stateful() -> settings:
 class Port:
     """An embedded broker on a loop of its own, called without awaiting; its clock stands still."""
 
+    clock: MovableClock
+    _path: Path
+
     def __init__(self, path: Path) -> None:
-        self.clock = MovableClock()
         self.context = Context(client_id="model")
         self.loop = asyncio.new_event_loop()
         self.trouble: list[dict[str, Any]] = []
         self.loop.set_exception_handler(lambda _, what: self.trouble.append(what))
-        self._path = path
+        self._folder = path
         self._tasks: list[asyncio.Task[Any]] = []
-        self.broker: Broker
+        self.broker: Broker | None = None
+
+    def begin(self) -> None:
+        """An empty broker and a new time, for the next example."""
+        self.end()
+        self.trouble.clear()
+        self.clock = MovableClock()
+        self._path = self._folder / uuid.uuid4().hex
         self._open()
+
+    def end(self) -> None:
+        """Stop what the last example left, whatever state it is in."""
+        self.drop_tasks()
+        broker, self.broker = self.broker, None
+        if broker is not None:
+            self.loop.run_until_complete(broker.stop())
+            shutil.rmtree(self._path)
 
     def _open(self) -> None:
         from brokers.embedded.broker import EmbeddedBroker
@@ -79,8 +97,7 @@ class Port:
         self.run(self.broker.start())
 
     def close(self) -> None:
-        self.drop_tasks()
-        self.run(self.broker.stop())
+        self.end()
         self.loop.close()
 
     # -- the loop and time ----------------------------------------------------------------------
@@ -101,24 +118,26 @@ class Port:
     def drop_tasks(self) -> None:
         for task in self._tasks:
             task.cancel()
-        self.run(asyncio.wait(self._tasks)) if self._tasks else None
+        if self._tasks:
+            self.loop.run_until_complete(asyncio.wait(self._tasks))
         self._tasks.clear()
 
     def settle(self) -> None:
-        async def turns() -> None:
-            for _ in range(6):
-                for _ in range(3):
-                    await asyncio.sleep(0)
-                self.clock.advance(0)
-
-        self.run(turns())
+        self.pass_ms(0)
 
     def now(self) -> int:
         return self.clock.now_ms()
 
     def pass_ms(self, ms: int) -> None:
-        self.clock.advance(ms / 1000)
-        self.settle()
+        async def turn() -> None:
+            for _ in range(6):
+                await asyncio.sleep(0)
+
+        async def passing() -> None:
+            await self.clock.run(ms / 1000, turn)
+            await turn()
+
+        self.run(passing())
 
     def restart(self) -> None:
         self.run(self.broker.stop())
@@ -239,6 +258,6 @@ class Port:
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[Port]:
-    port = Port(tmp_path / "store")
+    port = Port(tmp_path)
     yield port
     port.close()

@@ -102,6 +102,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
     class WholeBroker(RuleBasedStateMachine):
         @initialize(max_attempts=st.integers(1, 3))
         def begin(self, max_attempts: int) -> None:
+            port.begin()
             self.topic = port.topic(queues=2)
             self.count = 0
             self.groups = {
@@ -420,9 +421,6 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert port.run(port.broker.pop(port.context, self.request(group, 7, 1_000))) == []
                 assert all(s.over for s in group.shares.values())
             self.agrees()
-            port.run(port.broker.delete_topic(self.topic))
-            for group in self.groups.values():
-                port.run(port.broker.delete_group(group.name))
 
     return WholeBroker
 

@@ -73,6 +73,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
     class OrderedGroup(RuleBasedStateMachine):
         @initialize(max_attempts=st.integers(1, 4))
         def begin(self, max_attempts: int) -> None:
+            port.begin()
             self.topic = port.topic()
             self.group = port.group(ordered=True, max_attempts=max_attempts)
             self.where = (self.topic, self.group)
@@ -210,11 +211,6 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             unfinished = [m for m in self.model.messages if not m.over]
             assert progress.in_flight == sum(m.held for m in unfinished)
             assert progress.lag == len(unfinished)
-
-        def teardown(self) -> None:
-            if hasattr(self, "topic"):
-                port.run(port.broker.delete_topic(self.topic))
-                port.run(port.broker.delete_group(self.group))
 
     return OrderedGroup
 

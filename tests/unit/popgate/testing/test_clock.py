@@ -64,6 +64,30 @@ def test_what_was_called_off_is_not_called():
     assert seen == []
 
 
+async def test_the_loop_works_between_what_is_due():
+    clock = MovableClock()
+    seen = []
+
+    async def turn() -> None:
+        if clock.until_next() is None and len(seen) < 3:
+            clock.call_later(1, lambda: seen.append(clock.monotonic()))
+
+    begin = clock.monotonic()
+    await clock.run(10, turn)
+    assert [at - begin for at in seen] == [1, 2, 3]
+    assert clock.monotonic() == begin + 10
+
+
+async def test_what_rings_without_end_is_told():
+    clock = MovableClock()
+
+    async def turn() -> None:
+        clock.call_later(0, lambda: None)
+
+    with pytest.raises(AssertionError, match="alarms rang"):
+        await clock.run(1, turn)
+
+
 def test_the_wall_clock_can_be_set_while_the_other_time_goes_on():
     clock = MovableClock(now_ms=1_000_000, monotonic=5.0)
     clock.set_wall(400_000)
