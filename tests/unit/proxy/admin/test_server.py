@@ -29,6 +29,15 @@ async def test_scenario_07_readiness_ends_before_the_doors_close(app: App, api: 
     assert (await api.get("/health"))[0] == 200
 
 
+async def test_a_gateway_whose_store_cannot_be_written_is_not_ready(
+    app: App, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = app.broker.figures()
+    monkeypatch.setattr(type(app.broker), "figures", lambda _broker: {**figures, "store_failing": 1.0})
+    assert await api.get("/ready") == (503, {"state": "failing"})
+    assert b"popgate_ready 0.0" in app.metrics.text()
+
+
 async def test_scenario_13_metrics_are_on_by_default(app: App, api: Any) -> None:
     await api.post("/api/topics/orders/messages", {"messages": [{"body": "x"}]})
     async with api.session.get(f"{api.address}/metrics") as answer:
