@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import resource
 import signal
 import sys
@@ -21,6 +22,8 @@ _log = logger("popgate.running")
 
 def run(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then stop cleanly. Raises CannotStart, SettingsWrong."""
+    # gRPC's core writes lines of its own to standard error, past the log; who wants them asks for them.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app = build(settings)
     set_up_logs(settings.log)
     _allow_many_files()

@@ -110,6 +110,8 @@ def _opening_sentence(path: Path, error: Exception) -> str:
         return f"the store in {path} cannot be written by this user: {text}"
     if "lock" in low and ("held" in low or "hold" in low or "unavailable" in low or "available" in low):
         return f"the store in {path} is in use by another process (stop it, or choose another folder): {text}"
+    if isinstance(error, FileNotFoundError) and not path.exists():
+        return f"the store's folder {path} cannot be made: {error.strerror or text}"
     if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
         return f"the store in {path} cannot be opened: {text}"
     if "no space left" in low or "too large" in low or "quota" in low:

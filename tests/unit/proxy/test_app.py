@@ -88,6 +88,11 @@ async def test_a_data_folder_that_cannot_be_made_is_a_sentence(
         await build(settings_for(data=tmp_path / "file" / "data")).start()
 
 
+async def test_a_data_folder_where_none_can_be_is_no_damage(settings_for: Callable[..., Settings]) -> None:
+    with pytest.raises(CannotStart, match=r"folder /proc/popgate/store cannot be made: No such file"):
+        await build(settings_for(data="/proc/popgate")).start()
+
+
 async def test_an_embedded_broker_can_have_a_folder_of_its_own(
     settings_for: Callable[..., Settings], tmp_path: Path
 ) -> None:
