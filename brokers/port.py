@@ -148,7 +148,8 @@ class Store(ABC):
         """Free messages that never reached a client; how many were freed. Unknown ones are skipped.
 
         No attempt is counted where `Traits.returns_are_free`: the next delivery has the same
-        number, and the last allowed attempt is not used up. The receipts are worth nothing
+        number, and the last allowed attempt is not used up. That holds also when the time of the
+        delivery is over, as long as nobody else got the message. The receipts are worth nothing
         afterwards. Never brings back a finished message. Ordered groups get freed messages in order.
         """
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Awaitable, Iterator, Sequence
 from pathlib import Path
@@ -256,8 +257,13 @@ class Port:
         return found
 
 
+_MEMORY = Path("/dev/shm")
+"""Where stores are opened by the hundred, if there is such a place: a disk would wait each time."""
+
+
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[Port]:
-    port = Port(tmp_path)
-    yield port
-    port.close()
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else tmp_path) as folder:
+        port = Port(Path(folder))
+        yield port
+        port.close()

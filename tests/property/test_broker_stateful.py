@@ -57,6 +57,7 @@ class Share:
     delivery: int = 0
     held: bool = False
     over: bool = False
+    returned: bool = False
 
 
 @dataclass
@@ -211,7 +212,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                         for s in ready.values()
                     ), "an earlier message of the same line was left behind"
                 share.attempt, share.held, share.due = share.attempt + 1, True, now + invisible_ms
-                share.delivery += 1
+                share.delivery, share.returned = share.delivery + 1, False
                 assert (message.attempt, message.invisible_until_ms) == (share.attempt, share.due)
                 assert (message.queue_id, message.offset) == (share.sent.queue, share.sent.offset)
                 key = (group.kind, message.receipt)
@@ -313,9 +314,12 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         @precondition(lambda self: self.handles)
         @rule(data=st.data())
         def give_back(self, data: Any) -> None:
-            group, handle, share, good = self.holder(data)
+            group, handle, share, _ = self.holder(data)
+            delivery = self.handles[group.kind, handle][1]
+            good = not share.over and not share.returned and share.delivery == delivery
             assert port.give_back(self.topic, group.name, [handle]) == good
             if good:
+                share.returned = True
                 share.attempt, share.held, share.due = share.attempt - 1, False, port.now()
             self.harvest()
 
@@ -351,8 +355,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 self.look_up(sent)
             self.harvest()
 
-        @rule()
-        def restart(self) -> None:
+        @rule(chance=st.integers(0, 3))
+        def restart(self, chance: int) -> None:
+            if chance:
+                return
             port.restart()
             port.broker.on_check(lambda check: False)
             self.end_waiters()

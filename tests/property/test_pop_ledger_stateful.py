@@ -31,6 +31,7 @@ class Known:
     delivery: int = 0
     held: bool = False
     over: bool = False
+    returned: bool = False
 
 
 @dataclass
@@ -92,7 +93,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             for g in got:
                 m = free.pop(g.body.decode())
                 m.attempt, m.held, m.due = m.attempt + 1, True, port.now() + invisible_ms
-                m.delivery += 1
+                m.delivery, m.returned = m.delivery + 1, False
                 assert (g.attempt, g.offset, g.invisible_until_ms) == (m.attempt, m.offset, m.due)
                 assert g.receipt not in self.handles
                 self.note(g.receipt, m)
@@ -122,9 +123,11 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         @precondition(lambda self: self.handles)
         @rule(data=st.data())
         def give_back(self, data: Any) -> None:
-            handle, m, good = self.holder(data)
+            handle, m, _ = self.holder(data)
+            good = not m.over and not m.returned and m.delivery == self.handles[handle][1]
             assert port.give_back(*self.where, [handle]) == good
             if good:
+                m.returned = True
                 m.attempt, m.held, m.due = m.attempt - 1, False, port.now()
 
         @precondition(lambda self: self.handles)
@@ -159,9 +162,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             port.pass_ms(ms)
             self.model.time_is(port.now())
 
-        @rule()
-        def restart(self) -> None:
-            port.restart()
+        @rule(chance=st.integers(0, 2))
+        def restart(self, chance: int) -> None:
+            if chance == 0:
+                port.restart()
 
         @invariant()
         def agrees(self) -> None:
