@@ -46,7 +46,7 @@ class Directing(Facet):
         state = self._state
         state.check_writable()
         topic = state.catalogue.delete_topic(name)
-        state.shares.drop(topic=topic)
+        state.shares.drop_topic(topic)
         state.waiting.wake_all(topic.id)
         await state.settled()
 
@@ -79,5 +79,5 @@ class Directing(Facet):
         for share in state.shares:
             if share.group is group:
                 state.waiting.wake_all(share.topic.id, group.id)
-        state.shares.drop(group=group)
+        state.shares.drop_group(group)
         await state.settled()

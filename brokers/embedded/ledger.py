@@ -8,6 +8,7 @@ replaces the old one. All steps add to the store's batch and change memory in on
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from brokers.embedded.taking import Want, receipt_head
 from brokers.embedded.topics import Group, QueueState
+from popgate.model import FilterKind
 from popgate.wire.records import decode_record
 
 if TYPE_CHECKING:
@@ -42,7 +44,10 @@ class LedgerParts:
 class Ledger:
     """The ledger of an unordered group."""
 
-    __slots__ = ("entries", "first_pop_ms", "frontier", "group", "parts", "queue", "ready", "share")
+    __slots__ = (
+        *("entries", "first_pop_ms", "frontier", "group", "new_first", "parts"),
+        *("queue", "ready", "refused", "returned", "share"),
+    )
     ordered = False
 
     def __init__(self, share: Share, queue: QueueState, frontier: int) -> None:
@@ -52,8 +57,14 @@ class Ledger:
         self.queue = queue
         self.frontier = frontier
         self.entries: dict[int, Entry] = {}
-        self.ready: list[int] = []
-        """A heap of the offsets that are free again."""
+        self.returned: list[int] = []
+        """A heap of those that were taken and given back before anybody had them."""
+        self.ready: deque[int] = deque()
+        """Those that are free again after a delivery, the longest first."""
+        self.refused: dict[tuple[FilterKind, str], list[int]] = {}
+        """Free ones that did not pass a filter: they wait for a pop with another one."""
+        self.new_first = False
+        """Whose turn it is when one message is wanted, and there are both kinds."""
         self.first_pop_ms = 0
         """Deliveries get no earlier name than this, so that old handles mean none of them."""
 
@@ -72,7 +83,10 @@ class Ledger:
 
     def has_work(self) -> bool:
         """Whether a pop with the right filter may find something."""
-        return bool(self.ready) or (self.frontier < self.queue.visible and not self.is_full())
+        return bool(self.ready or self.returned) or self._has_new()
+
+    def _has_new(self) -> bool:
+        return self.frontier < self.queue.visible and not self.is_full()
 
     def is_full(self) -> bool:
         """Whether so much is unfinished that nothing new is looked at."""
@@ -96,28 +110,65 @@ class Ledger:
     # -- taking -------------------------------------------------------------------------------
 
     def take(self, want: Want) -> None:
-        """Take what is free again, then what is new, as far as there is room."""
-        while self.ready and want.room > 0 and want.looks > 0 and not want.full:
-            self._take_ready(want)
-        if self.ready and want.looks <= 0:
-            want.more = True
-        if want.room > 0 and not want.full and self.frontier < self.queue.visible:
-            self._take_new(want)
+        """Take what is free again and what is new, as far as there is room.
 
-    def _take_ready(self, want: Want) -> None:
-        ready = self.ready
-        picked = [heappop(ready) for _ in range(min(want.room, want.looks, len(ready)))]
-        want.looks -= len(picked)
-        settled = 0
-        try:
-            records = self.parts.log.get_many(self.queue.topic, self.queue.queue_id, picked)
-            for offset, record in zip(picked, records, strict=True):
-                if not self._take_again(want, offset, record):
-                    break
-                settled += 1
-        finally:
-            for offset in picked[settled:]:
-                heappush(ready, offset)
+        When there is too much of both, each gets its part, so that messages which fail for ever do
+        not keep the others back.
+        """
+        self._reconsider(want)
+        if self.returned:
+            self._take_free(want, want.room)
+        if self.ready and not self._has_new():
+            self._take_free(want, want.room)
+        elif self.ready and want.room == 1:
+            self.new_first = not self.new_first
+            if not self.new_first:
+                self._take_free(want, 1)
+        elif self.ready:
+            self._take_free(want, want.room // 2)
+        if want.room > 0 and not want.full and want.looks > 0 and self._has_new():
+            self._take_new(want)
+        self._take_free(want, want.room)
+        if want.room > 0 and want.looks <= 0 and not want.full and self.has_work():
+            want.more = True
+
+    def _reconsider(self, want: Want) -> None:
+        """What other filters refused may pass this one."""
+        if self.refused:
+            for refuser in [refuser for refuser in self.refused if refuser != want.filter_key]:
+                for offset in self.refused.pop(refuser):
+                    self._put_back(offset)
+
+    def _take_free(self, want: Want, at_most: int) -> None:
+        """Take up to `at_most` of those that are free again; those given back come first."""
+        before = want.room
+        while want.room > before - at_most and want.looks > 0 and not want.full:
+            wanted = min(at_most - (before - want.room), want.looks)
+            picked: list[int] = []
+            while self.returned and len(picked) < wanted:
+                picked.append(heappop(self.returned))
+            while self.ready and len(picked) < wanted:
+                picked.append(self.ready.popleft())
+            if not picked:
+                return
+            want.looks -= len(picked)
+            settled = 0
+            try:
+                records = self.parts.log.get_many(self.queue.topic, self.queue.queue_id, picked)
+                for offset, record in zip(picked, records, strict=True):
+                    if not self._take_again(want, offset, record):
+                        break
+                    settled += 1
+            finally:
+                for offset in reversed(picked[settled:]):
+                    self._put_back(offset)
+
+    def _put_back(self, offset: int) -> None:
+        entry = self.entries.get(offset)
+        if entry is not None and entry.attempt == 0:
+            heappush(self.returned, offset)
+        elif entry is not None:
+            self.ready.appendleft(offset)
 
     def _take_again(self, want: Want, offset: int, record: bytes | None) -> bool:
         """Take one message that is free, or settle why not; False when it does not fit."""
@@ -156,14 +207,9 @@ class Ledger:
         return True
 
     def _skip(self, want: Want, offset: int, entry: Entry) -> None:
-        """A delivered message that does not pass the filter any more is kept: it rests for a while.
-
-        Only in memory: after a restart it is tried at once.
-        """
-        due_ms = want.now_ms + self.parts.settings.mismatch_rest_ms
-        rests = Entry(due_ms, entry.pop_ms, entry.attempt, False, "", entry.holder, entry.lane)
-        self.entries[offset] = rests
-        self.parts.schedule.add(due_ms, self, rests, (offset,))
+        """A delivered message that does not pass the filter any more is kept, for one that it passes."""
+        self.refused.setdefault(want.filter_key, []).append(offset)
+        want.refused = True
 
     def _take_new(self, want: Want) -> None:
         queue, entries = self.queue, self.entries
@@ -196,7 +242,6 @@ class Ledger:
                     behind = offset + 1
                     break
         want.looks -= behind - begin
-        want.more = want.more or (not want.full and want.looks <= 0 and behind < queue.visible)
         if offsets:
             self.parts.schedule.add(entry.due_ms, self, entry, offsets)
             want.holds.append((self, entry, offsets))
@@ -226,7 +271,7 @@ class Ledger:
     def free(self, offset: int, entry: Entry, now_ms: int) -> None:
         """Undo a delivery that reached nobody: it was no attempt, and the message is free now."""
         self._set(offset, Entry(now_ms, entry.pop_ms, entry.attempt - 1, False, "", "", entry.lane))
-        if entry.due_ms > now_ms or offset not in self.ready:
+        if entry.due_ms > now_ms or not self._is_free(offset):
             self._make_ready(offset, now_ms)
 
     def bury(self, offset: int, now_ms: int) -> None:
@@ -244,6 +289,12 @@ class Ledger:
         else:
             self._make_ready(offset, now_ms)
 
+    def raise_floor(self, now_ms: int) -> None:
+        """Retention removed the messages below the queue's minimum: nobody can finish them now."""
+        minimum = self.queue.minimum
+        for offset in [offset for offset in self.entries if offset < minimum]:
+            self._remove(offset, now_ms)
+
     def seek(self, offset: int, now_ms: int) -> None:
         """Begin anew at `offset`; what was held or rested is forgotten."""
         store = self.parts.store
@@ -257,7 +308,9 @@ class Ledger:
     def close(self) -> None:
         """Forget all entries in memory; what the schedule still has of them is void."""
         self.entries.clear()
+        self.returned.clear()
         self.ready.clear()
+        self.refused.clear()
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -280,8 +333,19 @@ class Ledger:
         self._remove(offset, now_ms)
 
     def _make_ready(self, offset: int, now_ms: int) -> None:
-        heappush(self.ready, offset)
+        if self.entries[offset].attempt == 0:
+            heappush(self.returned, offset)
+        else:
+            self.ready.append(offset)
         self._tell_free()
+
+    def _is_free(self, offset: int) -> bool:
+        """Whether a message stands among those that are free. Slow, and rarely needed."""
+        return (
+            offset in self.ready
+            or offset in self.returned
+            or any(offset in refused for refused in self.refused.values())
+        )
 
     def _tell_free(self, count: int = 1) -> None:
         freed = self.parts.freed

@@ -12,7 +12,6 @@ behind them is delivered the frontier passes them, and they get entries that say
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from brokers.embedded.entries import Entry, not_later
@@ -20,6 +19,7 @@ from brokers.embedded.keys import INFLIGHT
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.taking import Want
 from brokers.embedded.topics import QueueState
+from popgate.model import StoredMessage
 from popgate.wire.properties import SHARDING_KEY, find_property
 from popgate.wire.records import record_properties
 
@@ -88,7 +88,10 @@ class OrderedLedger(Ledger):
     # -- looking ------------------------------------------------------------------------------
 
     def has_work(self) -> bool:
-        return bool(self.ready) or (self.scanned < self.queue.visible and not self.is_full())
+        return bool(self.ready) or self._has_new()
+
+    def _has_new(self) -> bool:
+        return self.scanned < self.queue.visible and not self.is_full()
 
     def is_full(self) -> bool:
         return len(self.entries) >= self.parts.settings.max_order_window
@@ -129,79 +132,77 @@ class OrderedLedger(Ledger):
 
     def take(self, want: Want) -> None:
         behind = self.frontier
+        first = len(want.taken)
         seen: dict[int, bytes] = {}
+        self._reconsider(want)
         try:
             while want.room > 0 and not want.full and want.looks > 0:
                 if len(self.ready) < want.room:
                     want.looks -= self._look_ahead(min(want.looks, max(_CHUNK, 2 * want.room)), seen)
-                if not self.ready:
-                    if self.scanned < self.queue.visible and not self.is_full():
-                        continue
+                if self.ready:
+                    behind = max(behind, self._take_head(want, seen))
+                elif not self._has_new():
                     break
-                behind = max(behind, self._take_heads(want, seen))
         finally:
             self._pass(behind, want)
+        if len(want.taken) - first > 1:
+            want.taken[first:] = sorted(want.taken[first:], key=_offset_of)
         if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():
             want.more = True
 
-    def _take_heads(self, want: Want, seen: dict[int, bytes]) -> int:
-        """Take what stands ready, as far as there is room; behind which offset something was settled."""
-        picked: list[int] = []
-        lanes: list[Lane] = []
+    def _take_head(self, want: Want, seen: dict[int, bytes]) -> int:
+        """Take from the next lane its head and what may go with it; behind which offset that was."""
         behind = 0
+        head = self.ready.popleft()
+        lane = self._lane_queued_as(head)
+        if lane is None:
+            return behind
+        lane.queued = _BUSY
+        left = _NOTHING
         try:
-            while self.ready and len(picked) < want.room:
-                offset = heappop(self.ready)
-                head = self.entries.get(offset)
-                lane = head.lane if head is not None else None
-                if lane is not None and lane.queued == offset:
-                    lane.queued = _BUSY
-                    lanes.append(lane)
-                    self._pick(lane, want, picked)
-            want.looks -= len(picked)
-            stopped: set[Lane] = set()
-            for offset, record in zip(picked, self._records(picked, seen), strict=True):
-                lane = self._lane(self.entries[offset])
-                if lane in stopped:
-                    continue
+            got_some = False
+            for offset in lane.offsets:
+                entry = self.entries.get(offset)
+                if entry is None:
+                    continue  # finished
+                if entry.due_ms > want.now_ms or want.room <= 0 or want.looks <= 0:
+                    break
+                want.looks -= 1
+                record = seen.get(offset) or self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
                 if not self._take_again(want, offset, record):
                     break
-                behind = max(behind, offset + 1)
-                entry = self.entries.get(offset)
-                if entry is not None and not entry.held:
-                    stopped.add(lane)  # it rests, because it does not pass the filter any more
+                behind = offset + 1
+                taken = self.entries.get(offset)
+                if taken is entry:  # it does not pass the filter any more
+                    if not got_some:
+                        left = offset
+                        self.refused.setdefault(want.filter_key, []).append(offset)
+                    break
+                if taken is not None:
+                    got_some = True
+                    if want.one_per_group:
+                        break
         finally:
-            for lane in lanes:
-                lane.queued = _NOTHING
-                self._advance(lane, want.now_ms)
+            lane.queued = left
+            self._advance(lane, want.now_ms)
         return behind
 
-    def _records(self, picked: list[int], seen: dict[int, bytes]) -> list[bytes | None]:
-        missing = [offset for offset in picked if offset not in seen]
-        if missing:
-            found = self.parts.log.get_many(self.queue.topic, self.queue.queue_id, missing)
-            fetched = dict(zip(missing, found, strict=True))
-            return [fetched[offset] if offset in fetched else seen[offset] for offset in picked]
-        return [seen[offset] for offset in picked]
+    def _put_back(self, offset: int) -> None:
+        if self._lane_queued_as(offset) is not None:
+            self.ready.appendleft(offset)
 
-    def _pick(self, lane: Lane, want: Want, picked: list[int]) -> None:
-        """Choose the head of a lane and what may go with it."""
-        for offset in lane.offsets:
-            entry = self.entries.get(offset)
-            if entry is None:
-                continue  # finished
-            if entry.due_ms > want.now_ms or len(picked) >= want.room:
-                return
-            picked.append(offset)
-            if want.one_per_group:
-                return
+    def _lane_queued_as(self, offset: int) -> Lane | None:
+        """The lane that this offset stands for among those that are ready."""
+        entry = self.entries.get(offset)
+        lane = entry.lane if entry is not None else None
+        return lane if lane is not None and lane.queued == offset else None
 
     def _skip(self, want: Want, offset: int, entry: Entry) -> None:
         if entry.pop_ms == 0:
             self._remove(offset, want.now_ms)  # never delivered and not wanted: finished
             want.changed = True
         else:
-            super()._skip(want, offset, entry)
+            want.refused = True
 
     def _pass(self, behind: int, want: Want) -> None:
         """Move the frontier behind what was taken; what waits below it gets its entry."""
@@ -255,6 +256,8 @@ class OrderedLedger(Ledger):
 
     def _advance(self, lane: Lane, now_ms: int) -> None:
         """Forget finished messages at the head; if the next one is free, it can be delivered."""
+        if lane.queued == _BUSY:
+            return
         offsets, entries = lane.offsets, self.entries
         while offsets and offsets[0] not in entries:
             offsets.popleft()
@@ -263,7 +266,11 @@ class OrderedLedger(Ledger):
                 del self.lanes[lane.name]
             return
         head = offsets[0]
-        if lane.queued not in (head, _BUSY) and entries[head].due_ms <= now_ms:
+        if lane.queued != head and entries[head].due_ms <= now_ms:
             lane.queued = head
-            heappush(self.ready, head)
+            self.ready.append(head)
             self._tell_free()
+
+
+def _offset_of(message: StoredMessage) -> int:
+    return message.offset

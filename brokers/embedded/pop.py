@@ -34,7 +34,7 @@ class Popping(Facet):
             topic, group = self._admit(request)
             share = state.shares.share(topic, group)
             want = self._take(context, request, share)
-            if wake and (want.taken or not want.more) and _has_work(share):
+            if wake and (want.taken or not want.more) and (want.refused or _has_work(share)):
                 state.waiting.pass_on(topic.id, group.id, wake)
             if want.taken:
                 if await self._keep(want):
@@ -172,7 +172,7 @@ class Popping(Facet):
                 self._take_same(share, want)
             if not want.repeated:
                 for ledger in ledgers:
-                    if ledger.has_work():
+                    if ledger.has_work() or ledger.refused:
                         ledger.take(want)
                         if want.room <= 0 or want.full or want.looks <= 0:
                             break

@@ -35,8 +35,6 @@ class EmbeddedSettings:
     """Messages of a queue that an ordered group looks at beyond its first unfinished one."""
     max_scan: int = 2_048
     """Messages that one step looks at before others get a turn."""
-    mismatch_rest_ms: int = 5_000
-    """How long a redelivery that does not pass the filter rests before it is tried again."""
     max_waiting_pops: int = 100_000
     max_waiting_pops_per_group: int = 4_096
     """Per topic and group; likewise pulls per queue."""

@@ -97,13 +97,13 @@ class Shares:
     def __init__(self, catalogue: Catalogue, parts: LedgerParts) -> None:
         self._catalogue = catalogue
         self._parts = parts
-        self._shares: dict[tuple[int, int], Share] = {}
+        self._shares: dict[int, dict[int, Share]] = {}
 
     def __repr__(self) -> str:
-        return f"<Shares {len(self._shares)}>"
+        return f"<Shares of {len(self._shares)} topics>"
 
     def __iter__(self) -> Iterator[Share]:
-        return iter(self._shares.values())
+        return (share for shares in self._shares.values() for share in shares.values())
 
     def load(self, now_ms: int) -> None:
         """Find the ledgers again in the store; what belongs to no topic or group is left to retention."""
@@ -137,21 +137,37 @@ class Shares:
             ledger.adopt(entries, now_ms)
 
     def get(self, topic_id: int, group_id: int) -> Share | None:
-        return self._shares.get((topic_id, group_id))
+        shares = self._shares.get(topic_id)
+        return shares.get(group_id) if shares is not None else None
 
     def share(self, topic: Topic, group: Group) -> Share:
-        share = self._shares.get((topic.id, group.id))
+        shares = self._shares.get(topic.id)
+        if shares is None:
+            shares = self._shares[topic.id] = {}
+        share = shares.get(group.id)
         if share is None:
-            share = self._shares[topic.id, group.id] = Share(topic, group, self._parts)
+            share = shares[group.id] = Share(topic, group, self._parts)
         return share
 
-    def drop(self, topic: Topic | None = None, group: Group | None = None) -> None:
-        """Forget the shares of a deleted topic or group."""
-        for key, share in list(self._shares.items()):
-            if share.topic is topic or share.group is group:
+    def raise_floor(self, topic: Topic, queue: QueueState, now_ms: int) -> None:
+        """Retention removed messages from a queue: tell all who have something of it."""
+        for share in self._shares.get(topic.id, {}).values():
+            ledger = share.ledgers.get(queue.queue_id)
+            if ledger is not None:
+                ledger.raise_floor(now_ms)
+
+    def drop_topic(self, topic: Topic) -> None:
+        """Forget the shares of a deleted topic."""
+        for share in self._shares.pop(topic.id, {}).values():
+            share.close()
+
+    def drop_group(self, group: Group) -> None:
+        """Forget the shares of a deleted group."""
+        for shares in self._shares.values():
+            share = shares.pop(group.id, None)
+            if share is not None:
                 share.close()
-                del self._shares[key]
 
     def _find_ledger(self, topic_id: int, group_id: int, queue_id: int) -> Ledger | None:
-        share = self._shares.get((topic_id, group_id))
+        share = self.get(topic_id, group_id)
         return share.ledgers.get(queue_id) if share is not None else None

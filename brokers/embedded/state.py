@@ -33,7 +33,6 @@ from popgate.errors import BadRequest, BrokerUnavailable, shown
 
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE_S = 1.0
-_BETWEEN_TICKS_S = 0.001
 
 
 class State:
@@ -64,6 +63,7 @@ class State:
         self.check_handler: CheckHandler | None = None
         self.open = False
         self._alarm = Alarm(clock, self._tick)
+        self._ticking: asyncio.Future[None] | None = None
         self._make_parts()
 
     def __repr__(self) -> str:
@@ -146,9 +146,10 @@ class State:
 
     def arm(self) -> None:
         """Set the alarm to the earliest thing that will happen."""
-        earliest = self._delay_ms()
-        if earliest is not None:
-            self._alarm.set(max(earliest, 0) / 1000)
+        if self._ticking is None:
+            earliest = self._delay_ms()
+            if earliest is not None:
+                self._alarm.set(max(earliest, 0) / 1000)
 
     def abandon(self, error: Exception) -> None:
         """A step went wrong half-way: none of this turn's batch is written, memory is read again."""
@@ -182,6 +183,7 @@ class State:
         self.timers = Timers(store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
         self.retention = Retention(store, self.log, self.catalogue, clock, settings)
+        self.retention.on_floor = self._floor_raised
         if self.check_handler is not None:
             self.halves.on_check(self.check_handler)
 
@@ -220,6 +222,9 @@ class State:
             self.waiting.wake_all(topic_id)
         self.wake_freed()
 
+    def _floor_raised(self, topic: Topic, queue: QueueState) -> None:
+        self.shares.raise_floor(topic, queue, self.steady.now_ms())
+
     def _notice(self, topic_id: int, group_id: int, queue: QueueState, count: int) -> None:
         share = self.shares.get(topic_id, group_id)
         ledger = share.ledgers.get(queue.queue_id) if share is not None else None
@@ -242,27 +247,35 @@ class State:
         return min(delays, default=None)
 
     def _tick(self) -> None:
-        """What is due happens. What goes wrong is tried again a little later, never at once."""
+        """What is due happens; the next tick comes after its batch. What goes wrong is tried later."""
+        if not self.open or self._ticking is not None:
+            return
+        if self.store.failing:
+            self._alarm.set(_AFTER_TROUBLE_S)
+            return
+        try:
+            self.fall_due(self.steady.now_ms())
+            now_ms = self.clock.now_ms()
+            for machine in (self.timers, self.halves, self.retention):
+                due = machine.deadline()
+                if due is not None and due <= now_ms:
+                    machine.tick(now_ms)
+        except Exception as error:
+            self.abandon(error)
+            self._alarm.set(_AFTER_TROUBLE_S)
+            return
+        self.wake_freed()
+        self._ticking = self.store.commit()
+        self._ticking.add_done_callback(self._ticked)
+
+    def _ticked(self, done: asyncio.Future[None]) -> None:
+        self._ticking = None
         if not self.open:
             return
-        pause = _BETWEEN_TICKS_S
         if self.store.failing:
-            pause = _AFTER_TROUBLE_S
+            self._alarm.set(_AFTER_TROUBLE_S)
         else:
-            try:
-                self.fall_due(self.steady.now_ms())
-                now_ms = self.clock.now_ms()
-                for machine in (self.timers, self.halves, self.retention):
-                    due = machine.deadline()
-                    if due is not None and due <= now_ms:
-                        machine.tick(now_ms)
-                self.store.commit()
-            except Exception as error:
-                pause = _AFTER_TROUBLE_S
-                self.abandon(error)
-            self.wake_freed()
-        earliest = self._delay_ms()
-        self._alarm.set(pause if earliest is None else max(earliest / 1000, pause))
+            self.arm()
 
 
 def pull_key(queue_id: int) -> tuple[str, int]:

@@ -18,16 +18,18 @@ class Want:
 
     `room` and `bytes_left` shrink with what is taken, `looks` with what is looked at. `more` says
     that a ledger stopped because of `looks`; `changed` that something was added to the batch,
-    `repeated` that all of it was taken by an earlier receive already.
+    `repeated` that all of it was taken by an earlier receive already, `refused` that something free
+    was left because it does not pass the filter.
     """
 
     __slots__ = (
-        *("attempt_id", "broker", "bytes_left", "changed", "due_ms", "full", "holder", "holds", "looks"),
-        *("more", "now_ms", "one_per_group", "passing", "repeated", "room", "taken"),
+        *("attempt_id", "broker", "bytes_left", "changed", "due_ms", "filter_key", "full", "holder", "holds"),
+        *("looks", "more", "now_ms", "one_per_group", "passing", "refused", "repeated", "room", "taken"),
     )
 
     def __init__(self, request: Pop, broker: str, holder: str, *, now_ms: int, looks: int) -> None:
         self.passing: Filter = request.filter
+        self.filter_key = (request.filter.kind, request.filter.expression)
         self.broker = broker
         self.room = request.max_messages
         self.bytes_left = request.max_bytes
@@ -43,6 +45,7 @@ class Want:
         self.more = False
         self.changed = False
         self.repeated = False
+        self.refused = False
 
     def __repr__(self) -> str:
         return f"<Want room {self.room} taken {len(self.taken)}>"
