@@ -171,9 +171,6 @@ def java_command() -> tuple[str, ...]:
 
 @functools.cache
 def _java_driver() -> Path | Missing:
-    for tool in ("java", "javac", "mvn"):
-        if shutil.which(tool) is None:
-            return Missing(f"{tool} is not on this machine")
     digest = hashlib.sha256()
     for source in _sources():
         digest.update(source.relative_to(HERE).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
@@ -182,6 +179,9 @@ def _java_driver() -> Path | Missing:
     built = cache / f"java-{digest.hexdigest()[:20]}"
     with (cache / "java.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        for tool in ("java",) if built.exists() else ("java", "javac", "mvn"):
+            if shutil.which(tool) is None:
+                return Missing(f"{tool} is not on this machine")
         try:
             if not built.exists():
                 _build(built)
@@ -213,6 +213,12 @@ def command_of(client: str) -> tuple[str, ...]:
 
 
 # the gateway
+
+
+def check_log(gateway: GatewayProcess) -> None:
+    """Nothing that clients do may look like an error of the gateway."""
+    errors = [line for line in gateway.log.splitlines() if '"level": "error"' in line or "Traceback" in line]
+    assert not errors, "\n".join(errors[:5])
 
 
 def call_admin(address: str, path: str, body: object) -> Any:
@@ -254,7 +260,7 @@ class Stage:
     """Runs scenarios side by side against one gateway; a test asks for the facts of one."""
 
     def __init__(self, gateway: GatewayProcess, folder: Path) -> None:
-        self._gateway = gateway
+        self.gateway = gateway
         self._folder = folder
         self._pools = {client: ThreadPoolExecutor(SIDE_BY_SIDE[client], client) for client in CLIENTS}
         self._runs: dict[tuple[str, str], Future[Driver]] = {}
@@ -285,7 +291,7 @@ class Stage:
     def _perform(self, client: str, scenario: str) -> Driver:
         """Run a scenario up to the closing of its clients, which may take long (Java) and needs nobody."""
         command = command_of(client)
-        params = prepare(self._gateway.admin, scenario, client)
+        params = prepare(self.gateway.admin, scenario, client)
         before = TABLE[scenario].get("after")
         if before:
             self._run(self._started(command, f"{client}-{before}"), before, params)
@@ -293,7 +299,7 @@ class Stage:
             return self._run(self._started(command, f"{client}-{scenario}"), scenario, params)
         driver = self._run(self._shared_driver(command), scenario, params)
         if driver.dead and not driver.ended(scenario):
-            again = prepare(self._gateway.admin, scenario, f"{client}-alone")
+            again = prepare(self.gateway.admin, scenario, f"{client}-alone")
             return self._run(self._started(command, f"{client}-{scenario}"), scenario, again)
         return driver
 
@@ -311,7 +317,7 @@ class Stage:
     def _started(self, command: Sequence[str], name: str) -> Driver:
         if self._closed:
             raise RuntimeError("the stage is closed")
-        driver = Driver(command, self._gateway.endpoint, self._folder / name)
+        driver = Driver(command, self.gateway.endpoint, self._folder / name)
         self._drivers.append(driver)
         return driver
 
@@ -377,6 +383,9 @@ def stages(
             for client, scenario in mine:
                 stages[creation].launch(client, scenario)
         yield stages
+        for stage in stages.values():
+            stage.close()
+            check_log(stage.gateway)
 
 
 @pytest.fixture
@@ -410,9 +419,12 @@ def interrupt() -> Callable[[str, Path], tuple[Facts, str]]:
                 if len(told.of("ready")) < number:
                     break
                 end(gateway)
+                check_log(gateway)
                 gateway = closing.enter_context(gateway.successor())
                 driver.go("it")
-            return driver.wait("it", lambda facts: False), driver.last_words()
+            facts = driver.wait("it", lambda facts: False)
+            check_log(gateway)
+            return facts, driver.last_words()
 
     return run
 

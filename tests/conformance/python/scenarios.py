@@ -115,8 +115,10 @@ def by_name(run: Run) -> None:
     endpoint = f"localhost:{run.endpoint.rsplit(':', 1)[1]}"
     producer = run.producer(topic, endpoint=endpoint)
     consumer = run.simple(run["group"], {topic: None}, endpoint=endpoint)
-    run.sent(producer, run.message(topic, "by name"))
-    run.receive_until(consumer, 1)
+    receipt = run.sent(producer, run.message(topic, "by name"))
+    [message] = run.receive_until(consumer, 1)
+    for endpoints in (receipt.message_queue.endpoints, message.endpoints):
+        run.say("told", facade=str(endpoints), dialled=endpoint)
 
 
 @scenario
@@ -756,7 +758,7 @@ def _interruption(run: Run, name: str, producer: Any, simple: Any, steady: _Stea
         found: list[Message] = []
 
         def step() -> bool:
-            for message in run.receive(consumer, 1, 15, by=by):
+            for message in run.receive(consumer, 1, 20, by=by):
                 found.append(message)
                 if ack:
                     run.acked(consumer, message)
