@@ -191,8 +191,8 @@ class Offsets(ABC):
         `next_offset` is behind the last message looked at, so that it also passes those left
         out. At most `max_messages`, no more than fit `max_bytes`, but always the first. At the
         maximum it waits until `wait_until` (loop seconds; None: not at all) for a message.
-        Raises BadRequest: ILLEGAL_OFFSET outside [minimum, maximum], or no such queue;
-        TopicNotFound, Forbidden (topic is not readable).
+        Raises IllegalOffset outside [minimum, maximum], BadRequest (no such queue), TopicNotFound,
+        Forbidden (topic is not readable).
         """
 
     @abstractmethod
@@ -223,7 +223,7 @@ class Offsets(ABC):
         """Set the group's position, forwards or backwards; deliveries held on the queue are forgotten.
 
         Messages from `offset` on come as if for the first time, those below never; handles of
-        before finish nothing. Raises BadRequest (ILLEGAL_OFFSET outside the bounds, no such
+        before finish nothing. Raises IllegalOffset outside the bounds, BadRequest (no such
         queue), GroupNotFound, TopicNotFound.
         """
 

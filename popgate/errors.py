@@ -113,6 +113,15 @@ class ReceiptExpired(IllegalReceipt):
         super().__init__(handle, why)
 
 
+class IllegalOffset(BadRequest):
+    """An offset that its queue does not have; reading can go on at `nearest`."""
+
+    def __init__(self, offset: int, minimum: int, maximum: int) -> None:
+        super().__init__(f"offset {offset} is outside of {minimum} to {maximum}", Fault.ILLEGAL_OFFSET)
+        self.offset = offset
+        self.nearest = min(max(offset, minimum), maximum)
+
+
 class IllegalFilter(BadRequest):
     """A filter expression that cannot be parsed; `position` is the 0-based character."""
 

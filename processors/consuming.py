@@ -24,8 +24,7 @@ def pop_of(context: Context, request: Receive, group: GroupConfig, limits: Limit
     Raises Forbidden (the group is switched off), IllegalFilter, BadRequest
     (ILLEGAL_INVISIBLE_TIME, ILLEGAL_POLLING_TIME).
     """
-    if not group.consume_enabled:
-        raise Forbidden(f"consumer group {group.name} is not allowed to consume now")
+    check_enabled(group)
     return Pop(
         topic=request.topic,
         group=request.group,
@@ -41,6 +40,12 @@ def pop_of(context: Context, request: Receive, group: GroupConfig, limits: Limit
         broker=request.broker,
         queue_id=request.queue_id,
     )
+
+
+def check_enabled(group: GroupConfig) -> None:
+    """Raises Forbidden when the group is switched off."""
+    if not group.consume_enabled:
+        raise Forbidden(f"consumer group {group.name} is not allowed to consume now")
 
 
 def invisible_time(request: Receive, group: GroupConfig, limits: Limits) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, shown
+from popgate.errors import BadRequest, Fault, GroupNotFound, TooManyRequests, TopicNotFound, shown
 from popgate.filters import compile_filter
 from popgate.kinds import Action
 from popgate.model import (
@@ -23,7 +23,7 @@ from popgate.model import (
 )
 from popgate.naming import check_group, check_topic, is_system_topic
 from processors.admitting import Admission
-from processors.consuming import wait_until
+from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
 from processors.observing import Observer, Watch
 from processors.policies.registry import Policies
@@ -46,34 +46,53 @@ class Directing:
         self._policies = policies
         self._admit = Admission(policies, clock).admit
         self._routing = Routing(broker, clock, limits, observer)
+        self._waiting = 0
         self._watch_pull = Watch(observer, "pull")
         self._watch_offsets = Watch(observer, "offsets")
         self._watch_find = Watch(observer, "find")
         self._watch_directory = Watch(observer, "directory")
 
     async def pull(self, context: Context, request: Pull) -> Pulled:
-        """Read by offset, without taking. Raises BadRequest ILLEGAL_OFFSET, TopicNotFound, IllegalFilter."""
+        """Read by offset, without taking. The group and the topic are made on first use, as by a receive.
+
+        Raises IllegalOffset, IllegalFilter, BadRequest (no such queue, ILLEGAL_POLLING_TIME), Forbidden,
+        IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, TooManyRequests.
+        """
         began = self._clock.monotonic()
         with self._watch_pull:
             topic = _readable(request.topic)
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=request.group)
+            group = None if request.group is None else check_group(request.group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group or "")
             _check_queue(request.queue_id)
-            pulled = await self._broker.pull(
-                context,
-                topic,
-                request.broker,
-                request.queue_id,
-                request.offset,
-                max_messages=min(max(request.max_messages, 1), self._limits.max_pull_messages),
-                max_bytes=min(max(request.max_bytes, 1), self._limits.max_pull_bytes),
-                passing=compile_filter(request.filter_kind, request.filter_expression),
-                wait_until=None
-                if request.wait_s is None
-                else wait_until(context, request.wait_s, self._limits, began),
-            )
+            passing = compile_filter(request.filter_kind, request.filter_expression)
+            until = None
+            if request.wait_s is not None:
+                until = wait_until(context, request.wait_s, self._limits, began)
+            if group is not None:
+                check_enabled(await self._routing.group(group))
+            await self._routing.route(topic)
+            self._check_waiting()
+            self._waiting += 1
+            try:
+                pulled = await self._broker.pull(
+                    context,
+                    topic,
+                    request.broker,
+                    request.queue_id,
+                    request.offset,
+                    max_messages=min(max(request.max_messages, 1), self._limits.max_pull_messages),
+                    max_bytes=min(max(request.max_bytes, 1), self._limits.max_pull_bytes),
+                    passing=passing,
+                    wait_until=until,
+                )
+            except TopicNotFound:
+                self._routing.forget_topic(topic)
+                raise
+            finally:
+                self._waiting -= 1
         size = sum(len(message.body) for message in pulled.messages)
         took = self._clock.monotonic() - began
-        self._observer.pulled(topic, request.group, len(pulled.messages), size, took)
+        self._observer.pulled(topic, group or "", len(pulled.messages), size, took)
         return pulled
 
     async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
@@ -92,11 +111,20 @@ class Directing:
     async def committed(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int
     ) -> int | None:
-        """Below this the group is done; None when it never read the queue."""
+        """Below this the group is done; None when it never read the queue.
+
+        A group that would be made on first use is not made by asking: it has read nothing.
+        """
         with self._watch_offsets:
             self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
             _check_queue(queue_id)
-            return await self._broker.committed(context, group, topic, broker, queue_id)
+            try:
+                return await self._broker.committed(context, group, topic, broker, queue_id)
+            except GroupNotFound:
+                if not self._limits.auto_create_groups:
+                    raise
+            await self._broker.bounds(context, topic, broker, queue_id)  # no such queue is told all the same
+            return None
 
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
@@ -224,6 +252,11 @@ class Directing:
             if isinstance(to, int) and not 0 <= to < 1 << 63:
                 raise BadRequest(f"the time {to} ms is out of range")
             await self._broker.reset(group, topic, to)
+
+    def _check_waiting(self) -> None:
+        """Before a request that may wait for messages. Raises TooManyRequests."""
+        if self._waiting >= self._limits.max_waiting:
+            raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
 
     def _check_topic_config(self, config: TopicConfig) -> None:
         most = self._limits.max_queues

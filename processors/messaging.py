@@ -20,7 +20,6 @@ from popgate.errors import (
     GatewayError,
     IllegalReceipt,
     NotFound,
-    TooManyRequests,
     TopicNotFound,
 )
 from popgate.kinds import Action
@@ -68,7 +67,6 @@ class MessagingProcessor(Directing):
         self.clients.on_leave = self.renewing.releasing.left
         self._checking = Checking(self.clients, observer)
         self._sweep: Timer | None = None
-        self._waiting = 0
         self._returns: set[asyncio.Task[int]] = set()
         self._watch_route = Watch(observer, "route")
         self._watch_send = Watch(observer, "send")
@@ -192,8 +190,7 @@ class MessagingProcessor(Directing):
             if pop.broker and pop.queue_id < 0 and not any(q.broker == pop.broker for q in readable):
                 # An older route of the client may name a broker that is gone (protocol facts 1.5, 7).
                 pop.broker = ""
-            if self._waiting >= self._limits.max_waiting:
-                raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
+            self._check_waiting()
             self._waiting += 1
             if request.auto_renew:
                 self.clients.polling(context.client_id)

@@ -33,13 +33,16 @@ class Receive:
 
 @dataclass(slots=True)
 class Pull:
-    """A request to read by offset, without taking. `wait_s` as in `Receive`, but None: not at all."""
+    """A request to read by offset, without taking.
+
+    `wait_s` as in `Receive`, but None: not at all. `group` None: nobody's reading.
+    """
 
     topic: str
     broker: str
     queue_id: int
     offset: int
-    group: str = ""
+    group: str | None = None
     filter_kind: FilterKind = FilterKind.TAG
     filter_expression: str = "*"
     max_messages: int = 32

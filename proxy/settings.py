@@ -163,7 +163,7 @@ class Limits(Group):
     max_found: Count = Field(default=1024, ge=1)
     """Messages in one answer to a search by key."""
     max_waiting: Count = Field(default=100_000, ge=1)
-    """Receives that wait for a message at a time."""
+    """Receives and pulls that wait for a message at a time."""
 
 
 class Topics(Group):

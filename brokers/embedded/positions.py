@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from brokers.embedded.facet import Facet
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault
+from popgate.errors import IllegalOffset
 from popgate.model import Bounds, Progress, StartFrom
 
 
@@ -32,9 +32,7 @@ class Positions(Facet):
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
         queue = state.queue(held_topic, broker, queue_id)
         if not queue.minimum <= offset <= queue.visible:
-            raise BadRequest(
-                f"offset {offset} is outside of {queue.minimum} to {queue.visible}", Fault.ILLEGAL_OFFSET
-            )
+            raise IllegalOffset(offset, queue.minimum, queue.visible)
         share = state.shares.share(held_topic, held_group)
         share.begin()
         ledger = share.ledgers[queue_id]

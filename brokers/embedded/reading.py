@@ -9,7 +9,7 @@ from brokers.embedded.log import stored_message
 from brokers.embedded.state import pull_key
 from brokers.embedded.topics import QueueState
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Forbidden
+from popgate.errors import BadRequest, Forbidden, IllegalOffset
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
 from popgate.wire.records import record_properties
 
@@ -35,9 +35,7 @@ class Reading(Facet):
             raise BadRequest(f"a pull takes at least one message, not {max_messages}")
         queue = self._readable(topic, broker, queue_id)
         if not queue.minimum <= offset <= queue.visible:
-            raise BadRequest(
-                f"offset {offset} is outside of {queue.minimum} to {queue.visible}", Fault.ILLEGAL_OFFSET
-            )
+            raise IllegalOffset(offset, queue.minimum, queue.visible)
         while True:
             messages, offset = self._read(queue, offset, max_messages, max_bytes, passing)
             bounds = Bounds(queue.minimum, queue.visible)

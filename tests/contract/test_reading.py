@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from popgate.errors import BadRequest, Fault, Forbidden, GatewayError, TopicNotFound
+from popgate.errors import Forbidden, GatewayError, IllegalOffset, TopicNotFound
 from popgate.filters import compile_filter
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Bounds, FilterKind, Permission, Pulled, TopicConfig
@@ -114,9 +114,9 @@ async def test_a_pull_outside_the_bounds_is_refused_and_at_the_maximum_is_empty(
     await user.send(shelf.topic, *"ab")
     bounds = await shelf.bounds()
     for offset in (-1, bounds.maximum + 1, 1 << 62, 1 << 80):
-        with pytest.raises(BadRequest) as refused:
+        with pytest.raises(IllegalOffset) as refused:
             await shelf.pull(offset)
-        assert refused.value.fault is Fault.ILLEGAL_OFFSET
+        assert refused.value.nearest == (bounds.minimum if offset < 0 else bounds.maximum)
     pulled = await shelf.pull(bounds.maximum)
     assert (pulled.messages, pulled.next_offset) == ([], bounds.maximum)
 

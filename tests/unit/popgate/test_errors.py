@@ -7,6 +7,7 @@ from popgate.errors import (
     Fault,
     GatewayError,
     IllegalFilter,
+    IllegalOffset,
     TooManyRequests,
     shown,
 )
@@ -22,6 +23,14 @@ def test_an_error_makes_its_own_sentence_from_its_data() -> None:
     )
     assert str(IllegalFilter("", "it is empty")) == "illegal filter expression '': it is empty"
     assert TooManyRequests("slowly", 2.5).retry_after == 2.5
+
+
+@pytest.mark.parametrize(("offset", "nearest"), [(-1, 3), (2, 3), (10, 9), (1 << 62, 9)])
+def test_an_illegal_offset_tells_the_bounds_and_where_reading_can_go_on(offset: int, nearest: int) -> None:
+    error = IllegalOffset(offset, 3, 9)
+    assert error.sentence == f"offset {offset} is outside of 3 to 9"
+    assert error.fault is Fault.ILLEGAL_OFFSET
+    assert error.nearest == nearest
 
 
 def test_only_what_may_succeed_later_is_retryable() -> None:

@@ -226,6 +226,8 @@ class FakeBroker(Broker):
         self, context: Context, group: str, topic: str, broker: str, queue_id: int
     ) -> int | None:
         await self._called("committed", (group, topic, broker, queue_id))
+        if group not in self.kept_groups:
+            raise GroupNotFound(group)
         return 4
 
     async def commit(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +11,12 @@ from popgate.errors import (
     AlreadyExists,
     BadRequest,
     Fault,
+    Forbidden,
     GroupNotFound,
+    IllegalFilter,
     IllegalGroup,
     IllegalTopic,
+    TooManyRequests,
     TopicNotFound,
 )
 from popgate.model import (
@@ -29,7 +33,7 @@ from popgate.model import (
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from processors.requests import Pull
+from processors.requests import Pull, Receive
 
 Make = Callable[..., MessagingProcessor]
 
@@ -61,6 +65,79 @@ async def test_a_pull_that_cannot_be_is_refused(processor: MessagingProcessor, c
             context, Pull("orders", "fake", 0, 0, filter_kind=FilterKind.SQL92, filter_expression="(")
         )
     assert caught.value.fault is Fault.ILLEGAL_FILTER
+
+
+async def test_a_pull_makes_its_group_and_topic_on_first_use_as_a_receive_does(
+    make_processor: Callable[..., MessagingProcessor], context: Context, broker: Any
+) -> None:
+    processor = make_processor(Limits(auto_create_topics=False, auto_create_groups=False))
+    with pytest.raises(GroupNotFound):
+        await processor.pull(context, Pull("bills", "fake", 0, 0, group="newcomers"))
+    with pytest.raises(TopicNotFound):
+        await processor.pull(context, Pull("bills", "fake", 0, 0))
+    processor = make_processor(Limits())
+    with pytest.raises(IllegalGroup):
+        await processor.pull(context, Pull("bills", "fake", 0, 0, group=""))
+    with pytest.raises(IllegalFilter):
+        await processor.pull(context, Pull("bills", "fake", 0, 0, group="new", filter_expression="||"))
+    assert "bills" not in broker.kept_topics
+    assert "new" not in broker.kept_groups
+    await processor.pull(context, Pull("bills", "fake", 0, 0, group="newcomers"))
+    assert "bills" in broker.kept_topics
+    assert "newcomers" in broker.kept_groups
+
+
+async def test_a_group_that_is_switched_off_does_not_pull(
+    processor: MessagingProcessor, context: Context, broker: Any
+) -> None:
+    await processor.create_group(context, GroupConfig("off", consume_enabled=False))
+    with pytest.raises(Forbidden, match="consumer group off is not allowed to consume now"):
+        await processor.pull(context, Pull("orders", "fake", 0, 0, group="off"))
+    assert broker.asked("pull") == []
+
+
+async def test_a_pull_of_a_topic_that_was_deleted_elsewhere_makes_it_anew_the_next_time(
+    processor: MessagingProcessor, context: Context, broker: Any
+) -> None:
+    await processor.pull(context, Pull("orders", "fake", 0, 0))
+    del broker.kept_topics["orders"]
+    broker.failure = TopicNotFound("orders")
+    with pytest.raises(TopicNotFound):
+        await processor.pull(context, Pull("orders", "fake", 0, 0))
+    broker.failure = None
+    await processor.pull(context, Pull("orders", "fake", 0, 0))
+    assert "orders" in broker.kept_topics
+
+
+async def test_waiting_pulls_and_receives_are_bounded_together(
+    make_processor: Callable[..., MessagingProcessor], context: Context, broker: Any, settle: Any
+) -> None:
+    processor = make_processor(Limits(max_waiting=1))
+    broker.blocked = asyncio.Event()
+    poll = asyncio.ensure_future(processor.pull(context, Pull("orders", "fake", 0, 0, wait_s=20.0)))
+    await settle()
+    assert processor.figures()["waiting_receives"] == 1
+    with pytest.raises(TooManyRequests, match="limit of 1 waiting receives"):
+        await processor.receive(context, Receive("orders", "readers"))
+    with pytest.raises(TooManyRequests, match="limit of 1 waiting receives"):
+        await processor.pull(context, Pull("orders", "fake", 0, 0))
+    poll.cancel()
+    await settle()
+    assert processor.figures()["waiting_receives"] == 0
+
+
+async def test_a_group_that_would_be_made_on_first_use_has_read_nothing(
+    make_processor: Callable[..., MessagingProcessor], context: Context, broker: Any
+) -> None:
+    processor = make_processor(Limits(auto_create_groups=False))
+    with pytest.raises(GroupNotFound):
+        await processor.committed(context, "nobody", "orders", "fake", 1)
+    assert broker.asked("bounds") == []
+    processor = make_processor(Limits())
+    assert await processor.committed(context, "nobody", "orders", "fake", 1) is None
+    # The broker was asked for the queue too: what is wrong with that is told all the same.
+    assert broker.asked("bounds") == [("orders", "fake", 1)]
+    assert "nobody" not in broker.kept_groups
 
 
 async def test_positions_are_asked_of_the_broker(
