@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import queue
 import sys
 import threading
 import time
@@ -304,20 +305,29 @@ def main() -> None:
 
 
 def _serve(endpoint: str, scenarios: dict[str, Callable[[Run], None]]) -> None:
+    """Runs one after another, in the main thread.
+
+    In another thread the client's start fails now and then, when an answer comes so soon that its
+    callback runs in the caller's thread, which then has no event loop.
+    """
     runs: dict[str, Run] = {}
-    threads = []
-    for line in sys.stdin:
-        verb, run_id, *words = line.split()
-        if verb == "go":
-            runs[run_id].go.release()
-            continue
-        name, *pairs = words
-        runs[run_id] = Run(run_id, endpoint, dict(pair.split("=", 1) for pair in pairs))
-        thread = threading.Thread(target=perform, args=(runs[run_id], scenarios[name]), daemon=True)
-        thread.start()
-        threads.append(thread)
-    for thread in threads:
-        thread.join()
+    waiting: queue.SimpleQueue[tuple[Run, str] | None] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            verb, run_id, *words = line.split()
+            if verb == "go":
+                runs[run_id].go.release()
+            else:
+                name, *pairs = words
+                runs[run_id] = Run(run_id, endpoint, dict(pair.split("=", 1) for pair in pairs))
+                waiting.put((runs[run_id], name))
+        waiting.put(None)
+
+    threading.Thread(target=listen, daemon=True).start()
+    while (item := waiting.get()) is not None:
+        run, name = item
+        perform(run, scenarios[name])
 
 
 if __name__ == "__main__":
