@@ -15,8 +15,8 @@ from google.protobuf.message import Message
 
 from protocols.adapter import joined
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.rpcs import SERVICE, UNARY, Door, Unary
-from protocols.grpc.transport import BrokenStream, CallFailed
+from protocols.grpc.rpcs import SERVICE, UNARY, Door, Unary, Unreadable, reader_of
+from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
 
 MAX_RECEIVE_BYTES = 130 * 1024 * 1024
 
@@ -91,27 +91,29 @@ class GrpcioServer:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             what.name: grpc.unary_unary_rpc_method_handler(
                 cast(Any, partial(self._unary, what)),
-                request_deserializer=what.request.FromString,
+                request_deserializer=cast(Any, reader_of(what.request)),
                 response_serializer=what.answer.SerializeToString,
             )
             for what in UNARY
         }
         handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
             cast(Any, self._receive_message),
-            request_deserializer=rpc.ReceiveMessageRequest.FromString,
+            request_deserializer=cast(Any, reader_of(rpc.ReceiveMessageRequest)),
             response_serializer=rpc.ReceiveMessageResponse.SerializeToString,
         )
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
             cast(Any, self._telemetry),
-            request_deserializer=rpc.TelemetryCommand.FromString,
+            request_deserializer=cast(Any, reader_of(rpc.TelemetryCommand)),
             response_serializer=rpc.TelemetryCommand.SerializeToString,
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
-    async def _unary(self, what: Unary, request: Message, context: _Context) -> Any:
+    async def _unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
         return await self._door.unary(what, request, _Call(context, self))
 
-    async def _receive_message(self, request: rpc.ReceiveMessageRequest, context: _Context) -> None:
+    async def _receive_message(
+        self, request: rpc.ReceiveMessageRequest | Unreadable, context: _Context
+    ) -> None:
         await self._door.receive_message(request, _Call(context, self), _Stream(context))
 
     async def _telemetry(self, _requests: object, context: _Context) -> None:
@@ -175,6 +177,8 @@ class _Stream:
             command = await self._context.read()
         except _GONE as error:
             raise BrokenStream(str(error)) from error
+        if isinstance(command, Unreadable):
+            raise CallFailed(CallStatus.INVALID_ARGUMENT, command.sentence)
         return command if isinstance(command, rpc.TelemetryCommand) else None
 
 

@@ -10,11 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import GatewayError, Internal
+from popgate.errors import BadRequest, GatewayError, Internal
 from popgate.kinds import Authenticator
 from protocols.grpc.errors import status_of
 from protocols.grpc.opening import authenticate, check_client_id, open_context
@@ -80,6 +80,37 @@ UNARY = (
 """Beside these: ReceiveMessage and Telemetry, which stream."""
 
 
+@dataclass(slots=True, frozen=True)
+class Unreadable:
+    """A request whose bytes are no message of its kind, or hold text that is no UTF-8."""
+
+    kind: str
+
+    @property
+    def sentence(self) -> str:
+        return f"the bytes of the request are no {self.kind}, or a text in them is no UTF-8"
+
+
+def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
+    """What makes requests of bytes; it raises nothing, so that no transport answers by itself."""
+    parse = kind.FromString
+
+    def read(data: bytes) -> Message | Unreadable:
+        try:
+            return parse(data)
+        except DecodeError:
+            return Unreadable(kind.DESCRIPTOR.name)
+
+    return read
+
+
+def _readable(request: Message | Unreadable) -> Any:
+    """Raises BadRequest."""
+    if isinstance(request, Unreadable):
+        raise BadRequest(request.sentence)
+    return request
+
+
 class Door:
     """Where calls come in, whatever transport brought them. What it raises is named at each method."""
 
@@ -88,12 +119,12 @@ class Door:
         self._clock = clock
         self._authenticator = authenticator
 
-    async def unary(self, what: Unary, request: Message, call: Call) -> Any:
+    async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
         """The answer to a unary RPC: a message of its answer's class."""
         context = open_context(call, self._clock)
         try:
             self._admit(context, call)
-            return await what.method(self._service, request, context)
+            return await what.method(self._service, _readable(request), context)
         except GatewayError as error:
             return what.answer(status=status_of(error, context))
         except Exception:
@@ -101,7 +132,7 @@ class Door:
 
     async def receive_message(
         self,
-        request: rpc.ReceiveMessageRequest,
+        request: rpc.ReceiveMessageRequest | Unreadable,
         call: Call,
         answers: Answers[rpc.ReceiveMessageResponse],
     ) -> None:
@@ -110,10 +141,11 @@ class Door:
         try:
             try:
                 self._admit(context, call)
+                wanted = _readable(request)
             except GatewayError as error:
                 await answers.write(rpc.ReceiveMessageResponse(status=status_of(error, context)))
             else:
-                await self._service.receive_message(request, context, answers)
+                await self._service.receive_message(wanted, context, answers)
         except BrokenStream:
             # What was not delivered is on its way back, and there is nobody to tell.
             return

@@ -48,7 +48,10 @@ class Commands(Protocol):
     """Both sides of a Telemetry stream. Reading and writing may go on at the same time."""
 
     async def read(self) -> TelemetryCommand | None:
-        """The next command; None when the client sends no more. Raises BrokenStream, or is cancelled."""
+        """The next command; None when the client sends no more.
+
+        Raises CallFailed for bytes that are none, BrokenStream, or is cancelled.
+        """
         ...
 
     async def write(self, command: TelemetryCommand) -> None:

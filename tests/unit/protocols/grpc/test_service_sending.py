@@ -240,8 +240,36 @@ async def test_a_recall_handle_that_is_none_is_a_bad_request(client: Any, handle
     assert code == Code.BAD_REQUEST or handle.startswith("djEgd")
 
 
-async def test_a_request_that_cannot_be_parsed_harms_nobody(client: Any) -> None:
-    method = client.channel.unary_unary("/apache.rocketmq.v2.MessagingService/SendMessage")
-    with pytest.raises(grpc.aio.AioRpcError):
-        await method(b"\xff\xff\xff", metadata=client.metadata, timeout=10)
+@pytest.mark.parametrize(
+    "data",
+    [b"\xff\xff\xff", rpc.SendMessageRequest(messages=[pb.Message(body=b"x")]).SerializeToString()[:-1]],
+)
+async def test_bytes_that_are_no_request_are_a_bad_request(client: Any, data: bytes) -> None:
+    method = client.channel.unary_unary(
+        "/apache.rocketmq.v2.MessagingService/SendMessage",
+        response_deserializer=rpc.SendMessageResponse.FromString,
+    )
+    answer = await method(data, metadata=client.metadata, timeout=10)
+    assert answer.status.code == Code.BAD_REQUEST
+    assert "no SendMessageRequest" in answer.status.message
     await client.send_one()
+
+
+async def test_a_text_that_is_no_utf_8_is_a_bad_request(client: Any) -> None:
+    method = client.channel.unary_stream(
+        "/apache.rocketmq.v2.MessagingService/ReceiveMessage",
+        response_deserializer=rpc.ReceiveMessageResponse.FromString,
+    )
+    data = rpc.ReceiveMessageRequest(group=pb.Resource(name="grp")).SerializeToString()
+    (answer,) = [one async for one in method(data.replace(b"grp", b"\xff\xfe\xfd"), metadata=client.metadata)]
+    assert answer.status.code == Code.BAD_REQUEST
+    assert "UTF-8" in answer.status.message
+
+
+async def test_bytes_that_are_no_command_end_a_telemetry_stream_as_settings_that_cannot_be(
+    client: Any,
+) -> None:
+    method = client.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")
+    call = method(metadata=client.metadata, timeout=10)
+    await call.write(b"\xff\xff\xff")
+    assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT
