@@ -391,9 +391,11 @@ async def test_an_owner_that_cannot_rebuild_is_asked_again_later(make: Make) -> 
     clock.advance(0.2)
     assert store.failing
     assert len(asked) == 1
+    store.put(MESSAGES, b"added by a step that never committed", b"")
     clock.advance(30)
     assert not store.failing
     assert len(asked) == 2
+    assert not store.filling
 
 
 async def test_a_failed_sync_fails_the_steps_it_covers_and_those_behind(make: Make) -> None:
