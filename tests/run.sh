@@ -15,6 +15,5 @@ export PATH
 ruff check --quiet .
 ruff format --quiet --check .
 mypy --no-error-summary
-lint-imports --no-cache >/tmp/popgate-imports.$$ 2>&1 || { cat /tmp/popgate-imports.$$; rm -f /tmp/popgate-imports.$$; exit 1; }
-rm -f /tmp/popgate-imports.$$
+imports=$(lint-imports --no-cache 2>&1) || { echo "$imports"; exit 1; }
 exec python -m pytest -n "${POPGATE_TEST_JOBS:-auto}" --dist loadfile "$@"

@@ -69,7 +69,10 @@ class Fields:
 
     def factor(self, name: str) -> float | None:
         value = self._get(name, (int, float), "a number")
-        return None if value is None else float(value)
+        try:
+            return None if value is None else float(value)
+        except OverflowError:
+            raise BadRequest(f"{name} in {self._name} is out of range") from None
 
     def flag(self, name: str, default: bool) -> bool:
         value = self._get(name, bool, "true or false")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Sequence
 
@@ -55,7 +54,7 @@ class Messages:
         messages = await self._processor.receive(context, wanted)
         try:
             return await self._answer(request, messages)
-        except (ConnectionError, asyncio.CancelledError):
+        except BaseException:
             await self._processor.give_back(context, wanted.topic, wanted.group, messages)
             raise
 

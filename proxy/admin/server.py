@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from aiohttp import web
 
 from popgate.context import Context
-from popgate.errors import BadRequest, GatewayError
+from popgate.errors import BadRequest, GatewayError, shown
 from protocols.adapter import Listen, joined
 from proxy.admin.faults import status_of
 from proxy.admin.rendering import error_out
@@ -94,7 +94,10 @@ class AdminServer:
     def _check_host(self, request: web.Request) -> None:
         if not self._loopback:
             return
-        host = request.url.host or ""
+        try:
+            host = request.url.host or ""
+        except ValueError:
+            raise BadRequest(f"the header Host names no host: {shown(request.host)}") from None
         if host == "localhost" or host.lower() in self._hosts or _is_address(host):
             return
         raise BadRequest(f"the admin port is not known by the name {host!r}; names are set in api.hosts")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from itertools import pairwise
@@ -55,17 +57,37 @@ def _top(
 
 def main() -> None:
     """Run the command line and end the process with a code of `Ended`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Where the locale has no Unicode, a character is shown by its number.
+            stream.reconfigure(errors="backslashreplace")
     try:
-        make_app()(prog_name="popgate")
+        try:
+            make_app()(prog_name="popgate")
+        finally:
+            sys.stdout.flush()
     except Failure as failure:
         tell(failure, as_json=_asked_for_json(sys.argv))
         _leave(failure.code)
     except KeyboardInterrupt:
         _leave(Ended.INTERRUPTED)
     except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter must not try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         _leave(Ended.FAILED)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+            raise
+        tell(
+            Failure(Ended.FAILED, f"the output cannot be written: {(error.strerror or '').lower()}"),
+            as_json=False,
+        )
+        _drop_output()
+        _leave(Ended.FAILED)
+
+
+def _drop_output() -> None:
+    """Nobody reads our output, or it has no room: the interpreter must not try to flush it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _asked_for_json(arguments: list[str]) -> bool:
@@ -73,7 +95,7 @@ def _asked_for_json(arguments: list[str]) -> bool:
     pairs = pairwise(arguments)
     return (
         any(name in after and value == "json" for name, value in pairs)
-        or "--output=json" in arguments
+        or not {"--output=json", "-ojson"}.isdisjoint(arguments)
         or os.environ.get("POPGATE_OUTPUT") == "json"
     )
 

@@ -32,7 +32,12 @@ class Gateway:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Failure(Ended.USAGE, f"{url!r} is no admin address: write it like http://127.0.0.1:8083")
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        self._connection = kind(parts.hostname, port, timeout=_CONNECT_S)
+        try:
+            self._connection = kind(parts.hostname, port, timeout=_CONNECT_S)
+        except HTTPException:
+            raise Failure(
+                Ended.USAGE, f"{url!r} is no admin address: {parts.hostname!r} is no host"
+            ) from None
         self._prefix = parts.path.rstrip("/")
 
     def __enter__(self) -> Gateway:
@@ -58,10 +63,10 @@ class Gateway:
         query: Mapping[str, str | int | None],
         wait_s: float,
     ) -> Any:
-        target = f"{self._prefix}/api/" + "/".join(quote(part, safe="") for part in path)
+        target = f"{self._prefix}/api/" + "/".join(_quoted(part) for part in path)
         given = {name: value for name, value in query.items() if value is not None}
         if given:
-            target += f"?{urlencode(given)}"
+            target += f"?{urlencode(given, errors='surrogateescape')}"
         headers = {"Accept": "application/json"}
         data = None
         if body is not None:
@@ -91,6 +96,9 @@ class Gateway:
             answer = response.read(_LARGEST_ANSWER + 1)
         except socket.gaierror as error:
             raise self._unreachable(error.strerror or str(error)) from None
+        except UnicodeError:
+            # A label of the host's name is empty or too long.
+            raise self._unreachable("its host has no possible name") from None
         except TimeoutError:
             self._connection.close()
             raise self._unreachable("no answer in time") from None
@@ -113,3 +121,8 @@ class Gateway:
 
     def _stranger(self) -> Failure:
         return Failure(Ended.UNREACHABLE, f"what answers at {self._url} is not the admin port of a popgate")
+
+
+def _quoted(part: str) -> str:
+    """Bytes of the command line that are no text go as they are; the gateway says what is wrong with them."""
+    return quote(part, safe="", errors="surrogateescape")

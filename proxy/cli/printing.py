@@ -21,6 +21,11 @@ class Output(StrEnum):
     JSON = "json"
 
 
+def _json(value: object) -> str:
+    """In ASCII where standard output can write no more."""
+    return json.dumps(value, ensure_ascii=not (sys.stdout.encoding or "").lower().startswith("utf"))
+
+
 _NAMED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", "\\": "\\\\"}
 
 
@@ -49,7 +54,7 @@ class Printer:
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[object]], value: object) -> None:
         """A list: `value` is the whole of it for JSON; in a pipe the rows have no heading."""
         if self.output is Output.JSON:
-            _line(json.dumps(value, ensure_ascii=False))
+            _line(_json(value))
         elif self.output is Output.PLAIN:
             for row in rows:
                 _line("\t".join(_cell(cell) for cell in row))
@@ -59,7 +64,7 @@ class Printer:
     def facts(self, facts: Mapping[str, object], value: object) -> None:
         """One thing with its properties, a line each."""
         if self.output is Output.JSON:
-            _line(json.dumps(value, ensure_ascii=False))
+            _line(_json(value))
         elif self.output is Output.PLAIN:
             for name, fact in facts.items():
                 _line(f"{name}\t{_cell(fact)}")
@@ -71,7 +76,7 @@ class Printer:
     def item(self, plain: Sequence[object], pretty: str, value: object) -> None:
         """One of a stream of things: a line each, in JSON too."""
         if self.output is Output.JSON:
-            _line(json.dumps(value, ensure_ascii=False))
+            _line(_json(value))
         elif self.output is Output.PLAIN:
             _line("\t".join(_cell(cell) for cell in plain))
         else:
@@ -79,7 +84,7 @@ class Printer:
 
     def done(self, sentence: str, value: object) -> None:
         """What was changed: a sentence on a terminal and in a pipe, the thing itself in JSON."""
-        _line(json.dumps(value, ensure_ascii=False) if self.output is Output.JSON else visible(sentence))
+        _line(_json(value) if self.output is Output.JSON else visible(sentence))
 
 
 def title(text: str) -> str:

@@ -104,8 +104,11 @@ def delete(
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask a person; a script that gave the command has made up its mind."""
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-        typer.confirm(question, abort=True)
+    if not yes and sys.stdin.isatty():
+        # By hand: typer's own writes to standard output, which may be a pipe, or JSON.
+        typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise typer.Abort
 
 
 def _types(topic: dict[str, Any]) -> str:

@@ -272,6 +272,65 @@ def test_wrong_usage_is_told_on_standard_error(arguments: tuple[str, ...]) -> No
     assert told.err.strip()
 
 
+@pytest.mark.parametrize("host", ["a" * 70, ".", "a b", "a\x7f"])
+def test_an_admin_address_that_cannot_be_one_is_a_sentence(host: str) -> None:
+    ran = popgate("topic", "list", "-ojson", "--admin", f"http://{host}")
+    assert ran.code in (USAGE, UNREACHABLE)
+    assert host in json.loads(ran.err)["message"] or host == "a\x7f"
+
+
+def test_arguments_that_are_no_text_are_refused_with_a_sentence(run: Callable[..., Ran]) -> None:
+    odd = os.fsdecode(b"\xff")
+    assert run("topic", "show", odd).code == NOTHING
+    run("topic", "create", "t-odd")
+    assert run("message", "find", "t-odd", "-k", odd).code == NOTHING
+    assert run("send", "t-odd", "x", "-k", odd).err == "popgate: keys in a message is no Unicode text\n"
+
+
+def test_a_locale_without_unicode_is_no_accident(run: Callable[..., Ran], gateway: GatewayProcess) -> None:
+    run("send", "t-ascii", "grüße ☺")
+    receive = ("receive", "t-ascii", "--admin", gateway.admin)
+    shown = process(*receive, "-g", "g1", PYTHONIOENCODING="ascii")
+    assert (shown.code, shown.lines[0].split("\t")[-1]) == (OK, r"gr\xfc\xdfe \u263a")
+    told = process(*receive, "-g", "g2", "-o", "json", PYTHONIOENCODING="ascii")
+    assert told.json["body"] == "grüße ☺"
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
+def test_output_without_room_is_a_sentence() -> None:
+    with open("/dev/full", "wb") as full:
+        command = [sys.executable, "-m", "popgate", "settings"]
+        done = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, timeout=60, env=environment(), check=False
+        )
+    assert (done.returncode, done.stderr.decode()) == (
+        FAILED,
+        "popgate: the output cannot be written: no space left on device\n",
+    )
+
+
+def test_a_person_is_asked_before_a_topic_goes_also_when_the_output_is_piped(
+    run: Callable[..., Ran], gateway: GatewayProcess
+) -> None:
+    run("topic", "create", "t-asked")
+    for answer, code in (b"n\n", FAILED), (b"y\n", OK):
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "popgate", "topic", "delete", "t-asked", "-o", "json"]
+        started = subprocess.Popen(
+            [*command, "--admin", gateway.admin],
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        os.write(ours, answer)
+        out, err = started.communicate(timeout=60)
+        os.close(ours)
+        os.close(theirs)
+        assert (started.returncode, b"Delete topic t-asked" in err) == (code, True)
+        assert out in (b"", b'{"name": "t-asked", "deleted": true}\n')
+
+
 def test_no_gateway_is_a_code_of_its_own() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

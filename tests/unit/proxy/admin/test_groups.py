@@ -149,6 +149,12 @@ async def test_a_reset_that_names_an_unknown_topic_changes_nothing(api: Any) -> 
         ),
         (
             "/api/groups",
+            {"name": "g", "retry": {"kind": "exponential", "multiplier": 10**400}},
+            400,
+            "multiplier in retry is out of range",
+        ),
+        (
+            "/api/groups",
             {"name": "g", "retry": {"kind": "exponential", "first": 1}},
             400,
             "no field of retry",

@@ -98,6 +98,13 @@ async def test_a_name_that_points_at_loopback_is_not_answered(api: Any) -> None:
             assert answer.status == status, host
 
 
+async def test_a_host_that_cannot_be_one_is_the_callers_fault(api: Any) -> None:
+    for host in ("127.0.0.1:99999", "a b", "", "[::1", "[", "%"):
+        async with api.session.get(f"{api.address}/api/version", headers={"Host": host}) as answer:
+            assert answer.status in (200, 400), host
+            assert answer.status == 200 or (await answer.json())["fault"] == "BAD_REQUEST"
+
+
 async def test_names_of_the_settings_are_answered(settings_for: Callable[..., Settings]) -> None:
     app = build(settings_for(api={"hosts": "popgate.example"}))
     await app.start()
