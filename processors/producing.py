@@ -134,7 +134,7 @@ def _block(message: Message) -> bytes:
     parts.append(f"{PGROUP}\x01{_clean(message.producer_group) or message.topic}\x02")
     if message.tag:
         parts.append(f"{TAGS}\x01{message.tag}\x02")
-    if message.keys and (keys := " ".join(message.keys)):
+    if message.keys and (keys := " ".join(filter(None, message.keys))):
         parts.append(f"{KEYS}\x01{keys}\x02")
     if message.message_group:
         parts.append(f"{SHARDING_KEY}\x01{message.message_group}\x02")

@@ -14,6 +14,8 @@ from protocols.grpc.pb.definition_pb2 import Address, AddressScheme, Endpoints
 
 _MOST = 64
 """Addresses that are echoed."""
+_LONGEST_HOST = 255
+"""Characters of a host's name; what is longer cannot be dialled, and would be echoed for every queue."""
 
 
 def fixed_endpoints(host: str, port: int) -> Endpoints:
@@ -26,7 +28,7 @@ def dialled_endpoints(request: Endpoints, context: Context) -> Endpoints:
 
     Raises BadRequest ILLEGAL_ACCESS_POINT when neither is known.
     """
-    addresses = [a for a in request.addresses[:_MOST] if a.host.strip() and 0 < a.port < 65_536]
+    addresses = [a for a in request.addresses[:_MOST] if _can_be_dialled(a)]
     if not addresses:
         host, _, port = context.local.rpartition(":")
         if not host or not port.isdigit():
@@ -42,6 +44,10 @@ def dialled_endpoints(request: Endpoints, context: Context) -> Endpoints:
     return Endpoints(
         scheme=scheme, addresses=addresses[:1] if scheme == AddressScheme.DOMAIN_NAME else addresses
     )
+
+
+def _can_be_dialled(address: Address) -> bool:
+    return bool(address.host.strip()) and len(address.host) <= _LONGEST_HOST and 0 < address.port < 65_536
 
 
 def _scheme_of(hosts: list[str]) -> AddressScheme:

@@ -23,7 +23,8 @@ from protocols.grpc.pb.service_pb2 import RecoverOrphanedTransactionCommand, Tel
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, Commands
 
 _MOST_QUESTIONS = 64
-"""Questions that wait for one client to read them; the broker asks again."""
+_MOST_QUESTION_BYTES = 8 * 1024 * 1024
+"""Questions, and bytes of their messages, that wait for one client to read them; the broker asks again."""
 
 
 class TelemetryStream:
@@ -35,6 +36,7 @@ class TelemetryStream:
         self._processor = processor
         self._client: TelemetryClient | None = None
         self._questions: deque[TelemetryCommand] = deque()
+        self._question_bytes = 0
         self._asking: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
         self.alive = True
@@ -54,7 +56,7 @@ class TelemetryStream:
             pass
         finally:
             self.alive = False
-            self._questions.clear()
+            self._forget_questions()
             if self._asking is not None:
                 self._asking.cancel()
             if self._client is not None:
@@ -102,9 +104,13 @@ class TelemetryStream:
         question = RecoverOrphanedTransactionCommand(
             message=message_out(check.message), transaction_id=check.transaction_id
         )
+        size = len(question.message.body)
+        if self._questions and self._question_bytes + size > _MOST_QUESTION_BYTES:
+            return False
         # A producer is asked for an answer, not for an acknowledgement.
         question.message.system_properties.ClearField("receipt_handle")
         self._questions.append(TelemetryCommand(recover_orphaned_transaction_command=question))
+        self._question_bytes += size
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._ask_all())
         return True
@@ -112,12 +118,18 @@ class TelemetryStream:
     async def _ask_all(self) -> None:
         try:
             while self._questions:
-                await self._write(self._questions.popleft())
+                question = self._questions.popleft()
+                self._question_bytes -= len(question.recover_orphaned_transaction_command.message.body)
+                await self._write(question)
         except BrokenStream:
             # The reading side notices too, and ends the stream.
-            self._questions.clear()
+            self._forget_questions()
         finally:
             self._asking = None
+
+    def _forget_questions(self) -> None:
+        self._questions.clear()
+        self._question_bytes = 0
 
     async def _write(self, command: TelemetryCommand) -> None:
         async with self._writing:

@@ -255,6 +255,17 @@ def test_the_stored_block_has_the_names_that_rocketmq_gives_them() -> None:
     assert message.sys_flag & 0x4
 
 
+def test_empty_keys_are_left_out() -> None:
+    message = made(keys=("", "a", "", "b", ""))
+    check(message)
+    finish_message(message)
+    assert decode_properties(message.properties)["KEYS"] == "a b"
+    message = made(keys=("",) * 100_000)
+    check(message)
+    finish_message(message)
+    assert "KEYS" not in decode_properties(message.properties)
+
+
 def test_what_the_system_says_wins_over_a_user_property_of_the_same_name() -> None:
     message = made(message_group="real", user_properties={"__SHARDINGKEY": "claimed"})
     check(message)

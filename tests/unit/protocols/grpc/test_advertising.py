@@ -56,7 +56,13 @@ def test_a_domain_name_has_exactly_one_address() -> None:
 
 
 @pytest.mark.parametrize(
-    "dialled", [Endpoints(), endpoints(IPv4, ("", 5)), endpoints(IPv4, ("10.0.0.1", 0), ("x", 70_000))]
+    "dialled",
+    [
+        Endpoints(),
+        endpoints(IPv4, ("", 5)),
+        endpoints(IPv4, ("10.0.0.1", 0), ("x", 70_000)),
+        endpoints(DOMAIN, ("x" * 256, 1)),
+    ],
 )
 def test_without_an_address_the_end_of_the_connection_is_named(dialled: Endpoints) -> None:
     assert dialled_endpoints(dialled, HERE) == endpoints(IPv4, ("127.0.0.1", 8081))

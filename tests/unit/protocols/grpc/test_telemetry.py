@@ -293,3 +293,19 @@ async def test_a_client_that_reads_nothing_is_not_asked_without_end() -> None:
         await running
     assert not stream.alive
     assert not stream.ask(check)
+
+
+async def test_large_questions_that_nobody_reads_have_a_bound_in_bytes_too() -> None:
+    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None)  # type: ignore[arg-type]
+    body = bytes(4 * 1024 * 1024)
+    message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", body, b"")
+    taken = [stream.ask(TransactionCheck("t", "t", "id", message, 0)) for _ in range(10)]
+    assert taken == [True, True] + [False] * 8
+
+
+async def test_one_question_is_taken_however_large_it_is() -> None:
+    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None)  # type: ignore[arg-type]
+    body = bytes(9 * 1024 * 1024)
+    message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", body, b"")
+    assert stream.ask(TransactionCheck("t", "t", "id", message, 0))
+    assert not stream.ask(TransactionCheck("t", "t", "id", message, 0))
