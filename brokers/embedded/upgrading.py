@@ -7,6 +7,7 @@ in the middle of one, leaves a store of one of the two versions, from which the 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Protocol
 
 from brokers.embedded.keys import META, SPACES
@@ -20,6 +21,8 @@ FORMAT_KEY = b"format"
 
 class Upgradable(Protocol):
     """What an upgrade may do: read what is committed, and add to the step's batch."""
+
+    path: Path
 
     def get(self, space: str, key: bytes) -> bytes | None: ...
 
@@ -50,25 +53,26 @@ def bring_up_to_date(
 
     Raises BrokerUnavailable: newer than `target`, no way from its version, no version beside data.
     """
+    name = f"the store in {store.path}"
     found = store.get(META, FORMAT_KEY)
     if found is None:
         if any(store.first(space, b"") is not None for space in SPACES):
-            raise BrokerUnavailable("the store is damaged: it holds data but does not say of which format")
+            raise BrokerUnavailable(f"{name} is damaged: it holds data but does not say of which format")
         _write_version(store, target)
         return target
     if not found.isdigit() or len(found) > 9:
-        raise BrokerUnavailable(f"the store is damaged: its format is {found[:40]!r}, which is no number")
+        raise BrokerUnavailable(f"{name} is damaged: its format is {found[:40]!r}, which is no number")
     version = first = int(found)
     if version > target:
         raise BrokerUnavailable(
-            f"the store has format {version}, this version of popgate reads up to format {target}:"
+            f"{name} has format {version}, this version of popgate reads up to format {target}:"
             " start the newer version that wrote it"
         )
     while version < target:
         step = upgrades.get(version)
         if step is None:
             raise BrokerUnavailable(
-                f"the store has format {version}, and this version of popgate cannot upgrade it to format"
+                f"{name} has format {version}, and this version of popgate cannot upgrade it to format"
                 f" {target}: start a version that can, once, in between"
             )
         step(store)
