@@ -5,6 +5,7 @@ Works on the store alone, in small steps: each step yields what it cost, about o
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
 from functools import partial
 
@@ -24,7 +25,6 @@ from brokers.embedded.keys import (
     message_key,
     progress_key,
     removed_key,
-    split_index_key,
     split_removed_key,
 )
 from brokers.embedded.store import Store
@@ -34,6 +34,10 @@ from popgate.wire.records import record_store_ms
 
 _LOOK_UP = 4
 """What a look-up by a fresh iterator costs, next to one record of a running one."""
+_AT_ONCE = 128
+_split_hour_and_topic = struct.Struct(">II").unpack
+"""The first bytes of a key of the index."""
+_HOUR_AND_TOPIC = 8
 _BEYOND = b"\xff" * 24
 """Behind a prefix: higher than every key that begins with it."""
 
@@ -106,15 +110,17 @@ class Removal:
             self._store.delete_range(INDEX, b"", start)
         yield _LOOK_UP
         at = start
-        while (found := self._store.first(INDEX, at)) is not None:
-            hour, topic_id, *_ = split_index_key(found[0])
-            at = index_key(hour, topic_id, 0, 0, 0)[:8] + _BEYOND
-            kept_from = first_kept.get(topic_id)
-            if kept_from is None and self._catalogue.topic_by_id(topic_id) is not None:
-                kept_from = 0  # made while this round was under way
-            if kept_from is None or hour < kept_from:
-                self._store.delete_range(INDEX, index_key(hour, topic_id, 0, 0, 0), at)
-            yield _LOOK_UP
+        # By one cursor for many: every new one sorts what the index has in memory.
+        while prefixes := self._store.runs(INDEX, at, _HOUR_AND_TOPIC, _AT_ONCE):
+            for prefix in prefixes:
+                at = prefix + _BEYOND
+                hour, topic_id = _split_hour_and_topic(prefix)
+                kept_from = first_kept.get(topic_id)
+                if kept_from is None and self._catalogue.topic_by_id(topic_id) is not None:
+                    kept_from = 0  # made while this round was under way
+                if kept_from is None or hour < kept_from:
+                    self._store.delete_range(INDEX, prefix, at)
+            yield _AT_ONCE * _LOOK_UP
 
     def _first_kept_hour(self, topic: Topic) -> int:
         """The hour of the topic's oldest message; of now when it has none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +12,9 @@ from rocksdict import ColumnFamily, CompactOptions, Rdict, ReadOptions
 from brokers.embedded.keys import SPACES
 from brokers.embedded.rocks import open_rocks
 from popgate.errors import BrokerUnavailable
+
+_BEYOND = b"\xff" * 24
+"""Behind a prefix: higher than every key that begins with it."""
 
 
 class _Absent(dict[str, object]):
@@ -80,19 +83,45 @@ class Tables:
         """The first pair with begin <= key (and key < end)."""
         return next(self.scan(space, begin, end), None)
 
-    def last_below(self, space: str, key: bytes) -> tuple[bytes, bytes] | None:
-        """The last pair whose key is lower than `key`."""
+    def runs(self, space: str, begin: bytes, shared: int, most: int) -> list[bytes]:
+        """The first `shared` bytes of keys, from `begin` on, each once: at most `most` of them."""
+        found: list[bytes] = []
         try:
             cursor = self._families[space].iter()
-            cursor.seek_for_prev(key)
-            if cursor.valid() and cursor.key() == key:
-                cursor.prev()
-            if cursor.valid():
-                return cursor.key(), cursor.value()
+            cursor.seek(begin)
+            while cursor.valid() and len(found) < most:
+                prefix = cursor.key()[:shared]
+                found.append(prefix)
+                cursor.seek(prefix + _BEYOND)
             cursor.status()
         except Exception as error:
             raise self._unreadable(error) from error
-        return None
+        return found
+
+    def last_below(self, space: str, key: bytes) -> tuple[bytes, bytes] | None:
+        """The last pair whose key is lower than `key`."""
+        return self.seeker(space)(key)
+
+    def seeker(self, space: str) -> Callable[[bytes], tuple[bytes, bytes] | None]:
+        """`last_below` for many keys of a keyspace as it is now. Never keep it over an await."""
+        try:
+            cursor = self._families[space].iter()
+        except Exception as error:
+            raise self._unreadable(error) from error
+
+        def seek(key: bytes) -> tuple[bytes, bytes] | None:
+            try:
+                cursor.seek_for_prev(key)
+                if cursor.valid() and cursor.key() == key:
+                    cursor.prev()
+                if cursor.valid():
+                    return cursor.key(), cursor.value()
+                cursor.status()
+            except Exception as error:
+                raise self._unreadable(error) from error
+            return None
+
+        return seek
 
     def figure(self, name: str) -> int:
         """A RocksDB property of one keyspace, summed over them, e.g. `rocksdb.estimate-live-data-size`."""
