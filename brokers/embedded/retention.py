@@ -148,14 +148,15 @@ class Retention:
         if sum(size.total for size in sizes) <= limit:
             return
         yield _WRITTEN_FIRST
-        oldest: list[tuple[int, int]] = []
+        # The queue whose first message is the oldest, and of several the fullest.
+        oldest: list[tuple[int, int, int]] = []
         for index, queue in enumerate(queues):
             head = self._first_from(topic, queue, queue.minimum)
             if head is not None:
-                oldest.append((head[1], index))
+                oldest.append((head[1], -sizes[index].total, index))
         heapify(oldest)
         while oldest and sum(size.total for size in sizes) > limit:
-            _, index = oldest[0]
+            index = oldest[0][2]
             queue = queues[index]
             mark = sizes[index].first_mark()
             if mark is None or mark > queue.visible:
@@ -166,7 +167,7 @@ class Retention:
             if head is None:
                 heappop(oldest)
             else:
-                heapreplace(oldest, (head[1], index))
+                heapreplace(oldest, (head[1], -sizes[index].total, index))
             yield 8
 
     def _first_from(self, topic: Topic, queue: QueueState, offset: int) -> tuple[int, int] | None:

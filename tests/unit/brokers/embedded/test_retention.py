@@ -175,6 +175,16 @@ async def test_the_oldest_of_all_queues_go_first(parts: Parts) -> None:
     assert kept_bytes(parts, topic) <= 200_000
 
 
+async def test_queues_of_one_age_give_alike(parts: Parts) -> None:
+    topic = await parts.topic(retention_bytes=400_000, read_queues=4, write_queues=4)
+    for queue_id in range(4):
+        await send(parts, topic, 200, queue_id=queue_id, size=1000)
+    await round_of(parts)
+    kept = [queue.visible - queue.minimum for queue in topic.queues]
+    assert min(kept) > 70
+    assert max(kept) - min(kept) < 10
+
+
 async def test_uneven_messages_are_counted_not_guessed(parts: Parts) -> None:
     topic = await parts.topic(retention_bytes=500_000, read_queues=1, write_queues=1)
     for _ in range(20):
