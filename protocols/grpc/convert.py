@@ -52,7 +52,7 @@ _HIDDEN = RESERVED | {
 }
 """Properties that are no user's: fields of their own, or the system's business (pitfall 34)."""
 
-_DELAYED = (names.TIMER_DELIVER_MS, names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)
+_DELAYED = frozenset((names.TIMER_DELIVER_MS, names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS))
 
 _TYPES_OUT = {
     MessageType.NORMAL: pb.NORMAL,
@@ -83,7 +83,7 @@ def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
     body = message.body
     if system.HasField("body_digest"):
         _check_digest(body, system.body_digest)
-    born_ms = _millis(system.born_timestamp)
+    born_ms = time_ms(system.born_timestamp)
     result = Message(
         topic=message.topic.name,
         body=body,
@@ -108,7 +108,7 @@ def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
         result.type = MessageType.FIFO
     if system.HasField("delivery_timestamp"):
         # 0 would mean that no time was given.
-        result.deliver_at_ms = max(_millis(system.delivery_timestamp), 1)
+        result.deliver_at_ms = max(time_ms(system.delivery_timestamp), 1)
     return result
 
 
@@ -149,11 +149,10 @@ def sent_out(sent: Sent) -> SendResultEntry:
 def receive_in(request: ReceiveMessageRequest) -> Receive:
     """A request for messages."""
     queue = request.message_queue
-    sql = request.filter_expression.type == pb.SQL
     return Receive(
         topic=queue.topic.name,
         group=request.group.name,
-        filter_kind=FilterKind.SQL92 if sql else FilterKind.TAG,
+        filter_kind=filter_kind(request.filter_expression),
         filter_expression=request.filter_expression.expression,
         max_messages=request.batch_size if request.batch_size > 0 else 32,
         invisible_ms=millis_of(request.invisible_duration)
@@ -168,6 +167,11 @@ def receive_in(request: ReceiveMessageRequest) -> Receive:
     )
 
 
+def filter_kind(expression: pb.FilterExpression) -> FilterKind:
+    """One that does not say what it is filters by tag. Source: protocol facts 2.3."""
+    return FilterKind.SQL92 if expression.type == pb.SQL else FilterKind.TAG
+
+
 def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.Message:
     """A message as it is delivered, or as its producer is asked about it.
 
@@ -175,21 +179,30 @@ def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.M
     """
     found = decode_properties(stored.properties)
     body, encoding = _body_out(stored)
-    system = pb.SystemProperties(
-        keys=[key for key in found.get(names.KEYS, "").split(" ") if key],
-        message_id=found.get(names.UNIQ_KEY)
-        or encode_offset_message_id(stored.store_host, stored.commit_offset),
-        body_digest=pb.Digest(type=pb.MD5, checksum=md5_text(body)),
-        body_encoding=encoding,
-        message_type=_type_of(found),
-        born_timestamp=_timestamp(stored.born_ms),
-        born_host=found.get(names.BORN_HOST) or stored.born_host.rpartition(":")[0].strip("[]"),
-        store_timestamp=_timestamp(stored.store_ms),
-        store_host=stored.store_host,
-        queue_id=stored.queue_id,
-        queue_offset=stored.offset,
-        delivery_attempt=max(stored.attempt, 1),
+    # Filled in place: giving parts to constructors copies each of them, for every message.
+    message = pb.Message(body=body)
+    if topic is not None and topic.name == stored.topic:
+        message.topic.CopyFrom(topic)
+    else:
+        message.topic.name = stored.topic
+    system = message.system_properties
+    if keys := found.get(names.KEYS):
+        system.keys.extend([key for key in keys.split(" ") if key])
+    system.message_id = found.get(names.UNIQ_KEY) or encode_offset_message_id(
+        stored.store_host, stored.commit_offset
     )
+    digest = system.body_digest
+    digest.type = pb.MD5
+    digest.checksum = md5_text(body)
+    system.body_encoding = encoding
+    system.message_type = _type_of(found)
+    _tell_time(system.born_timestamp, stored.born_ms)
+    system.born_host = found.get(names.BORN_HOST) or stored.born_host.rpartition(":")[0].strip("[]")
+    _tell_time(system.store_timestamp, stored.store_ms)
+    system.store_host = stored.store_host
+    system.queue_id = stored.queue_id
+    system.queue_offset = stored.offset
+    system.delivery_attempt = max(stored.attempt, 1)
     if (tag := found.get(names.TAGS)) is not None:
         system.tag = tag
     if (message_group := found.get(names.SHARDING_KEY)) is not None:
@@ -198,19 +211,18 @@ def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.M
         system.trace_context = trace
     due = found.get(names.TIMER_DELIVER_MS)
     if due is not None and len(due) < 16 and due.isascii() and due.isdigit():
-        system.delivery_timestamp.CopyFrom(_timestamp(int(due)))
+        _tell_time(system.delivery_timestamp, int(due))
     if stored.receipt:
         system.receipt_handle = stored.receipt
     origin = found.get(names.DLQ_ORIGIN_TOPIC)
     if origin is not None and (origin_id := found.get(names.DLQ_ORIGIN_MESSAGE_ID)) is not None:
         system.dead_letter_queue.topic = origin
         system.dead_letter_queue.message_id = origin_id
-    return pb.Message(
-        topic=topic if topic is not None and topic.name == stored.topic else pb.Resource(name=stored.topic),
-        user_properties={key: value for key, value in found.items() if key not in _HIDDEN},
-        system_properties=system,
-        body=body,
-    )
+    properties = message.user_properties
+    for key, value in found.items():
+        if key not in _HIDDEN:
+            properties[key] = value
+    return message
 
 
 def _body_out(stored: StoredMessage) -> tuple[bytes, pb.Encoding]:
@@ -238,7 +250,7 @@ def md5_text(body: bytes) -> str:
 def _type_of(found: dict[str, str]) -> pb.MessageType:
     if found.get(names.TRAN_MSG) == "true":
         return pb.TRANSACTION
-    if any(name in found for name in _DELAYED):
+    if not _DELAYED.isdisjoint(found):
         return pb.DELAY
     if names.SHARDING_KEY in found:
         return pb.FIFO
@@ -264,12 +276,13 @@ def millis_of(duration: Duration) -> int:
     return duration.seconds * 1000 - (-duration.nanos // 1_000_000)
 
 
-def _millis(time: Timestamp) -> int:
+def time_ms(time: Timestamp) -> int:
     """Milliseconds since the epoch; a time that has not come yet stays so."""
     return time.seconds * 1000 - (-time.nanos // 1_000_000)
 
 
-def _timestamp(ms: int) -> Timestamp:
+def _tell_time(time: Timestamp, ms: int) -> None:
     # Other doors let through times that no Timestamp can tell; some clients fail on those.
-    ms = min(max(ms, 0), _LATEST_MS)
-    return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 1_000_000)
+    seconds, rest = divmod(min(max(ms, 0), _LATEST_MS), 1000)
+    time.seconds = seconds
+    time.nanos = rest * 1_000_000
