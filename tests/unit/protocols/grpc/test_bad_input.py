@@ -1,0 +1,236 @@
+"""Every kind of bad input that clients can give: its code, and a sentence with the cause and the limit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from popgate.model import MessageType, TopicConfig
+from processors.limits import Limits
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.grpc.pb.timestamp_pb2 import Timestamp
+
+Code = pb.Code
+MIB_4 = 4 * 1024 * 1024
+
+
+async def status_of_send(client: Any, **fields: Any) -> pb.Status:
+    answer: rpc.SendMessageResponse = await client.send(client.message(**fields))
+    return answer.status
+
+
+async def status_of_receive(client: Any, **fields: Any) -> pb.Status:
+    frames: list[rpc.ReceiveMessageResponse] = await client.frames(**fields)
+    return next(frame.status for frame in frames if frame.HasField("status"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "sentence"),
+    [
+        ({"topic": "a b"}, Code.ILLEGAL_TOPIC, r"illegal topic name 'a b': only letters, digits and"),
+        ({"topic": "t" * 128}, Code.ILLEGAL_TOPIC, r"illegal topic name .* 127"),
+        ({"topic": ""}, Code.ILLEGAL_TOPIC, r"illegal topic name '': .*blank"),
+        ({"body": b""}, Code.MESSAGE_BODY_EMPTY, r"body is empty, it needs at least 1 byte"),
+        (
+            {"body": bytes(MIB_4 + 1)},
+            Code.MESSAGE_BODY_TOO_LARGE,
+            r"the message body has 4194305 bytes, the limit is 4194304",
+        ),
+        (
+            {"properties": {f"k{n}": "v" for n in range(129)}},
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            r"129 user properties, the limit is 128",
+        ),
+        (
+            {"properties": {"k": "v" * 16_384}},
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            r"16385 bytes of user properties, tag and keys together, the limit is 16384",
+        ),
+        (
+            {"keys": ["a\x7f"]},
+            Code.ILLEGAL_MESSAGE_KEY,
+            r"the message key 'a\\x7f' holds a control character",
+        ),
+        ({"keys": [" "]}, Code.ILLEGAL_MESSAGE_KEY, r"a message key must not be blank"),
+        ({"tag": "a|b"}, Code.ILLEGAL_MESSAGE_TAG, r"the message tag 'a\|b' holds the character \|"),
+        ({"tag": " "}, Code.ILLEGAL_MESSAGE_TAG, r"the message tag must not be blank"),
+        (
+            {"message_group": "g" * 64},
+            Code.ILLEGAL_MESSAGE_GROUP,
+            r"the message group has 64 bytes, the limit is 63",
+        ),
+        (
+            {"message_group": "é" * 32},
+            Code.ILLEGAL_MESSAGE_GROUP,
+            r"the message group has 64 bytes, the limit is 63",
+        ),
+        (
+            {"delivery_timestamp": Timestamp(seconds=253_402_300_799)},
+            Code.ILLEGAL_DELIVERY_TIME,
+            r"the delivery time is \d+ ms ahead, the longest delay is 86400000 ms \(86400 s\)",
+        ),
+        ({"message_id": ""}, Code.ILLEGAL_MESSAGE_ID, r"the message id must not be blank"),
+        ({"message_id": "m" * 256}, Code.ILLEGAL_MESSAGE_ID, r"256 bytes, the limit is 255"),
+        (
+            {
+                "message_type": pb.TRANSACTION,
+                "orphaned_transaction_recovery_duration": Duration(seconds=3_601),
+            },
+            Code.BAD_REQUEST,
+            r"the transaction recovery time is 3601 s, the limit is 3600 s",
+        ),
+    ],
+)
+async def test_a_bad_message(client: Any, fields: dict[str, Any], code: int, sentence: str) -> None:
+    status = await status_of_send(client, **fields)
+    assert (status.code, bool(re.search(sentence, status.message))) == (code, True), status
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "sentence"),
+    [
+        ({"topic": "a b"}, Code.ILLEGAL_TOPIC, r"illegal topic name 'a b': only letters"),
+        ({"group": "a b"}, Code.ILLEGAL_CONSUMER_GROUP, r"illegal consumer group name 'a b': only letters"),
+        ({"group": "g" * 121}, Code.ILLEGAL_CONSUMER_GROUP, r"illegal consumer group name .* 120"),
+        ({"group": ""}, Code.ILLEGAL_CONSUMER_GROUP, r"blank"),
+        ({"expression": "||"}, Code.ILLEGAL_FILTER_EXPRESSION, r"expression '\|\|': it names no tag"),
+        (
+            {"filter": pb.FilterType.SQL, "expression": "a = "},
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            r"illegal filter expression 'a = ': .* at character \d+",
+        ),
+        (
+            {"expression": "a" * 1_000_000},
+            Code.ILLEGAL_FILTER_EXPRESSION,
+            r"has 1000000 characters, the limit is",
+        ),
+        (
+            {"invisible_duration": Duration(seconds=9)},
+            Code.ILLEGAL_INVISIBLE_TIME,
+            r"the invisible time is 9000 ms, it must be at least 10000 ms and at most 43200000 ms",
+        ),
+        (
+            {"invisible_duration": Duration(seconds=43_201)},
+            Code.ILLEGAL_INVISIBLE_TIME,
+            r"the invisible time is 43201000 ms, .* at most 43200000 ms",
+        ),
+        ({"wait_ms": -5}, Code.ILLEGAL_POLLING_TIME, r"the long polling time is -0.005 s, .* at least 0 s"),
+    ],
+)
+async def test_a_bad_receive(client: Any, fields: dict[str, Any], code: int, sentence: str) -> None:
+    status = await status_of_receive(client, **fields)
+    assert (status.code, bool(re.search(sentence, status.message))) == (code, True), status
+
+
+async def test_a_topic_and_a_group_that_are_not_there_and_are_not_made(town: Any) -> None:
+    gateway = await town.gateway(limits=Limits(auto_create_topics=False, auto_create_groups=False))
+    client = town.client(gateway)
+    for status in (await status_of_send(client), (await client.route()).status):
+        assert (status.code, status.message) == (Code.TOPIC_NOT_FOUND, "topic t does not exist")
+    status = await status_of_receive(client)
+    assert (status.code, status.message) == (
+        Code.CONSUMER_GROUP_NOT_FOUND,
+        "consumer group g does not exist",
+    )
+
+
+async def test_a_message_of_another_type_than_its_topic_takes(client: Any, gateway: Any) -> None:
+        await gateway.broker.create_topic(TopicConfig("fifo", message_types=(MessageType.FIFO,)))
+    status = await status_of_send(client, topic="fifo")
+    assert status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    assert status.message == "topic fifo takes FIFO messages, this one is NORMAL"
+
+
+async def test_a_batch_that_mixes_topics(client: Any) -> None:
+    answer = await client.send(client.message("t"), client.message("u"))
+    assert answer.status.code == Code.MESSAGE_CORRUPTED
+    assert answer.status.message == "the messages of one send go to one topic, these go to 't' and 'u'"
+    assert not answer.entries
+
+
+Asking = Callable[[Any, str], Awaitable[pb.Status]]
+
+
+async def ack(client: Any, handle: str) -> pb.Status:
+    answer: rpc.AckMessageResponse = await client.ack(handle)
+    assert answer.status.code == answer.entries[0].status.code
+    return answer.entries[0].status
+
+
+async def change(client: Any, handle: str) -> pb.Status:
+    answer: rpc.ChangeInvisibleDurationResponse = await client.change(handle, 20)
+    return answer.status
+
+
+async def bury(client: Any, handle: str) -> pb.Status:
+    request = rpc.ForwardMessageToDeadLetterQueueRequest(
+        receipt_handle=handle, topic=pb.Resource(name="t"), group=pb.Resource(name="g")
+    )
+    answer: rpc.ForwardMessageToDeadLetterQueueResponse = await client.call(
+        "ForwardMessageToDeadLetterQueue", request
+    )
+    return answer.status
+
+
+@pytest.mark.parametrize("ask", [ack, change, bury])
+async def test_a_handle_that_is_none_and_one_whose_time_is_over(
+    client: Any, gateway: Any, ask: Asking
+) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    for handle, sentence in (
+        ("", "must not be blank|invalid receipt handle '': "),
+        ("x", "invalid receipt handle 'x': it has 1 fields, not 8 or 9"),
+        ("1 2 3 4 5 6 7 x", "invalid receipt handle .*decimal"),
+        ("9 9 9 9 9 elsewhere 9 9 9", "invalid receipt handle .*elsewhere"),
+        ("x" * 100_000, "invalid receipt handle 'x{80}…'"),
+    ):
+        status = await ask(client, handle)
+        assert status.code == Code.INVALID_RECEIPT_HANDLE, status
+        assert re.search(sentence, status.message), status
+    await gateway.pass_s(31)
+    status = await ask(client, message.system_properties.receipt_handle)
+    assert status.code == Code.INVALID_RECEIPT_HANDLE
+    assert "its invisible time is over" in status.message
+
+
+async def test_a_change_outside_the_limits(client: Any) -> None:
+    await client.send_one()
+    (message,) = await client.receive()
+    status = (await client.change(message.system_properties.receipt_handle, 43_201)).status
+    assert status.code == Code.ILLEGAL_INVISIBLE_TIME
+    assert status.message == (
+        "the invisible time is 43201000 ms, it must be at least 0 ms and at most 43200000 ms"
+    )
+
+
+async def test_a_client_without_an_id(town: Any, gateway: Any) -> None:
+    for client_id in ("", "  "):
+        client = town.client(gateway, client_id=client_id)
+        for status in (
+            await status_of_send(client),
+            await status_of_receive(client),
+            (await client.route()).status,
+            (await client.ack("x")).status,
+        ):
+            assert status.code == Code.CLIENT_ID_REQUIRED
+            assert "x-mq-client-id is missing or blank" in status.message
+        command = await client.telemetry().read()
+        assert command.status.code == Code.CLIENT_ID_REQUIRED
+
+
+@pytest.mark.parametrize("timeout", [None, 1.0, 10.0])
+async def test_an_empty_poll_is_a_normal_answer_before_the_deadline_whatever_that_is(
+    town: Any, timeout: float | None
+) -> None:
+    # By the system's time: without a deadline after `default_wait_s`, else a margin before it.
+    gateway = await town.gateway(real_time=True, limits=Limits(default_wait_s=0.3, max_wait_s=0.5))
+    client = town.client(gateway)
+    frames = await client.frames(wait_ms=None, timeout=timeout)
+    assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+    assert frames[-1].HasField("delivery_timestamp")
