@@ -140,7 +140,7 @@ async def test_a_topic_and_a_group_that_are_not_there_and_are_not_made(town: Any
 
 
 async def test_a_message_of_another_type_than_its_topic_takes(client: Any, gateway: Any) -> None:
-        await gateway.broker.create_topic(TopicConfig("fifo", message_types=(MessageType.FIFO,)))
+    await gateway.broker.create_topic(TopicConfig("fifo", message_types=(MessageType.FIFO,)))
     status = await status_of_send(client, topic="fifo")
     assert status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
     assert status.message == "topic fifo takes FIFO messages, this one is NORMAL"
