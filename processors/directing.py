@@ -65,9 +65,8 @@ class Directing:
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group or "")
             _check_queue(request.queue_id)
             passing = compile_filter(request.filter_kind, request.filter_expression)
-            until = None
-            if request.wait_s is not None:
-                until = wait_until(context, request.wait_s, self._limits, began)
+            wait_s = request.wait_s
+            until = None if wait_s is None else wait_until(context, wait_s, self._limits, began)
             if group is not None:
                 check_enabled(await self._routing.group(group))
             await self._routing.route(topic)
@@ -106,6 +105,7 @@ class Directing:
         with self._watch_offsets:
             self._admit(context, Action.SUBSCRIBE, topic=_readable(topic))
             _check_queue(queue_id)
+            time_ms = min(max(time_ms, 0), (1 << 63) - 1)
             return await self._broker.offset_at(context, topic, broker, queue_id, time_ms)
 
     async def committed(

@@ -26,6 +26,7 @@ FILES = (
     "google/protobuf/timestamp.proto",
     "apache/rocketmq/v2/definition.proto",
     "apache/rocketmq/v2/service.proto",
+    "grpc/health/v1/health.proto",
 )
 """In an order in which every file comes after what it imports."""
 
@@ -52,7 +53,9 @@ def generate(target: Path) -> None:
             stub = (made / descriptor.name).with_name(f"{module}.pyi").read_text(encoding="utf-8")
             (target / f"{module}.pyi").write_text(_redirected(stub), encoding="utf-8")
     (target / "pool.py").write_text(POOL_MODULE, encoding="utf-8")
-    (target / "__init__.py").write_text(f'"""RocketMQ\'s messages; {_MARK}."""\n', encoding="utf-8")
+    (target / "__init__.py").write_text(
+        f'"""Messages of RocketMQ and of gRPC\'s health check; {_MARK}."""\n', encoding="utf-8"
+    )
 
 
 def _run_protoc(out: Path) -> list[FileDescriptorProto]:

@@ -1,4 +1,4 @@
-"""The gRPC door as an adapter: it puts service and transport together and lets them go again."""
+"""The gRPC door as an adapter: it puts service, health and transport together and lets them go again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import asyncio
 from protocols.adapter import House, Listen, parse_advertised
 from protocols.grpc.advertising import fixed_endpoints
 from protocols.grpc.grpcio_transport import GrpcioServer
-from protocols.grpc.rpcs import Door
+from protocols.grpc.health import Health
+from protocols.grpc.rpcs import SERVICE, Door
 from protocols.grpc.service import MessagingService
 
 
@@ -29,6 +30,7 @@ class GrpcAdapter:
         self._listen = listen
         self._house = house
         self._service: MessagingService | None = None
+        self._health: Health | None = None
         self._server: GrpcioServer | None = None
 
     def __repr__(self) -> str:
@@ -45,18 +47,20 @@ class GrpcAdapter:
             host, port = self._advertised
             fixed = fixed_endpoints(host, port or self._listen.port)
         service = MessagingService(house.processor, house.clock, advertised=fixed)
-        server = GrpcioServer(
-            Door(service, house.clock, house.authenticator), self._listen.host, self._listen.port
-        )
+        health = Health([SERVICE])
+        door = Door(service, health, house.clock, house.authenticator)
+        server = GrpcioServer(door, self._listen.host, self._listen.port)
         await server.start()
         if fixed is not None and not fixed.addresses[0].port:
             fixed.addresses[0].port = server.port
-        self._service, self._server = service, server
+        self._service, self._health, self._server = service, health, server
+        health.start()
 
     async def drain(self, deadline: float) -> None:
-        if self._server is None or self._service is None:
+        if self._server is None or self._service is None or self._health is None:
             return
         closing = asyncio.ensure_future(self._server.stop(max(deadline - self._house.clock.monotonic(), 0.0)))
+        self._health.drain()
         self._service.drain()
         await closing
 

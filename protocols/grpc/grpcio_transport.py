@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import unquote
 
 import grpc
@@ -14,8 +14,10 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from protocols.adapter import joined
+from protocols.grpc import health
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.rpcs import SERVICE, UNARY, Door, Unary, Unreadable, reader_of
+from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Door, Streamed, Unary, Unreadable, reader_of
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
 
 MAX_RECEIVE_BYTES = 130 * 1024 * 1024
@@ -36,6 +38,7 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 """No maximum age and no idle limit: some clients never open their telemetry stream again."""
 
+_Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
 _GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """What writing to, or reading from, a client that is gone raises when the request is not cancelled."""
@@ -67,7 +70,7 @@ class GrpcioServer:
     async def start(self) -> None:
         """Raises OSError when it cannot listen there."""
         server = grpc.aio.server(options=OPTIONS)
-        server.add_generic_rpc_handlers((self._handlers(),))
+        server.add_generic_rpc_handlers((self._handlers(), self._health_handlers()))
         address = joined(self._host, self.port)
         try:
             chosen = server.add_insecure_port(address)
@@ -96,11 +99,12 @@ class GrpcioServer:
             )
             for what in UNARY
         }
-        handlers["ReceiveMessage"] = grpc.unary_stream_rpc_method_handler(
-            cast(Any, self._receive_message),
-            request_deserializer=cast(Any, reader_of(rpc.ReceiveMessageRequest)),
-            response_serializer=rpc.ReceiveMessageResponse.SerializeToString,
-        )
+        for what in STREAMED:
+            handlers[what.name] = grpc.unary_stream_rpc_method_handler(
+                cast(Any, partial(self._streamed, what)),
+                request_deserializer=cast(Any, reader_of(what.request)),
+                response_serializer=what.answer.SerializeToString,
+            )
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
             cast(Any, self._telemetry),
             request_deserializer=cast(Any, reader_of(rpc.TelemetryCommand)),
@@ -108,21 +112,39 @@ class GrpcioServer:
         )
         return grpc.method_handlers_generic_handler(SERVICE, handlers)
 
+    def _health_handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+        read = cast(Any, reader_of(HealthCheckRequest))
+        write = HealthCheckResponse.SerializeToString
+        return grpc.method_handlers_generic_handler(
+            health.SERVICE,
+            {
+                "Check": grpc.unary_unary_rpc_method_handler(
+                    cast(Any, self._check), request_deserializer=read, response_serializer=write
+                ),
+                "Watch": grpc.unary_stream_rpc_method_handler(
+                    cast(Any, self._watch), request_deserializer=read, response_serializer=write
+                ),
+            },
+        )
+
     async def _unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
         return await self._door.unary(what, request, _Call(context, self))
 
-    async def _receive_message(
-        self, request: rpc.ReceiveMessageRequest | Unreadable, context: _Context
-    ) -> None:
-        await self._door.receive_message(request, _Call(context, self), _Stream(context))
+    async def _streamed(self, what: Streamed, request: Message | Unreadable, context: _Context) -> None:
+        await self._door.streamed(what, request, _Call(context, self), _Stream(context))
 
     async def _telemetry(self, _requests: object, context: _Context) -> None:
         # One client waits for the headers before it does anything else (pitfall 5).
         await context.send_initial_metadata(())
-        try:
-            await self._door.telemetry(_Stream(context), _Call(context, self))
-        except CallFailed as failed:
-            await context.abort(_STATUS_CODES[failed.status], failed.sentence)
+        await _ending(context, self._door.telemetry(_Stream(context), _Call(context, self)))
+
+    async def _check(
+        self, request: HealthCheckRequest | Unreadable, context: _Context
+    ) -> HealthCheckResponse:
+        return await _ending(context, self._door.check_health(request))
+
+    async def _watch(self, request: HealthCheckRequest | Unreadable, context: _Context) -> None:
+        await _ending(context, self._door.watch_health(request, _Stream(context)))
 
     def local_towards(self, peer: str) -> str:
         """Our end of a connection as far as it is known: grpc.aio does not tell it."""
@@ -130,6 +152,15 @@ class GrpcioServer:
         if host in ("0.0.0.0", "::", "[::]", ""):  # noqa: S104 - a comparison, nothing is bound
             host = _route_towards(peer.rpartition(":")[0].strip("[]"))
         return joined(host, self.port) if host else ""
+
+
+async def _ending(context: _Context, work: Awaitable[_Result]) -> _Result:
+    """The result of `work`; what it fails with becomes the call's status."""
+    try:
+        return await work
+    except CallFailed as failed:
+        await context.abort(_STATUS_CODES[failed.status], failed.sentence)
+        raise  # never reached: to abort raises
 
 
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}

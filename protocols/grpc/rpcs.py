@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,11 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, Internal
 from popgate.kinds import Authenticator
 from protocols.grpc.errors import status_of
+from protocols.grpc.health import Health
 from protocols.grpc.opening import authenticate, check_client_id, open_context
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.service import MessagingService
 from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
 
@@ -36,6 +39,16 @@ class Unary:
     request: type[Message]
     answer: type[Any]
     method: Callable[[MessagingService, Any, Context], Awaitable[Message]]
+
+
+@dataclass(slots=True, frozen=True)
+class Streamed:
+    """One RPC whose answer is a stream of elements; each has a status, or something else."""
+
+    name: str
+    request: type[Message]
+    answer: type[Any]
+    method: Callable[[MessagingService, Any, Context, Answers[Any]], Awaitable[None]]
 
 
 UNARY = (
@@ -55,6 +68,9 @@ UNARY = (
         rpc.ForwardMessageToDeadLetterQueueResponse,
         MessagingService.forward_message_to_dead_letter_queue,
     ),
+    Unary("UpdateOffset", rpc.UpdateOffsetRequest, rpc.UpdateOffsetResponse, MessagingService.update_offset),
+    Unary("GetOffset", rpc.GetOffsetRequest, rpc.GetOffsetResponse, MessagingService.get_offset),
+    Unary("QueryOffset", rpc.QueryOffsetRequest, rpc.QueryOffsetResponse, MessagingService.query_offset),
     Unary(
         "EndTransaction",
         rpc.EndTransactionRequest,
@@ -77,7 +93,17 @@ UNARY = (
         "RecallMessage", rpc.RecallMessageRequest, rpc.RecallMessageResponse, MessagingService.recall_message
     ),
 )
-"""Beside these: ReceiveMessage and Telemetry, which stream."""
+
+STREAMED = (
+    Streamed(
+        "ReceiveMessage",
+        rpc.ReceiveMessageRequest,
+        rpc.ReceiveMessageResponse,
+        MessagingService.receive_message,
+    ),
+    Streamed("PullMessage", rpc.PullMessageRequest, rpc.PullMessageResponse, MessagingService.pull_message),
+)
+"""Beside these there is Telemetry, which streams both ways."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -111,11 +137,21 @@ def _readable(request: Message | Unreadable) -> Any:
     return request
 
 
+def _sound(request: HealthCheckRequest | Unreadable) -> HealthCheckRequest:
+    """Raises CallFailed: the answer of a health check has no room for a sentence."""
+    if isinstance(request, Unreadable):
+        raise CallFailed(CallStatus.INVALID_ARGUMENT, request.sentence)
+    return request
+
+
 class Door:
     """Where calls come in, whatever transport brought them. What it raises is named at each method."""
 
-    def __init__(self, service: MessagingService, clock: Clock, authenticator: Authenticator | None) -> None:
+    def __init__(
+        self, service: MessagingService, health: Health, clock: Clock, authenticator: Authenticator | None
+    ) -> None:
         self._service = service
+        self._health = health
         self._clock = clock
         self._authenticator = authenticator
 
@@ -130,27 +166,25 @@ class Door:
         except Exception:
             return what.answer(status=_bug(what.name, context))
 
-    async def receive_message(
-        self,
-        request: rpc.ReceiveMessageRequest | Unreadable,
-        call: Call,
-        answers: Answers[rpc.ReceiveMessageResponse],
+    async def streamed(
+        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
     ) -> None:
-        """Raises BrokenStream when the client is gone and even that could not be told."""
+        """Write the answer to an RPC that streams: elements of its answer's class.
+
+        Raises BrokenStream when the client is gone and even that could not be told.
+        """
         context = open_context(call, self._clock)
         try:
             try:
                 self._admit(context, call)
-                wanted = _readable(request)
+                await what.method(self._service, _readable(request), context, answers)
             except GatewayError as error:
-                await answers.write(rpc.ReceiveMessageResponse(status=status_of(error, context)))
-            else:
-                await self._service.receive_message(wanted, context, answers)
+                await answers.write(what.answer(status=status_of(error, context)))
         except BrokenStream:
             # What was not delivered is on its way back, and there is nobody to tell.
             return
         except Exception:
-            await answers.write(rpc.ReceiveMessageResponse(status=_bug("ReceiveMessage", context)))
+            await answers.write(what.answer(status=_bug(what.name, context)))
 
     async def telemetry(self, commands: Commands, call: Call) -> None:
         """Raises CallFailed, and BrokenStream when the client is gone and a failure could not be told."""
@@ -166,6 +200,17 @@ class Door:
             raise
         except Exception:
             raise CallFailed(CallStatus.INTERNAL, _bug("Telemetry", context).message) from None
+
+    async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse:
+        """Open to everybody, as is `watch_health`. Raises CallFailed."""
+        return self._health.check(_sound(request))
+
+    async def watch_health(
+        self, request: HealthCheckRequest | Unreadable, answers: Answers[HealthCheckResponse]
+    ) -> None:
+        """Raises CallFailed."""
+        with suppress(BrokenStream):
+            await self._health.watch(_sound(request), answers)
 
     def _admit(self, context: Context, call: Call) -> None:
         if self._authenticator is not None:

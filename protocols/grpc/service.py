@@ -1,4 +1,4 @@
-"""The messaging service: one short method per RPC, knowing no transport.
+"""The messaging service: one short method per RPC, knowing no transport. Those of offsets are in `offsets`.
 
 A method takes a decoded request and its Context and returns the answer, or raises GatewayError;
 `rpcs` turns that into the status of an answer. Source: protocol facts 1.4 to 1.7, 1.11, 3.2, 4.
@@ -19,6 +19,7 @@ from protocols.grpc import convert
 from protocols.grpc.advertising import dialled_endpoints
 from protocols.grpc.draining import Waits
 from protocols.grpc.errors import OK, status_of
+from protocols.grpc.offsets import Positions
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
@@ -28,7 +29,7 @@ from protocols.grpc.transport import Answers, Commands
 _RECEIVED = rpc.ReceiveMessageResponse(status=OK)
 
 
-class MessagingService:
+class MessagingService(Positions):
     """RocketMQ's MessagingService on a MessagingProcessor.
 
     `advertised`: what clients are told to connect to; None: what each of them dialled.
@@ -37,10 +38,9 @@ class MessagingService:
     def __init__(
         self, processor: MessagingProcessor, clock: Clock, *, advertised: pb.Endpoints | None = None
     ) -> None:
-        self._processor = processor
+        super().__init__(processor)
         self._clock = clock
         self._advertised = advertised
-        self._polls = Waits()
         self._streams = Waits()
 
     def __repr__(self) -> str:

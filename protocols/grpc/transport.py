@@ -65,15 +65,20 @@ class BrokenStream(Exception):
 
 @unique
 class CallStatus(IntEnum):
-    """The gRPC status codes that a Telemetry stream can end with; numbers are gRPC's."""
+    """The gRPC status codes that a call can end with; numbers are gRPC's."""
 
     INVALID_ARGUMENT = 3
+    NOT_FOUND = 5
+    RESOURCE_EXHAUSTED = 8
     INTERNAL = 13
     UNAVAILABLE = 14
 
 
 class CallFailed(Exception):
-    """Ends a Telemetry stream with a gRPC status. Nothing else may: other failures are in the answer."""
+    """Ends a Telemetry stream or a health check with a gRPC status.
+
+    Nothing else may: other failures are in the answer.
+    """
 
     def __init__(self, status: CallStatus, sentence: str) -> None:
         super().__init__(sentence)

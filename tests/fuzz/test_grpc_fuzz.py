@@ -26,9 +26,10 @@ from popgate.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.rpcs import UNARY
+from protocols.grpc.rpcs import STREAMED, UNARY, Streamed
 
 ROUNDS = int(os.environ.get("POPGATE_FUZZ_ROUNDS", "30"))
+STREAMS = {what.name: what for what in STREAMED}
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 DEADLINE_S = 2.0
 """Of requests that may wait; long enough for a busy machine to answer an empty poll before it."""
@@ -168,15 +169,15 @@ class Raw:
             self.note(name, entry.status)
         return told
 
-    async def receive(self, data: bytes, metadata: Any = None, wait_s: float = DEADLINE_S) -> list[Any]:
-        method = self.channel.unary_stream(
-            SERVICE + "ReceiveMessage", response_deserializer=rpc.ReceiveMessageResponse.FromString
-        )
+    async def streamed(
+        self, what: Streamed, data: bytes, metadata: Any = None, wait_s: float = DEADLINE_S
+    ) -> list[Any]:
+        method = self.channel.unary_stream(SERVICE + what.name, response_deserializer=what.answer.FromString)
         parts = [part async for part in method(data, metadata=metadata, timeout=wait_s)]
         assert sum(part.HasField("status") for part in parts) == 1, parts
         for part in parts:
             if part.HasField("status"):
-                self.note("ReceiveMessage", part.status)
+                self.note(what.name, part.status)
         return parts
 
     async def telemetry(self, data: list[bytes], metadata: Any = None) -> None:
@@ -238,6 +239,19 @@ def right(name: str, odd: Odd) -> Message:
             wanted.message_queue.topic.CopyFrom(topic)
             wanted.long_polling_timeout.FromMilliseconds(odd.random.choice((0, 0, 0, 50)))
             return wanted
+        case "PullMessage":
+            pull = rpc.PullMessageRequest(group=group, message_queue=pb.MessageQueue(topic=topic))
+            pull.long_polling_timeout.FromMilliseconds(odd.random.choice((0, 0, 0, 50)))
+            return pull
+        case "UpdateOffset":
+            return rpc.UpdateOffsetRequest(group=group, message_queue=pb.MessageQueue(topic=topic))
+        case "GetOffset":
+            return rpc.GetOffsetRequest(group=group, message_queue=pb.MessageQueue(topic=topic))
+        case "QueryOffset":
+            query = rpc.QueryOffsetRequest(message_queue=pb.MessageQueue(topic=topic))
+            query.query_offset_policy = odd.random.choice((pb.BEGINNING, pb.END, pb.TIMESTAMP))
+            query.timestamp.GetCurrentTime()
+            return query
         case "Telemetry":
             command = rpc.TelemetryCommand()
             command.settings.client_type = odd.random.choice((pb.PRODUCER, pb.PUSH_CONSUMER))
@@ -256,9 +270,9 @@ async def ask(raw: Raw, odd: Odd, name: str) -> None:
     request = right(name, odd)
     odd.change(request, odd.random.choice((0, 1, 1, 2, 4)))
     data, metadata = odd.data(request), odd.metadata()
-    if name == "ReceiveMessage":
-        for part in await raw.receive(data, metadata):
-            if part.HasField("message"):
+    if (what := STREAMS.get(name)) is not None:
+        for part in await raw.streamed(what, data, metadata):
+            if part.HasField("message") and part.message.system_properties.receipt_handle:
                 odd.seen.append(part.message.system_properties.receipt_handle)
     elif name == "Telemetry":
         again = right(name, odd)
@@ -278,7 +292,7 @@ async def test_no_request_however_odd_is_answered_with_an_internal_error(
     gateway: GatewayProcess, seed: int
 ) -> None:
     odd = Odd(seed)
-    names = [*(what.name for what in UNARY), "ReceiveMessage", "Telemetry"]
+    names = [*(what.name for what in UNARY), *STREAMS, "Telemetry"]
     async with grpc.aio.insecure_channel(gateway.endpoint) as channel:
         raw = Raw(channel)
         for _ in range(ROUNDS):
@@ -291,7 +305,11 @@ async def test_no_request_however_odd_is_answered_with_an_internal_error(
             "AckMessage",
             "QueryRoute",
             "QueryAssignment",
+            "UpdateOffset",
+            "GetOffset",
+            "QueryOffset",
             "ReceiveMessage",
+            "PullMessage",
             "Telemetry",
         ):
             assert raw.codes[f"{name} OK"], raw.codes
@@ -305,7 +323,8 @@ async def test_no_request_however_odd_is_answered_with_an_internal_error(
         assert sent.status.code == Code.OK
         wanted = rpc.ReceiveMessageRequest(group=group, batch_size=1, auto_renew=True)
         wanted.message_queue.topic.CopyFrom(topic)
-        parts = await raw.receive(wanted.SerializeToString(), metadata, wait_s=20.0)
+        receive = STREAMS["ReceiveMessage"]
+        parts = await raw.streamed(receive, wanted.SerializeToString(), metadata, wait_s=20.0)
         assert [part.message.body for part in parts if part.HasField("message")] == [b"sound"]
     assert '"level": "error"' not in gateway.log
     assert "Traceback" not in gateway.log

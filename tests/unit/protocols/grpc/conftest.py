@@ -14,8 +14,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from brokers.embedded.broker import EmbeddedBroker
 
+from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.store import Durability
 from popgate.clock import SystemClock
 from popgate.message_id import make_message_id
@@ -110,11 +110,13 @@ class Client:
         )
         return await method(request, metadata=self.metadata, timeout=timeout)
 
-    def stream(self, request: rpc.ReceiveMessageRequest, timeout: float | None = PATIENCE_S) -> Any:
+    def stream(self, request: Any, timeout: float | None = PATIENCE_S) -> Any:
+        """The elements of a ReceiveMessage or PullMessage, by the kind of its request."""
+        name = type(request).__name__.removesuffix("Request")
         method = self.channel.unary_stream(
-            SERVICE + "ReceiveMessage",
-            request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=rpc.ReceiveMessageResponse.FromString,
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=getattr(rpc, f"{name}Response").FromString,
         )
         return method(request, metadata=self.metadata, timeout=timeout)
 
@@ -176,6 +178,29 @@ class Client:
     async def receive_status(self, topic: str = "t", group: str = "g", **fields: Any) -> int:
         frames = await self.frames(topic, group, **fields)
         return next(frame.status.code for frame in frames if frame.WhichOneof("content") == "status")
+
+    def queue(self, topic: str = "t", queue_id: int = 0, broker: str = "popgate") -> pb.MessageQueue:
+        return pb.MessageQueue(topic=pb.Resource(name=topic), id=queue_id, broker=pb.Broker(name=broker))
+
+    def pull_request(
+        self, offset: int = 0, *, group: str = "g", wait_ms: int | None = None, **fields: Any
+    ) -> rpc.PullMessageRequest:
+        where = {name: fields.pop(name) for name in ("topic", "queue_id", "broker") if name in fields}
+        expression, kind = fields.pop("expression", "*"), fields.pop("filter", pb.FilterType.TAG)
+        if wait_ms is not None:
+            fields["long_polling_timeout"] = Duration(seconds=wait_ms // 1000, nanos=wait_ms % 1000 * 10**6)
+        return rpc.PullMessageRequest(
+            group=pb.Resource(name=group),
+            message_queue=fields.pop("message_queue", None) or self.queue(**where),
+            offset=offset,
+            filter_expression=pb.FilterExpression(type=kind, expression=expression),
+            **fields,
+        )
+
+    async def pull(self, offset: int = 0, **fields: Any) -> list[Any]:
+        """The elements of one pull, in order."""
+        timeout = fields.pop("timeout", PATIENCE_S)
+        return [frame async for frame in self.stream(self.pull_request(offset, **fields), timeout)]
 
     async def ack(
         self, *handles: str, topic: str = "t", group: str = "g", **fields: Any

@@ -9,11 +9,12 @@ from types import ModuleType
 
 import pytest
 from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto
+from grpc_health.v1 import health_pb2 as their_health
 from rocketmq.grpc_protocol import definition_pb2 as their_definition
 from rocketmq.grpc_protocol import service_pb2 as their_service
 
 import protocols.grpc.pb
-from protocols.grpc.pb import definition_pb2, duration_pb2, service_pb2, timestamp_pb2
+from protocols.grpc.pb import definition_pb2, duration_pb2, health_pb2, service_pb2, timestamp_pb2
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -71,12 +72,12 @@ def _enum(prefix: str, enum: EnumDescriptorProto) -> Iterator[tuple[str, object]
         yield f"enum {prefix}{enum.name}.{value.name}", value.number
 
 
-def described(*modules: ModuleType) -> dict[str, object]:
+def described(*modules: ModuleType, package: str = "apache.rocketmq.v2") -> dict[str, object]:
     found: dict[str, object] = {}
     for module in modules:
         file = FileDescriptorProto()
         module.DESCRIPTOR.CopyToProto(file)
-        assert file.package == "apache.rocketmq.v2"
+        assert file.package == package
         assert file.syntax == "proto3"
         found.update(facts(file))
     return found
@@ -88,6 +89,14 @@ def test_every_name_number_type_label_oneof_and_presence_equals_the_official_cli
     assert len(theirs) > 350
     differing = {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
     assert differing == OURS_ONLY | {"message Settings.ClientPropertiesEntry"}
+
+
+def test_the_health_check_is_the_one_of_grpcs_own_package_without_its_list() -> None:
+    ours = described(health_pb2, package="grpc.health.v1")
+    theirs = described(their_health, package="grpc.health.v1")
+    assert len(ours) > 10
+    assert {name: theirs.get(name) for name in ours} == ours
+    assert all("List" in name for name in theirs.keys() - ours.keys())
 
 
 def test_both_are_loaded_in_one_process_and_read_each_others_bytes() -> None:

@@ -276,12 +276,9 @@ async def test_no_language_is_refused(client: Any, language: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "/apache.rocketmq.v2.MessagingService/PullMessage",
-        "/apache.rocketmq.v2.MessagingService/UpdateOffset",
-        "/apache.rocketmq.v2.MessagingService/GetOffset",
-        "/apache.rocketmq.v2.MessagingService/QueryOffset",
         "/apache.rocketmq.v2.MessagingService/SyncLiteSubscription",
         "/apache.rocketmq.v2.Admin/ChangeLogLevel",
+        "/grpc.health.v1.Health/List",
     ],
 )
 async def test_what_is_not_served_is_unimplemented(client: Any, name: str) -> None:

@@ -1,0 +1,90 @@
+"""gRPC's own health check (`grpc.health.v1`): whether this door takes calls.
+
+Who asks is an orchestrator or a load balancer, with neither a client id nor credentials. Source: the
+comments of gRPC's health.proto.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from popgate.errors import shown
+from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from protocols.grpc.transport import Answers, CallFailed, CallStatus
+
+SERVICE = "grpc.health.v1.Health"
+
+WHOLE: Final = ""
+"""The name by which the server as a whole is asked for."""
+
+_MOST_WATCHES = 1_024
+
+_Status = HealthCheckResponse.ServingStatus
+
+
+class Health:
+    """What one door says of itself, and of the services at it."""
+
+    def __init__(self, services: Iterable[str], *, most_watches: int = _MOST_WATCHES) -> None:
+        self._services = frozenset((WHOLE, *services))
+        self._most_watches = most_watches
+        self._watches = 0
+        self._serving = False
+        self._over = False
+        self._changed = asyncio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Health {'serving' if self._serving else 'not serving'} watches {self._watches}>"
+
+    def check(self, request: HealthCheckRequest) -> HealthCheckResponse:
+        """Raises CallFailed NOT_FOUND for a service that is not at this door."""
+        status = self._status_of(request.service)
+        if status == _Status.SERVICE_UNKNOWN:
+            raise CallFailed(CallStatus.NOT_FOUND, f"there is no service {shown(request.service)} here")
+        return HealthCheckResponse(status=status)
+
+    async def watch(self, request: HealthCheckRequest, answers: Answers[HealthCheckResponse]) -> None:
+        """Write the status, and again whenever it changes, until the door closes.
+
+        Raises CallFailed RESOURCE_EXHAUSTED, BrokenStream.
+        """
+        if self._watches >= self._most_watches:
+            raise CallFailed(
+                CallStatus.RESOURCE_EXHAUSTED,
+                f"the limit of {self._most_watches} watches of the health is reached",
+            )
+        self._watches += 1
+        told = None
+        try:
+            while True:
+                changed, over = self._changed, self._over
+                status = self._status_of(request.service)
+                if status != told:
+                    await answers.write(HealthCheckResponse(status=status))
+                    told = status
+                if over:
+                    return
+                await changed.wait()
+        finally:
+            self._watches -= 1
+
+    def start(self) -> None:
+        """The door is open."""
+        self._change(serving=True)
+
+    def drain(self) -> None:
+        """The door closes: tell those who watch, and end their streams. They ask elsewhere."""
+        self._over = True
+        self._change(serving=False)
+
+    def _change(self, *, serving: bool) -> None:
+        self._serving = serving
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _status_of(self, service: str) -> HealthCheckResponse.ServingStatus:
+        if service not in self._services:
+            return _Status.SERVICE_UNKNOWN
+        return _Status.SERVING if self._serving else _Status.NOT_SERVING
