@@ -128,7 +128,7 @@ class HalfMessages:
         # What the batch that is being filled changes; reads do not see it yet.
         self._turn = -1
         self._changed: dict[int, _Half | None] = {}
-        self._ended: dict[int, bytes] = {}
+        self._ended: dict[int, bytes | None] = {}
 
     def __repr__(self) -> str:
         return f"<HalfMessages given {self._sequence} next {self._checks.deadline()}>"
@@ -180,7 +180,7 @@ class HalfMessages:
         self._begin_turn()
         sequence, message_id = self._sequence_of(end)
         verdict = _ENDS[end.resolution]
-        known = self._ended.get(sequence) or self._store.get(ENDED, sequence_key(sequence))
+        known = self._how_ended(sequence)
         if known == verdict:
             return
         if known is not None:
@@ -215,6 +215,7 @@ class HalfMessages:
                 _, sequence = split_check_key(key)
                 if kind == _FORGET:
                     self._store.delete(ENDED, sequence_key(sequence))
+                    self._ended[sequence] = None
                     continue
                 half, record = self._half(sequence)
                 if half is not None and record is not None:
@@ -236,6 +237,11 @@ class HalfMessages:
         if sequence in self._changed:
             return self._changed[sequence], record
         return None if state is None else _decode_half(state), record
+
+    def _how_ended(self, sequence: int) -> bytes | None:
+        if sequence in self._ended:
+            return self._ended[sequence]
+        return self._store.get(ENDED, sequence_key(sequence))
 
     def _deliver(self, topic: Topic, half: _Half, sequence: int, record: bytes) -> None:
         message_id, keys = record_texts(record)

@@ -251,6 +251,8 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.store.abandon(OSError("full"))
         self.load()
         self.model = deepcopy(self.committed)
+        # Who was asked was asked; that it counts is what is forgotten.
+        self.asked = Counter({name: one.asked for name, one in self.model.all.items() if one.asked})
         self.names = {name: text for name, text in self.names.items() if name in self.model.all}
 
     @rule()
