@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from proxy.units import parse_duration, parse_size
+from proxy.units import LONGEST_SECONDS, parse_duration, parse_size
 
 
 def _number(value: Any) -> Any:
@@ -25,7 +25,11 @@ def _number(value: Any) -> Any:
 
 
 def _seconds(value: Any) -> Any:
-    return parse_duration(value) if isinstance(value, str) else _number(value)
+    if isinstance(value, str):
+        return parse_duration(value)
+    if isinstance(_number(value), int | float) and value > LONGEST_SECONDS:
+        raise ValueError("the duration is longer than a hundred years")
+    return value
 
 
 def _bytes(value: Any) -> Any:

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?\Z", re.ASCII)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\Z", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LONGEST_TEXT = 64
-_LONGEST_SECONDS = 100 * 366 * 86_400
+LONGEST_SECONDS = 100 * 366 * 86_400
 _LARGEST_BYTES = 1 << 62
 
 
@@ -50,7 +50,7 @@ def parse_duration(text: str) -> float:
 
 
 def _bounded_seconds(seconds: float, text: str) -> float:
-    if not math.isfinite(seconds) or seconds > _LONGEST_SECONDS:
+    if not math.isfinite(seconds) or seconds > LONGEST_SECONDS:
         raise ValueError(f"the duration {_quoted(text)} is longer than a hundred years")
     return seconds
 

@@ -51,6 +51,11 @@ def _store_host(advertised: str, listens: Sequence[Listen]) -> str:
 
 def limits_values(settings: Settings, new_group: GroupConfig) -> Limits:
     limits, holding = settings.limits, settings.holding
+    if limits.min_invisible_s > limits.max_invisible_s:
+        raise SettingsWrong(
+            f"limits.min_invisible_s ({limits.min_invisible_s:g} s) is above limits.max_invisible_s"
+            f" ({limits.max_invisible_s:g} s): no receive could be right"
+        )
     return Limits(
         max_body_bytes=limits.max_body_bytes,
         refuse_empty_bodies=limits.refuse_empty_bodies,

@@ -24,7 +24,7 @@ class PerClient:
     """
 
     def __init__(self, *, rate: float, burst: float = 0.0, max_clients: int = 10_000) -> None:
-        if rate <= 0:
+        if not rate > 0:
             raise ValueError("the rate must be above 0")
         self._rate = rate
         self._burst = max(burst, rate, 1.0)

@@ -121,6 +121,8 @@ async def test_an_embedded_broker_can_have_a_folder_of_its_own(
         ({"policies": {"rate": "unlimitd"}}, "did you mean 'unlimited'"),
         ({"policies": {"rate": "per-client"}}, "rate"),
         ({"policies": {"rate": "per-client?rate=-1"}}, "above 0"),
+        ({"policies": {"rate": "per-client?rate=nan"}}, "above 0"),
+        ({"limits": {"min_invisible_s": 61, "max_invisible_s": 60}}, r"61 s\) is above .* \(60 s\)"),
     ],
 )
 async def test_values_that_do_not_fit_are_refused_before_anything_is_opened(

@@ -28,6 +28,12 @@ def written(tmp_path: Path) -> Any:
     return write
 
 
+@pytest.mark.parametrize("value", ["1e308", "4e9", "'200000d'"])
+def test_no_duration_is_longer_than_a_hundred_years(written: Any, value: str) -> None:
+    with pytest.raises(SettingsWrong, match=r"limits.max_recovery_s in .*longer than a hundred years"):
+        load_settings(config=written(f"[limits]\nmax_recovery_s = {value}"), environment={})
+
+
 def test_without_any_layer_the_defaults_hold() -> None:
     settings = load_settings(environment={})
     assert settings == Settings()
