@@ -114,9 +114,12 @@ async def test_an_ordered_group_skips_what_does_not_pass(user, texts):
             for body, tag in (("1", "red"), ("2", "blue"), ("3", "red"), ("4", "blue"))
         )
     )
-    got = await user.collect(topic, group, 2, tags="red")
-    assert texts(got) == ["1", "3"]
-    await user.ack(topic, group, *got)
+    seen = []
+    while len(seen) < 2:
+        got = await user.collect(topic, group, 1, tags="red")
+        seen += texts(got)
+        await user.ack(topic, group, *got)
+    assert seen == ["1", "3"]
     await user.nothing(topic, group, tags="red")
 
 

@@ -116,6 +116,43 @@ async def test_a_very_long_time_is_kept(user):
     assert (await user.one(topic, group)).attempt == 2
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_wall_clock_that_is_set_back_keeps_nothing_away(user, restarted):
+    user.moved_by_hand()
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a", "b")
+    held, _ = await user.collect(topic, group, 2, invisible_ms=30_000)
+    await user.pass_ms(1_000)
+    user.site.clock.set_wall(user.now_ms() - 3_600_000)
+    if restarted:
+        await user.restart()
+    await user.ack(topic, group, held)
+    await user.pass_ms(9_000)
+    await user.nothing(topic, group)
+    await user.lag(30_000)
+    again = await user.one(topic, group, invisible_ms=10_000)
+    assert again.attempt == 2
+    await user.pass_ms(5_000)
+    await user.ack(topic, group, again)
+    await user.send(topic, "c")
+    await user.ack(topic, group, await user.one(topic, group))
+    await user.pass_ms(7_200_000)
+    await user.nothing(topic, group)
+
+
+async def test_a_wall_clock_that_is_set_forward_loses_nothing(user, texts):
+    user.moved_by_hand()
+    topic, group = await user.topic(), await user.group(max_attempts=5)
+    await user.send(topic, "a")
+    await user.send(topic, "late", delay_ms=600_000)
+    await user.one(topic, group, invisible_ms=30_000)
+    user.site.clock.set_wall(user.now_ms() + 3_600_000)
+    await user.lag(60_000)
+    got = await user.collect(topic, group, 2)
+    assert sorted(texts(got)) == ["a", "late"]
+    await user.ack(topic, group, *got)
+
+
 async def test_the_filter_of_the_moment_does_not_lose_a_redelivery(user):
     """A message that failed and does not pass today's filter is kept for a filter it passes."""
     topic, group = await user.topic(queues=1), await user.group()
@@ -126,6 +163,7 @@ async def test_the_filter_of_the_moment_does_not_lose_a_redelivery(user):
     for _ in range(3):
         await user.nothing(topic, group, tags="blue")
         await user.lag()
+    await user.lag(60_000)  # it may rest for a while after it did not pass
     again = await user.one(topic, group, tags="red")
     assert again.attempt == 2
     await user.ack(topic, group, again)

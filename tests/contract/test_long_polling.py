@@ -7,8 +7,8 @@ import contextlib
 
 import pytest
 
-from popgate.errors import GatewayError
-from popgate.model import TopicConfig
+from popgate.errors import Forbidden, GatewayError
+from popgate.model import GroupConfig, TopicConfig
 
 
 def still(*tasks):
@@ -240,6 +240,59 @@ async def test_a_committed_message_wakes_a_waiter(user, texts):
     assert still(waiting)
     await user.commit(topic, half)
     assert texts(await user.done(waiting)) == ["a"]
+
+
+async def test_what_one_waiter_has_no_room_for_wakes_the_next(user):
+    topic, group = await user.topic(queues=1), await user.group()
+    waiters = [user.waiting(topic, group, max_bytes=1) for _ in range(4)]
+    await user.settle()
+    await user.send(topic, "a", "b", "c")
+    await user.eventually(lambda: sum(w.done() for w in waiters) == 3)
+    await user.settle()
+    assert sum(w.done() for w in waiters) == 3
+
+
+async def test_what_a_pop_leaves_behind_wakes_a_waiter(user, texts):
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.send(topic, "a", "b")
+    held = await user.collect(topic, group, 2)
+    waiting = user.waiting(topic, group)
+    await user.settle()
+    freeing = [user.task(user.give_back(topic, group, m)) for m in held]
+    taking = user.task(user.pop(topic, group, 1))
+    for task in freeing:
+        await user.done(task)
+    first = await user.done(taking)
+    await user.lag()
+    if len(first) < 2:
+        assert sorted(texts(first + await user.done(waiting))) == ["a", "b"]
+
+
+async def test_a_reset_wakes_as_many_as_there_are_messages_for(user, texts):
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, *"abc")
+    await user.ack(topic, group, *await user.collect(topic, group, 3))
+    waiters = [user.waiting(topic, group, 1) for _ in range(4)]
+    await user.settle()
+    await user.broker.reset(group, topic, 0)
+    await user.eventually(lambda: sum(w.done() for w in waiters) == 3)
+    assert sorted(t for w in waiters if w.done() for t in texts(w.result())) == list("abc")
+
+
+async def test_a_group_that_is_enabled_again_and_a_topic_made_readable_are_waited_for(user, texts):
+    """A waiter that finds its group not enabled is told so; one that comes later gets the message."""
+    topic, group = await user.topic(), await user.group()
+    waiting = user.waiting(topic, group)
+    await user.settle()
+    await user.broker.update_group(GroupConfig(group, consume_enabled=False))
+    await user.send(topic, "a")
+    await user.settle()
+    if waiting.done():
+        assert isinstance(waiting.exception(), Forbidden)
+    else:
+        waiting.cancel()
+    await user.broker.update_group(GroupConfig(group))
+    assert texts(await user.done(user.waiting(topic, group))) == ["a"]
 
 
 async def test_a_reset_wakes_a_waiter(user, texts):

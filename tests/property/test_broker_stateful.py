@@ -7,7 +7,9 @@ and nobody waits while there is something for him.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 from hypothesis import strategies as st
@@ -21,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from popgate.errors import GatewayError, IllegalReceipt, IllegalTransactionId, NotFound
-from popgate.model import EndTransaction, Resolution, StoredMessage
+from popgate.model import EndTransaction, Resolution, StartFrom, StoredMessage
 
 LANES = ("", "A", "B")
 TAGS = ("", "red", "blue")
@@ -99,6 +101,31 @@ class Group:
         return free
 
 
+@dataclass(eq=False)
+class Waiter:
+    group: Group
+    until: int
+    task: Any
+
+    def __repr__(self) -> str:
+        return f"<Waiter of {self.group.kind} until {self.until}>"
+
+
+def step(**strategies: Any) -> Callable[[Any], Any]:
+    """A rule that notes whether it went well, so that the end does not hide where it did not."""
+
+    def decorate(function: Any) -> Any:
+        @wraps(function)
+        def noted(self: Any, **drawn: Any) -> None:
+            self.fine = False
+            function(self, **drawn)
+            self.fine = True
+
+        return rule(**strategies)(noted)
+
+    return decorate
+
+
 def make_machine(port: Any) -> type[RuleBasedStateMachine]:
     class WholeBroker(RuleBasedStateMachine):
         @initialize(max_attempts=st.integers(1, 3))
@@ -117,7 +144,9 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.ended: dict[str, Resolution] = {}
             self.handles: dict[tuple[str, str], tuple[Share, int]] = {}
             self.foreign: list[tuple[str, str]] = []
-            self.waiters: list[tuple[Group, int, Any]] = []
+            self.waiters: list[Waiter] = []
+            self.answers: list[tuple[int, Waiter, list[StoredMessage]]] = []
+            self.fine = True
             port.broker.on_check(lambda check: False)
 
         # -- sending ----------------------------------------------------------------------------
@@ -148,22 +177,22 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.hidden.remove(sent)
             self.appear(sent, found.queue_id, found.offset)
 
-        @rule(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), count=st.integers(1, 3))
+        @step(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), count=st.integers(1, 3))
         def send(self, lane: str, tag: str, count: int) -> None:
             for _ in range(count):
                 self.make(lane, tag)
             self.harvest()
 
-        @rule(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), delay=st.sampled_from([1, 500, 20_000]))
+        @step(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), delay=st.sampled_from([1, 500, 20_000]))
         def send_late(self, lane: str, tag: str, delay: int) -> None:
             assert self.make(lane, tag, delay_ms=delay).recall_handle
 
-        @rule(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS))
+        @step(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS))
         def send_half(self, lane: str, tag: str) -> None:
             assert self.make(lane, tag, half=True).transaction_id
 
         @precondition(lambda self: any(s.recall_handle for s in [*self.hidden, *self.messages]))
-        @rule(data=st.data())
+        @step(data=st.data())
         def recall(self, data: Any) -> None:
             late = [s for s in [*self.hidden, *self.messages] if s.recall_handle]
             sent = data.draw(st.sampled_from(late), label="late message")
@@ -175,7 +204,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert sent.seen
 
         @precondition(lambda self: any(s.transaction_id for s in [*self.hidden, *self.messages]))
-        @rule(data=st.data(), how=st.sampled_from(Resolution))
+        @step(data=st.data(), how=st.sampled_from(Resolution))
         def end(self, data: Any, how: Resolution) -> None:
             halves = [s for s in [*self.hidden, *self.messages] if s.transaction_id]
             sent = data.draw(st.sampled_from(halves), label="half message")
@@ -199,9 +228,8 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 self.topic, group.name, at_most, invisible_ms, tags=tags, ordered=ordered, **how
             )
 
-        def taken(self, group: Group, got: list[StoredMessage], invisible_ms: int) -> None:
+        def taken(self, group: Group, got: list[StoredMessage], invisible_ms: int, now: int) -> None:
             """Check one answer against what the model had ready, and note who has it now."""
-            now = port.now()
             ready = {s.sent.body: s for s in group.ready(now)}
             for message in got:
                 share = ready.pop(message.body.decode())
@@ -219,7 +247,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert key not in self.handles
                 self.handles[key] = (share, share.delivery)
 
-        @rule(
+        @step(
             kind=st.sampled_from(GROUPS),
             at_most=st.integers(1, 5),
             invisible_ms=st.sampled_from([100, 5_000, 60_000]),
@@ -229,45 +257,60 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             expected = min(at_most, len(group.ready(port.now())))
             got = port.run(port.broker.pop(port.context, self.request(group, at_most, invisible_ms)))
             assert len(got) == expected
-            self.taken(group, got, invisible_ms)
+            self.taken(group, got, invisible_ms, port.now())
             self.harvest()
 
-        @rule(kind=st.sampled_from(GROUPS), at_most=st.integers(1, 3))
-        def wait(self, kind: str, at_most: int) -> None:
+        @step(
+            kind=st.sampled_from(GROUPS), at_most=st.integers(1, 3), max_bytes=st.sampled_from([1, 1 << 20])
+        )
+        def wait(self, kind: str, at_most: int, max_bytes: int) -> None:
             group = self.groups[kind]
-            request = self.request(group, at_most, 5_000, wait_ms=15_000)
-            self.waiters.append(
-                (group, port.now() + 15_000, port.start(port.broker.pop(port.context, request)))
-            )
+            waiter = Waiter(group, port.now() + 15_000, None)
+
+            async def waits() -> None:
+                request = self.request(group, at_most, 5_000, wait_ms=15_000, max_bytes=max_bytes)
+                got = await port.broker.pop(port.context, request)
+                self.answers.append((port.now(), waiter, got))
+
+            waiter.task = port.start(waits())
+            self.waiters.append(waiter)
             self.harvest()
 
         @precondition(lambda self: self.waiters)
-        @rule(data=st.data())
+        @step(data=st.data())
         def stop_waiting(self, data: Any) -> None:
             waiter = data.draw(st.sampled_from(self.waiters), label="waiter")
             self.waiters.remove(waiter)
-            waiter[2].cancel()
+            waiter.task.cancel()
             port.settle()
-            assert waiter[2].cancelled()
+            assert waiter.task.cancelled()
 
         def harvest(self) -> None:
             """Note what waiting pops got since the last step; one that ended with nothing had its time."""
             port.settle()
-            for waiter in list(self.waiters):
-                group, until, task = waiter
-                if task.done():
-                    self.waiters.remove(waiter)
-                    got = task.result()
-                    assert got or port.now() >= until
-                    self.taken(group, got, 5_000)
+            for at, waiter, got in self.answers:
+                self.time_is(at)
+                self.waiters.remove(waiter)
+                assert got or at >= waiter.until
+                self.taken(waiter.group, got, 5_000, at)
+            self.answers.clear()
+            assert not any(w.task.done() for w in self.waiters)
+
+        def time_is(self, now: int) -> None:
+            for group in self.groups.values():
+                group.time_is(now)
+            for sent in [s for s in self.hidden if s.recall_handle and s.due <= now]:
+                self.look_up(sent)
 
         def end_waiters(self) -> None:
             """They end because what they wait for is gone."""
             port.settle()
-            for _, _, task in self.waiters:
-                assert task.done()
-                assert isinstance(task.exception(), GatewayError) or task.result() == []
+            for waiter in self.waiters:
+                assert waiter.task.done()
+                assert waiter.task.exception() is None or isinstance(waiter.task.exception(), GatewayError)
+            assert not any(got for _, _, got in self.answers)
             self.waiters.clear()
+            self.answers.clear()
 
         # -- finishing --------------------------------------------------------------------------
 
@@ -278,7 +321,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             return self.groups[kind], handle, share, good
 
         @precondition(lambda self: self.handles)
-        @rule(data=st.data())
+        @step(data=st.data())
         def ack(self, data: Any) -> None:
             group, handle, share, good = self.holder(data)
             (answer,) = port.ack(self.topic, group.name, [handle])
@@ -287,7 +330,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
 
         @precondition(lambda self: self.handles)
-        @rule(kind=st.sampled_from(GROUPS))
+        @step(kind=st.sampled_from(GROUPS))
         def ack_all(self, kind: str) -> None:
             group = self.groups[kind]
             known = [(h, *self.handles[k, h]) for k, h in self.handles if k == kind]
@@ -298,7 +341,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
 
         @precondition(lambda self: self.handles)
-        @rule(data=st.data(), ms=st.sampled_from([0, 100, 30_000]))
+        @step(data=st.data(), ms=st.sampled_from([0, 100, 30_000]))
         def hide(self, data: Any, ms: int) -> None:
             group, handle, share, good = self.holder(data)
             answer = port.hide(self.topic, group.name, handle, ms)
@@ -312,7 +355,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
 
         @precondition(lambda self: self.handles)
-        @rule(data=st.data())
+        @step(data=st.data())
         def give_back(self, data: Any) -> None:
             group, handle, share, _ = self.holder(data)
             delivery = self.handles[group.kind, handle][1]
@@ -324,7 +367,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
 
         @precondition(lambda self: self.handles)
-        @rule(data=st.data())
+        @step(data=st.data())
         def dead_letter(self, data: Any) -> None:
             group, handle, share, good = self.holder(data)
             answer = port.dead_letter(self.topic, group.name, handle)
@@ -334,7 +377,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
 
         @precondition(lambda self: self.foreign)
-        @rule(data=st.data())
+        @step(data=st.data())
         def use_a_handle_of_something_deleted(self, data: Any) -> None:
             kind, handle = data.draw(st.sampled_from(self.foreign), label="handle")
             name = self.groups[kind].name
@@ -346,16 +389,13 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
 
         # -- the world --------------------------------------------------------------------------
 
-        @rule(ms=st.sampled_from([1, 99, 1_000, 6_000, 60_000]))
+        @step(ms=st.sampled_from([1, 99, 1_000, 6_000, 60_000]))
         def time_passes(self, ms: int) -> None:
             port.pass_ms(ms)
-            for group in self.groups.values():
-                group.time_is(port.now())
-            for sent in [s for s in self.hidden if s.recall_handle and s.due <= port.now()]:
-                self.look_up(sent)
             self.harvest()
+            self.time_is(port.now())
 
-        @rule(chance=st.integers(0, 3))
+        @step(chance=st.integers(0, 3))
         def restart(self, chance: int) -> None:
             if chance:
                 return
@@ -363,7 +403,21 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             port.broker.on_check(lambda check: False)
             self.end_waiters()
 
-        @rule(chance=st.integers(0, 3))
+        @step(kind=st.sampled_from(GROUPS), to=st.sampled_from(StartFrom), chance=st.integers(0, 2))
+        def reset(self, kind: str, to: StartFrom, chance: int) -> None:
+            if chance:
+                return
+            group = self.groups[kind]
+            port.run(port.broker.reset(group.name, self.topic, to))
+            for share in group.shares.values():
+                share.delivery, share.attempt, share.due = share.delivery + 1, 0, 0
+                share.held, share.over = False, to is StartFrom.LAST
+            self.harvest()
+            port.pass_ms(1)
+            self.harvest()
+            self.time_is(port.now())
+
+        @step(chance=st.integers(0, 3))
         def make_the_topic_again(self, chance: int) -> None:
             if chance:
                 return
@@ -376,7 +430,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             for group in self.groups.values():
                 group.shares.clear()
 
-        @rule(kind=st.sampled_from(GROUPS), chance=st.integers(0, 3))
+        @step(kind=st.sampled_from(GROUPS), chance=st.integers(0, 3))
         def make_a_group_again(self, kind: str, chance: int) -> None:
             if chance:
                 return
@@ -385,42 +439,45 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             port.run(port.broker.delete_group(group.name))
             port.run(port.broker.create_group(config))
             port.settle()
-            for waiter in [w for w in self.waiters if w[0] is group]:
+            for waiter in [w for w in self.waiters if w.group is group]:
                 self.waiters.remove(waiter)
-                assert waiter[2].done()
-                assert isinstance(waiter[2].exception(), GatewayError) or waiter[2].result() == []
-            port.pass_ms(1)
+                assert waiter.task.done()
+                assert waiter.task.exception() is None or isinstance(waiter.task.exception(), GatewayError)
+            assert not any(got for _, w, got in self.answers if w.group is group)
+            self.answers = [answer for answer in self.answers if answer[1].group is not group]
             for share in group.shares.values():
                 share.delivery, share.attempt, share.due = share.delivery + 1, 0, 0
                 share.held = share.over = False
-            for other in self.groups.values():
-                other.time_is(port.now())
+            port.pass_ms(1)
             self.harvest()
+            self.time_is(port.now())
 
         # -- what always holds --------------------------------------------------------------------
 
         @invariant()
         def agrees(self) -> None:
-            if not hasattr(self, "foreign"):
+            if not hasattr(self, "fine"):
                 return
             for group in self.groups.values():
                 assert sorted(port.dead_letters(group.name)) == sorted(group.dead)
                 ready = group.ready(port.now())
-                assert not (ready and any(w[0] is group for w in self.waiters)), "somebody waits in vain"
+                assert not (ready and any(w.group is group for w in self.waiters)), "somebody waits in vain"
 
         def teardown(self) -> None:
-            if not hasattr(self, "foreign"):
+            if not getattr(self, "fine", False):
                 return
-            for _, _, task in self.waiters:
-                task.cancel()
+            for waiter in self.waiters:
+                waiter.task.cancel()
+            port.settle()
             self.waiters.clear()
-            self.time_passes(120_000)
+            port.pass_ms(120_000)
+            self.time_is(port.now())
             for group in self.groups.values():
                 while ready := group.ready(port.now()):
                     request = self.request(group, 7, 60_000)
                     got = port.run(port.broker.pop(port.context, request))
                     assert len(got) == min(7, len(ready))
-                    self.taken(group, got, 60_000)
+                    self.taken(group, got, 60_000, port.now())
                     port.ack(self.topic, group.name, [m.receipt for m in got])
                     for message in got:
                         group.shares[message.body.decode()].over = True
