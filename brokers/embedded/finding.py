@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 from brokers.embedded.facet import Facet
 from brokers.embedded.keys import (
@@ -27,6 +28,7 @@ _KEYS = KEYS.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
 _MOST_COPIES = 1_024
 _FOREVER_MS = 1 << 62
+Seek = Callable[[bytes], tuple[bytes, bytes] | None]
 _HOURS_PER_TURN = 64
 """Hours of the index looked through before others get a turn."""
 
@@ -80,19 +82,21 @@ class Finding(Facet):
     ) -> list[StoredMessage]:
         """Newest first, hour by hour; the hours are those that the index has."""
         found: list[StoredMessage] = []
-        topic = self._state.catalogue.topic(topic_name)
-        for turn, hour in enumerate(self._hours(begin_ms, end_ms)):
-            if turn % _HOURS_PER_TURN == _HOURS_PER_TURN - 1:
-                await asyncio.sleep(0)
-                self._state.check_open()
-                topic = self._state.catalogue.topic(topic_name)
-            in_hour: list[StoredMessage] = []
-            for queue_id, offsets in self._places(hour, topic, wanted):
-                self._collect(topic, queue_id, offsets, in_hour, fits, begin_ms, end_ms, limit)
-            in_hour.sort(key=lambda message: (message.store_ms, message.offset), reverse=True)
-            found += in_hour
-            if len(found) >= limit:
-                break
+        hours = self._hours(begin_ms, end_ms)
+        while len(found) < limit and (some := list(islice(hours, _HOURS_PER_TURN))):
+            self._state.check_open()
+            topic = self._state.catalogue.topic(topic_name)
+            seek = self._state.store.seeker(INDEX)
+            for hour in some:
+                in_hour: list[StoredMessage] = []
+                for queue_id, offsets in _places(seek, hour, topic, wanted):
+                    self._collect(topic, queue_id, offsets, in_hour, fits, begin_ms, end_ms, limit)
+                in_hour.sort(key=lambda message: (message.store_ms, message.offset), reverse=True)
+                found += in_hour
+                if len(found) >= limit:
+                    break
+            del seek
+            await asyncio.sleep(0)
         return found[: max(limit, 0)]
 
     def _collect(
@@ -131,28 +135,6 @@ class Finding(Facet):
         highest = min(split_index_key(last[0])[0], end_ms // HOUR_MS)
         return iter(range(highest, lowest - 1, -1))
 
-    def _places(self, hour: int, topic: Topic, wanted: int) -> Iterator[tuple[int, Iterator[int]]]:
-        """Each queue that has entries of this hash in this hour, with their offsets, newest first."""
-        store = self._state.store
-        queue_id = MOST_QUEUES
-        prefix = index_key(hour, topic.id, wanted, 0, 0)[:16]
-        while True:
-            below = store.last_below(INDEX, index_key(hour, topic.id, wanted, queue_id, 0))
-            if below is None or below[0][:16] != prefix:
-                return
-            queue_id, offset = split_index_key(below[0])[3:]
-            yield queue_id, self._offsets(hour, topic, wanted, queue_id, offset)
-
-    def _offsets(self, hour: int, topic: Topic, wanted: int, queue_id: int, offset: int) -> Iterator[int]:
-        store = self._state.store
-        prefix = index_key(hour, topic.id, wanted, queue_id, 0)[:18]
-        while True:
-            yield offset
-            below = store.last_below(INDEX, index_key(hour, topic.id, wanted, queue_id, offset))
-            if below is None or below[0][:18] != prefix:
-                return
-            offset = split_index_key(below[0])[4]
-
     def _find_place(self, topic_name: str, message_id: str) -> StoredMessage | None:
         """The message that an offset message id of this broker names."""
         try:
@@ -175,3 +157,25 @@ class Finding(Facet):
             return None
         message = stored_message(record, self._state.settings.name)
         return message if message.store_host == host else None
+
+
+def _places(seek: Seek, hour: int, topic: Topic, wanted: int) -> Iterator[tuple[int, Iterator[int]]]:
+    """Each queue that has entries of this hash in this hour, with their offsets, newest first."""
+    queue_id = MOST_QUEUES
+    prefix = index_key(hour, topic.id, wanted, 0, 0)[:16]
+    while True:
+        below = seek(index_key(hour, topic.id, wanted, queue_id, 0))
+        if below is None or below[0][:16] != prefix:
+            return
+        queue_id, offset = split_index_key(below[0])[3:]
+        yield queue_id, _offsets(seek, hour, topic, wanted, queue_id, offset)
+
+
+def _offsets(seek: Seek, hour: int, topic: Topic, wanted: int, queue_id: int, offset: int) -> Iterator[int]:
+    prefix = index_key(hour, topic.id, wanted, queue_id, 0)[:18]
+    while True:
+        yield offset
+        below = seek(index_key(hour, topic.id, wanted, queue_id, offset))
+        if below is None or below[0][:18] != prefix:
+            return
+        offset = split_index_key(below[0])[4]

@@ -20,7 +20,7 @@ from brokers.embedded.log import MessageLog
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
-from brokers.embedded.taking import Want, receipt_head
+from brokers.embedded.taking import Want
 from brokers.embedded.topics import Group, QueueState
 from popgate.model import FilterKind
 from popgate.wire.records import decode_record
@@ -198,13 +198,16 @@ class Ledger:
             want.holder,
             old.lane,
         )
-        self._set(offset, entry)
-        self.parts.schedule.add(entry.due_ms, self, entry, (offset,))
-        want.holds.append((self, entry, [offset]))
         queue = self.queue
-        head = receipt_head(entry, want.broker, queue.queue_id, ordered=self.ordered)
+        value, head = want.texts(entry, queue.queue_id, ordered=self.ordered)
+        self._set(offset, entry, value)
+        want.holds.append((self, entry, [offset]))
         want.deliver(queue.topic.name, offset, found, entry, head)
+        self._will_be_due(entry, offset)
         return True
+
+    def _will_be_due(self, entry: Entry, offset: int) -> None:
+        self.parts.schedule.add(entry.due_ms, self, entry, (offset,))
 
     def _skip(self, want: Want, offset: int, entry: Entry) -> None:
         """A delivered message that does not pass the filter any more is kept, for one that it passes."""
@@ -221,9 +224,8 @@ class Ledger:
         everything = passing.everything
         looks = min(room, want.looks) if everything else want.looks
         entry = Entry(want.due_ms, max(want.now_ms, self.first_pop_ms), 1, True, holder=want.holder)
-        value = entry.encode()
         topic_id, topic, queue_id = queue.topic.id, queue.topic.name, queue.queue_id
-        head = receipt_head(entry, want.broker, queue_id, ordered=False)
+        value, head = want.texts(entry, queue_id, ordered=False)
         group_id, put = self.group.id, self.parts.store.put
         offsets: list[int] = []
         end = min(begin + looks, queue.visible)
@@ -320,13 +322,14 @@ class Ledger:
     def _key(self, offset: int) -> bytes:
         return inflight_key(self.group.id, self.queue.topic.id, self.queue.queue_id, offset)
 
-    def _set(self, offset: int, entry: Entry) -> None:
+    def _set(self, offset: int, entry: Entry, value: bytes = b"") -> None:
         self.entries[offset] = entry
-        self.parts.store.put(INFLIGHT, self._key(offset), entry.encode())
+        self.parts.store.put(INFLIGHT, self._key(offset), value or entry.encode())
 
     def _remove(self, offset: int, now_ms: int) -> None:
         del self.entries[offset]
-        self.parts.store.delete(INFLIGHT, self._key(offset))
+        queue = self.queue
+        self.parts.store.delete(INFLIGHT, inflight_key(self.group.id, queue.topic.id, queue.queue_id, offset))
 
     def _bury(self, offset: int, record: bytes, now_ms: int) -> None:
         self.parts.dead_letters.add(self.group, self.queue.topic, record)

@@ -56,13 +56,15 @@ class Lane:
 class OrderedLedger(Ledger):
     """`scanned`: all below stand in their lanes. `ready` holds the heads that can be delivered."""
 
-    __slots__ = ("lanes", "scanned")
+    __slots__ = ("lanes", "scanned", "taken")
     ordered = True
 
     def __init__(self, share: Share, queue: QueueState, frontier: int) -> None:
         super().__init__(share, queue, frontier)
         self.lanes: dict[bytes, Lane] = {}
         self.scanned = frontier
+        self.taken: list[int] = []
+        """What the pop under way took: it falls due together."""
 
     def adopt(self, entries: dict[int, Entry], now_ms: int) -> None:
         offsets = sorted(offset for offset in entries if offset < self.frontier)
@@ -144,6 +146,9 @@ class OrderedLedger(Ledger):
                 elif not self._has_new():
                     break
         finally:
+            if self.taken:
+                self.parts.schedule.add(want.due_ms, self, None, self.taken)
+                self.taken = []
             self._pass(behind, want)
         if len(want.taken) - first > 1:
             want.taken[first:] = sorted(want.taken[first:], key=_offset_of)
@@ -238,12 +243,15 @@ class OrderedLedger(Ledger):
         assert entry.lane is not None  # noqa: S101 - all entries of this ledger have one
         return entry.lane
 
-    def _set(self, offset: int, entry: Entry) -> None:
+    def _will_be_due(self, entry: Entry, offset: int) -> None:
+        self.taken.append(offset)
+
+    def _set(self, offset: int, entry: Entry, value: bytes = b"") -> None:
         old = self.entries.get(offset)
         if old is not None and old.attempt_id != entry.attempt_id:
             self.share.forget(old.attempt_id, self.queue.queue_id, offset)
         self.share.remember(entry.attempt_id, self.queue.queue_id, offset)
-        super()._set(offset, entry)
+        super()._set(offset, entry, value)
 
     def _remove(self, offset: int, now_ms: int) -> None:
         entry = self.entries[offset]

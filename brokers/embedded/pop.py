@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from brokers.embedded.facet import Facet
 from brokers.embedded.handles import encode_handle, expired, find_delivery, find_undelivered
-from brokers.embedded.ledger import Ledger
 from brokers.embedded.shares import Share
 from brokers.embedded.taking import Want, receipt_head
 from brokers.embedded.topics import Group, Topic
@@ -167,22 +166,18 @@ class Popping(Facet):
             state.fall_due(now_ms)
             if share.begin():
                 want.changed = True
-            ledgers = _ledgers(share, request.queue_id, ordered=ordered, now_ms=now_ms)
+            share.become(ordered=ordered, now_ms=now_ms)
             if ordered and want.attempt_id in share.attempts:
                 self._take_same(share, want)
             if not want.repeated:
-                for ledger in ledgers:
-                    if ledger.has_work() or ledger.refused:
-                        ledger.take(want)
-                        if want.room <= 0 or want.full or want.looks <= 0:
-                            break
+                _take_in_turn(share, want, request.queue_id)
         except Exception as error:
             state.abandon(error)
             raise
         if want.changed and not want.taken:
             state.store.commit()
         state.wake_freed()
-        state.arm()
+        state.arm_ledgers()
         return want
 
     def _take_same(self, share: Share, want: Want) -> None:
@@ -237,15 +232,20 @@ def _illegal_invisible_time(invisible_ms: int) -> BadRequest:
     return BadRequest(f"an invisible time of {invisible_ms} ms is not possible", Fault.ILLEGAL_INVISIBLE_TIME)
 
 
-def _ledgers(share: Share, queue_id: int, *, ordered: bool, now_ms: int) -> Sequence[Ledger]:
-    """The ledgers that a pop may take from, beginning at another one each time."""
+def _take_in_turn(share: Share, want: Want, queue_id: int) -> None:
+    """Take from the queue that is asked for, or from all, beginning at another one each time."""
     if queue_id >= 0:
-        return (share.ledger(queue_id, ordered=ordered, now_ms=now_ms),)
-    count = share.topic.config.read_queues
-    if count == 0:
-        return ()
-    share.turn = first = (share.turn + 1) % count
-    return [share.ledger(at % count, ordered=ordered, now_ms=now_ms) for at in range(first, first + count)]
+        first, count = queue_id, 1
+    else:
+        count = share.topic.config.read_queues
+        share.turn = first = (share.turn + 1) % count if count else 0
+    ledgers = share.ledgers
+    for at in range(first, first + count):
+        ledger = ledgers[at % count if queue_id < 0 else at]
+        if ledger.has_work() or ledger.refused:
+            ledger.take(want)
+            if want.room <= 0 or want.full or want.looks <= 0:
+                return
 
 
 def _has_work(share: Share) -> bool:

@@ -7,14 +7,15 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, Options, Rdict
+from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFactory, Options, Rdict
 
-from brokers.embedded.keys import CHECKS, INFLIGHT, MESSAGES, PROGRESS, TIMERS
+from brokers.embedded.keys import CHECKS, INDEX, INFLIGHT, MESSAGES, PROGRESS, TIMERS
 from popgate.errors import BrokerUnavailable
 
 _OPEN_FILES = 512
 _LOG_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 16 * 1024
+_INDEX_BUFFER_BYTES = 4 * 1024 * 1024
 
 
 def open_rocks(path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, cache_bytes: int) -> Rdict:
@@ -74,6 +75,8 @@ def _options(write_buffer_bytes: int) -> Options:
     options.set_db_write_buffer_size(4 * write_buffer_bytes)
     options.set_max_total_wal_size(8 * write_buffer_bytes)
     options.set_stats_dump_period_sec(0)
+    # One thread writes; and the memtable of the index takes no concurrent ones.
+    options.set_allow_concurrent_memtable_write(False)
     return options
 
 
@@ -87,6 +90,12 @@ def _space_options(names: Iterable[str], write_buffer_bytes: int, cache_bytes: i
         if name in (INFLIGHT, PROGRESS, TIMERS, CHECKS):
             # Short-lived keys: a delete soon follows its put, so compaction is told to look early.
             options.add_compact_on_deletion_collector_factory(10_000, 5_000, 0.5)
+        if name == INDEX:
+            # Its keys are hashes, written all the time and hardly ever read: they are sorted once,
+            # when the buffer is flushed, not one by one (measured: 0.5 µs a key for 1.4). A
+            # look-up sorts what is in the buffer, so that is small (4 MiB: about 30 ms).
+            options.set_memtable_factory(MemtableFactory.vector())
+            options.set_write_buffer_size(min(write_buffer_bytes, _INDEX_BUFFER_BYTES))
         table = BlockBasedOptions()
         table.set_block_cache(cache)
         # Indexes of tables count towards the cache's bound instead of growing with the data.

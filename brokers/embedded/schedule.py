@@ -30,7 +30,7 @@ class Schedule:
     """A timed machine over the ledgers: `tick` tells them what fell due."""
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Holder, Entry, Sequence[int]]] = []
+        self._heap: list[tuple[int, int, Holder, Entry | None, Sequence[int]]] = []
         self._count = count()
         self._size = 0
         self._sweep_at = _SMALLEST_SWEEP
@@ -41,8 +41,12 @@ class Schedule:
     def __len__(self) -> int:
         return self._size
 
-    def add(self, due_ms: int, ledger: Holder, entry: Entry, offsets: Sequence[int]) -> None:
-        """These offsets of a ledger, all with this entry, fall due at `due_ms`."""
+    def add(self, due_ms: int, ledger: Holder, entry: Entry | None, offsets: Sequence[int]) -> None:
+        """These offsets of a ledger fall due at `due_ms`, if they still have this entry then.
+
+        Without an entry: if the entries they have then are due at that time. The ledger must bear
+        to be told twice.
+        """
         heappush(self._heap, (due_ms, next(self._count), ledger, entry, offsets))
         self._size += len(offsets)
         if self._size >= self._sweep_at:
@@ -56,25 +60,33 @@ class Schedule:
         """Tell ledgers what fell due, the earliest first; about `at_most` messages at a time."""
         heap = self._heap
         while heap and heap[0][0] <= now_ms and at_most > 0:
-            _, _, ledger, entry, offsets = heappop(heap)
+            due_ms, _, ledger, entry, offsets = heappop(heap)
             self._size -= len(offsets)
             at_most -= len(offsets)
             entries = ledger.entries
             for index, offset in enumerate(offsets):
-                if entries.get(offset) is entry:
+                current = entries.get(offset)
+                if current is not None and (
+                    current is entry if entry is not None else current.due_ms == due_ms
+                ):
                     try:
-                        ledger.fall_due(offset, entry, now_ms)
+                        ledger.fall_due(offset, current, now_ms)
                     except BaseException:
-                        self.add(now_ms + _TRIED_AGAIN_MS, ledger, entry, offsets[index:])
+                        self.add(now_ms + _TRIED_AGAIN_MS, ledger, current, offsets[index : index + 1])
+                        self.add(due_ms, ledger, entry, offsets[index + 1 :])
                         raise
 
     def _sweep(self) -> None:
         """Drop what is not true any more."""
-        kept: list[tuple[int, int, Holder, Entry, Sequence[int]]] = []
+        kept: list[tuple[int, int, Holder, Entry | None, Sequence[int]]] = []
         self._size = 0
         for due_ms, order, ledger, entry, offsets in self._heap:
             entries = ledger.entries
-            current = [offset for offset in offsets if entries.get(offset) is entry]
+            if entry is not None:
+                current = [offset for offset in offsets if entries.get(offset) is entry]
+            else:
+                known = ((offset, entries.get(offset)) for offset in offsets)
+                current = [offset for offset, now in known if now is not None and now.due_ms == due_ms]
             if current:
                 kept.append((due_ms, order, ledger, entry, current))
                 self._size += len(current)

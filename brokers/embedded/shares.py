@@ -19,9 +19,12 @@ from popgate.model import StartFrom
 
 
 class Share:
-    """One group's part of one topic. `attempts`: which receive holds what, in an ordered group."""
+    """One group's part of one topic.
 
-    __slots__ = ("attempts", "group", "ledgers", "parts", "topic", "turn")
+    `ordered`: of which kind its ledgers are. `attempts`: which receive holds what, in an ordered group.
+    """
+
+    __slots__ = ("attempts", "group", "ledgers", "ordered", "parts", "topic", "turn")
 
     def __init__(self, topic: Topic, group: Group, parts: LedgerParts) -> None:
         self.topic = topic
@@ -29,20 +32,11 @@ class Share:
         self.parts = parts
         self.ledgers: dict[int, Ledger] = {}
         self.attempts: dict[str, dict[tuple[int, int], None]] = {}
+        self.ordered = False
         self.turn = 0
 
     def __repr__(self) -> str:
         return f"<Share {self.group.name} of {self.topic.name} ledgers {len(self.ledgers)}>"
-
-    def ledger(self, queue_id: int, *, ordered: bool, now_ms: int) -> Ledger:
-        """The ledger of a queue, of the kind that is asked for."""
-        ledger = self.ledgers.get(queue_id)
-        if ledger is None:
-            self.begin()
-            ledger = self.ledgers[queue_id]
-        if ledger.ordered is not ordered:
-            ledger = self._exchange(ledger, ordered=ordered, now_ms=now_ms)
-        return ledger
 
     def begin(self) -> bool:
         """Fix where the group starts, on every queue it has no position on; whether that was needed.
@@ -50,14 +44,29 @@ class Share:
         A group that never read the topic starts where its settings say; on queues that were added
         since, everything is new to it.
         """
+        if len(self.ledgers) == len(self.topic.queues):
+            return False
         missing = [queue for queue in self.topic.queues if queue.queue_id not in self.ledgers]
         anew = not self.ledgers
         for queue in missing:
             offset = self.start_of(queue) if anew else queue.minimum
-            self.ledgers[queue.queue_id] = Ledger(self, queue, offset)
+            self.ledgers[queue.queue_id] = self._kind()(self, queue, offset)
             key = progress_key(self.group.id, self.topic.id, queue.queue_id)
             self.parts.store.put(PROGRESS, key, offset.to_bytes(8, "big"))
-        return bool(missing)
+        return True
+
+    def become(self, *, ordered: bool, now_ms: int) -> None:
+        """Go on with ledgers of the other kind, if the group's setting is not what it was."""
+        if self.ordered is ordered:
+            return
+        self.ordered = ordered
+        for queue_id, old in list(self.ledgers.items()):
+            new = self._kind()(self, old.queue, old.frontier)
+            new.first_pop_ms = old.first_pop_ms
+            entries = dict(old.entries)
+            old.close()
+            self.ledgers[queue_id] = new
+            new.adopt(entries, now_ms)
 
     def start_of(self, queue: QueueState) -> int:
         """Where the group would start on a queue of a topic that it never read."""
@@ -75,20 +84,13 @@ class Share:
                 del self.attempts[attempt_id]
 
     def close(self) -> None:
+        """Forget everything in memory; steps that are still under way find nothing here."""
         for ledger in self.ledgers.values():
             ledger.close()
         self.ledgers.clear()
 
-    def _exchange(self, old: Ledger, *, ordered: bool, now_ms: int) -> Ledger:
-        """Go on with a ledger of the other kind: the group's setting has changed."""
-        kind = OrderedLedger if ordered else Ledger
-        new = kind(self, old.queue, old.frontier)
-        new.first_pop_ms = old.first_pop_ms
-        entries = dict(old.entries)
-        old.close()
-        self.ledgers[old.queue.queue_id] = new
-        new.adopt(entries, now_ms)
-        return new
+    def _kind(self) -> type[Ledger]:
+        return OrderedLedger if self.ordered else Ledger
 
 
 class Shares:

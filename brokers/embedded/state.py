@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from functools import partial
 from pathlib import Path
 
 from brokers.embedded.alarm import Alarm
@@ -64,6 +63,7 @@ class State:
         self.open = False
         self._alarm = Alarm(clock, self._tick)
         self._ticking: asyncio.Future[None] | None = None
+        self._armed_due: int | None = None
         self._make_parts()
 
     def __repr__(self) -> str:
@@ -124,9 +124,7 @@ class State:
 
     def settled(self) -> asyncio.Future[None]:
         """Done when this turn's batch is. The caller's own: to cancel it hurts nobody."""
-        own = asyncio.get_running_loop().create_future()
-        self.store.commit().add_done_callback(partial(_follow, own))
-        return own
+        return self.store.settled()
 
     def fall_due(self, now_ms: int) -> None:
         """Free the held messages whose time is over, a bounded number."""
@@ -156,6 +154,13 @@ class State:
         if not self.store.failing:
             _log.error("a step in %r went wrong half-way", self.store, exc_info=error)
             self.store.abandon(error)
+
+    def arm_ledgers(self) -> None:
+        """The same after a step that only ledgers know of: mostly there is nothing to do."""
+        due = self.parts.schedule.deadline()
+        if due != self._armed_due:
+            self._armed_due = due
+            self.arm()
 
     def figures(self) -> dict[str, float]:
         """Gauges for the metrics: plain names, no labels, cheap to read."""
@@ -281,13 +286,3 @@ class State:
 def pull_key(queue_id: int) -> tuple[str, int]:
     """What those wait for, in a topic's lines, who pull from a queue."""
     return ("pull", queue_id)
-
-
-def _follow(own: asyncio.Future[None], shared: asyncio.Future[None]) -> None:
-    if own.done():
-        return
-    error = shared.exception()
-    if error is None:
-        own.set_result(None)
-    else:
-        own.set_exception(error)

@@ -45,28 +45,31 @@ class Durability(Enum):
 class _Group:
     """The steps of one batch: what to call, and whom to answer, once it counts as done."""
 
-    __slots__ = ("after", "answer")
+    __slots__ = ("after", "answers")
 
-    def __init__(self, after: list[Callable[[], None]], answer: asyncio.Future[None] | None) -> None:
+    def __init__(self, after: list[Callable[[], None]], answers: list[asyncio.Future[None]]) -> None:
         self.after = after
-        self.answer = answer
+        self.answers = answers
 
     def finish(self) -> None:
         try:
             for callback in self.after:
                 callback()
         finally:
-            if self._waits() and self.answer is not None:
-                self.answer.set_result(None)
+            for answer in self._waiting():
+                answer.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        if self._waits() and self.answer is not None:
-            self.answer.set_exception(error)
-            self.answer.exception()  # whoever awaited it sees it; nobody has to
+        for answer in self._waiting():
+            answer.set_exception(error)
+            answer.exception()  # whoever awaited it sees it; nobody has to
 
-    def _waits(self) -> bool:
-        answer = self.answer
-        return answer is not None and not answer.done() and not answer.get_loop().is_closed()
+    def _waiting(self) -> list[asyncio.Future[None]]:
+        """Those not cancelled, unless their loop is gone."""
+        answers = self.answers
+        if answers and answers[0].get_loop().is_closed():
+            return []
+        return [answer for answer in answers if not answer.done()]
 
 
 class Store(Tables):
@@ -95,7 +98,9 @@ class Store(Tables):
         self._sync_interval = sync_interval
         self._batch = WriteBatch(raw_mode=True)
         self._after: list[Callable[[], None]] = []
+        self._answers: list[asyncio.Future[None]] = []
         self._pending: asyncio.Future[None] | None = None
+        self._ordered = False
         self._written: list[_Group] = []
         self._covered: list[_Group] = []
         self._syncing: asyncio.Future[None] | None = None
@@ -187,17 +192,24 @@ class Store(Tables):
         Await it with `asyncio.shield` where the caller may be cancelled: others wait on it too.
         It fails with BrokerUnavailable when the batch cannot be written or synced.
         """
-        if self._pending is None:
-            loop = asyncio.get_running_loop()
-            self._pending = loop.create_future()
-            if self._failure is None:
-                loop.call_soon(self._write)
-            else:
-                failed, failure = self._pending, self._failure
-                self._take_batch()
-                _Group([], failed).fail(failure)
-                return failed
-        return self._pending
+        if self._pending is not None:
+            return self._pending
+        shared = self.settled()
+        if self._ordered:  # not when the store is failing: then it is answered, and forgotten
+            self._pending = shared
+        return shared
+
+    def settled(self) -> asyncio.Future[None]:
+        """As `commit`, but a future of the caller's own: to cancel it hurts nobody."""
+        loop = asyncio.get_running_loop()
+        own = loop.create_future()
+        self._answers.append(own)
+        if self._failure is not None:
+            self._take_batch()[1].fail(self._failure)
+        elif not self._ordered:
+            self._ordered = True
+            loop.call_soon(self._write)
+        return own
 
     def abandon(self, error: BaseException) -> None:
         """A step went wrong half-way: drop what this turn added, and have memory rebuilt at once.
@@ -222,13 +234,14 @@ class Store(Tables):
         group.finish()
 
     def _take_batch(self) -> tuple[WriteBatch, _Group]:
-        taken = self._batch, _Group(self._after, self._pending)
-        self._batch, self._after, self._pending = WriteBatch(raw_mode=True), [], None
+        taken = self._batch, _Group(self._after, self._answers)
+        self._batch, self._after, self._answers = WriteBatch(raw_mode=True), [], []
+        self._pending, self._ordered = None, False
         self.turn += 1
         return taken
 
     def _write(self) -> None:
-        if self._pending is None:
+        if not self._ordered:
             return  # written, failed or closed meanwhile
         batch, group = self._take_batch()
         try:

@@ -24,7 +24,18 @@ class Want:
 
     __slots__ = (
         *("attempt_id", "broker", "bytes_left", "changed", "due_ms", "filter_key", "full", "holder", "holds"),
-        *("looks", "more", "now_ms", "one_per_group", "passing", "refused", "repeated", "room", "taken"),
+        *(
+            "looks",
+            "made",
+            "more",
+            "now_ms",
+            "one_per_group",
+            "passing",
+            "refused",
+            "repeated",
+            "room",
+            "taken",
+        ),
     )
 
     def __init__(self, request: Pop, broker: str, holder: str, *, now_ms: int, looks: int) -> None:
@@ -41,6 +52,7 @@ class Want:
         self.one_per_group = request.one_per_message_group
         self.taken: list[StoredMessage] = []
         self.holds: list[tuple[Ledger, Entry, list[int]]] = []
+        self.made: dict[tuple[int, int, int], tuple[bytes, str]] = {}
         self.full = False
         self.more = False
         self.changed = False
@@ -56,6 +68,15 @@ class Want:
             return True
         self.full = True
         return False
+
+    def texts(self, entry: Entry, queue_id: int, *, ordered: bool) -> tuple[bytes, str]:
+        """What a new entry is in the store, and the head of its receipts; made once for all alike."""
+        key = (entry.pop_ms, entry.attempt, queue_id)
+        made = self.made.get(key)
+        if made is None:
+            made = entry.encode(), receipt_head(entry, self.broker, queue_id, ordered=ordered)
+            self.made[key] = made
+        return made
 
     def deliver(self, topic: str, offset: int, record: Record, entry: Entry, receipt_head: str) -> None:
         """Take a message: `receipt_head` is what all receipts of this entry and queue have in common."""
