@@ -2,7 +2,7 @@
 
 It has no authentication, so a web page must not be able to use the browser of somebody who runs
 a gateway: requests with a body must be `application/json` (which needs a preflight that is never
-granted), and while the port listens on loopback only, the name it is called by must be an
+granted), what changes something must not come from a page of another origin, and while the port listens on loopback only, the name it is called by must be an
 address, `localhost`, or one of `api.hosts` (which stops names that were made to point here).
 """
 
@@ -11,11 +11,12 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from popgate.context import Context
-from popgate.errors import BadRequest, GatewayError, shown
+from popgate.errors import BadRequest, Forbidden, GatewayError, shown
 from protocols.adapter import Listen, joined
 from proxy.admin.faults import status_of
 from proxy.admin.rendering import error_out
@@ -74,6 +75,7 @@ class AdminServer:
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._check_host(request)
+            self._check_origin(request)
             return await handler(request)
         except GatewayError as error:
             return web.json_response(error_out(error), status=status_of(error.fault))
@@ -101,6 +103,19 @@ class AdminServer:
         if host == "localhost" or host.lower() in self._hosts or _is_address(host):
             return
         raise BadRequest(f"the admin port is not known by the name {host!r}; names are set in api.hosts")
+
+    def _check_origin(self, request: web.Request) -> None:
+        """Browsers tell whose page changes something; others say nothing and are let pass."""
+        origin = request.headers.get("Origin")
+        if origin is None or request.method in ("GET", "HEAD"):
+            return
+        try:
+            parts = urlsplit(origin)
+        except ValueError:
+            parts = urlsplit("null")
+        if parts.netloc and (parts.netloc.lower() == request.host.lower() or parts.hostname in self._hosts):
+            return
+        raise Forbidden(f"a page of {shown(origin)} may change nothing here; hosts are set in api.hosts")
 
 
 _FAULTS = {404: "NOT_FOUND", 405: "METHOD_NOT_ALLOWED", 413: "BODY_TOO_LARGE"}

@@ -98,6 +98,24 @@ async def test_a_name_that_points_at_loopback_is_not_answered(api: Any) -> None:
             assert answer.status == status, host
 
 
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "", "http://127.0.0.1:1", "http://["])
+async def test_a_page_of_another_origin_changes_nothing(api: Any, origin: str) -> None:
+    headers = {"Origin": origin}
+    for method, path in (("POST", "/api/topics"), ("DELETE", "/api/topics/orders")):
+        async with api.session.request(
+            method, api.address + path, json={"name": "orders"}, headers=headers
+        ) as answer:
+            assert (answer.status, (await answer.json())["fault"]) == (403, "FORBIDDEN")
+    assert await api.get("/api/topics") == (200, {"topics": []})
+
+
+async def test_a_page_of_the_gateways_own_origin_may(api: Any) -> None:
+    async with api.session.post(
+        f"{api.address}/api/topics", json={"name": "orders"}, headers={"Origin": api.address}
+    ) as answer:
+        assert answer.status == 201
+
+
 async def test_a_host_that_cannot_be_one_is_the_callers_fault(api: Any) -> None:
     for host in ("127.0.0.1:99999", "a b", "", "[::1", "[", "%"):
         async with api.session.get(f"{api.address}/api/version", headers={"Host": host}) as answer:
