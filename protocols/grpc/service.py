@@ -13,7 +13,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
 from popgate.model import EndTransaction, Resolution, StoredMessage
 from popgate.naming import check_group, check_topic
-from processors.clients import ClientKind
+from processors.clients import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
 from protocols.grpc import convert
 from protocols.grpc.advertising import dialled_endpoints
@@ -26,6 +26,7 @@ from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from protocols.grpc.telemetry import TelemetryStream
 from protocols.grpc.transport import Answers, Commands
 
+_CLIENT_TYPES = frozenset(set(pb.ClientType.values()) - {pb.ClientType.CLIENT_TYPE_UNSPECIFIED})
 _RECEIVED = rpc.ReceiveMessageResponse(status=OK)
 
 
@@ -68,14 +69,18 @@ class MessagingService(Positions):
         )
 
     async def heartbeat(self, request: rpc.HeartbeatRequest, context: Context) -> rpc.HeartbeatResponse:
+        """A client whose settings went to another replica, or to this one before it was restarted, is well.
+
+        Only a client that nobody knows and that does not say what it is cannot be answered.
+        """
         client = self._processor.clients.get(context.client_id)
-        if client is None:
+        if client is None and request.client_type not in _CLIENT_TYPES:
             raise BadRequest(
-                f"the settings of client {shown(context.client_id)} are not known here:"
-                " it sends them on its telemetry stream",
+                f"client {shown(context.client_id)} is not known here and does not say what it is:"
+                " a heartbeat names a client type, or the telemetry stream has brought the settings",
                 Fault.CLIENT_TYPE_UNKNOWN,
             )
-        if client.kind is not ClientKind.PRODUCER and request.HasField("group"):
+        if request.HasField("group") and not _is_producer(client, request):
             check_group(request.group.name)
         self._processor.clients.touch(context.client_id, self._clock.monotonic())
         return rpc.HeartbeatResponse(status=OK)
@@ -249,3 +254,9 @@ def _together(statuses: Iterable[pb.Status]) -> pb.Status:
     if len(found) == 1:
         return next(iter(found.values()))
     return pb.Status(code=pb.MULTIPLE_RESULTS, message="the entries have different results")
+
+
+def _is_producer(client: ClientHandle | None, request: rpc.HeartbeatRequest) -> bool:
+    if client is not None:
+        return client.kind is ClientKind.PRODUCER
+    return request.client_type == pb.ClientType.PRODUCER

@@ -152,8 +152,15 @@ async def heartbeat(client: Any, kind: int = pb.ClientType.PRODUCER, group: str 
     return (await client.call("Heartbeat", request)).status.code
 
 
-async def test_a_heartbeat_of_a_client_that_nobody_knows_is_told_so(client: Any) -> None:
-    assert await heartbeat(client) == Code.UNRECOGNIZED_CLIENT_TYPE
+async def test_a_heartbeat_is_answered_by_a_replica_that_never_saw_the_settings(client: Any) -> None:
+    assert await heartbeat(client) == Code.OK
+    assert await heartbeat(client, pb.ClientType.SIMPLE_CONSUMER, "g") == Code.OK
+    assert await heartbeat(client, pb.ClientType.SIMPLE_CONSUMER, "a b") == Code.ILLEGAL_CONSUMER_GROUP
+
+
+async def test_a_heartbeat_that_does_not_say_what_its_client_is_is_told_so(client: Any) -> None:
+    assert await heartbeat(client, pb.ClientType.CLIENT_TYPE_UNSPECIFIED) == Code.UNRECOGNIZED_CLIENT_TYPE
+    assert await heartbeat(client, 99) == Code.UNRECOGNIZED_CLIENT_TYPE
 
 
 async def test_heartbeats_keep_a_client_known_whose_stream_broke(town: Any, gateway: Any) -> None:
@@ -165,8 +172,9 @@ async def test_heartbeats_keep_a_client_known_whose_stream_broke(town: Any, gate
     for _ in range(4):
         await gateway.pass_s(60)
         assert await heartbeat(client) == Code.OK
+        assert clients.get("client-1") is not None
     await gateway.pass_s(130)
-    assert await heartbeat(client) == Code.UNRECOGNIZED_CLIENT_TYPE
+    assert clients.get("client-1") is None
 
 
 async def test_a_consumers_heartbeat_names_a_legal_group(client: Any) -> None:
