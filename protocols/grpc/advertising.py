@@ -28,7 +28,7 @@ def dialled_endpoints(request: Endpoints, context: Context) -> Endpoints:
 
     Raises BadRequest ILLEGAL_ACCESS_POINT when neither is known.
     """
-    addresses = [a for a in request.addresses[:_MOST] if _can_be_dialled(a)]
+    addresses = [Address(host=a.host, port=a.port) for a in request.addresses[:_MOST] if _can_be_dialled(a)]
     if not addresses:
         host, _, port = context.local.rpartition(":")
         if not host or not port.isdigit():

@@ -9,7 +9,7 @@ import zlib
 from hashlib import md5, sha1
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, PeerWireError, Unsupported
+from popgate.errors import BadRequest, Fault, IllegalTopic, PeerWireError, Unsupported, shown
 from popgate.message_id import encode_offset_message_id
 from popgate.model import (
     FilterKind,
@@ -37,6 +37,7 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _LARGEST_BODY = 64 * 1024 * 1024
 """Bytes that a body may unpack to; a larger one is delivered packed."""
 
+_LONGEST_NAMESPACE = 255
 _LATEST_MS = 253_402_300_799_999
 """The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
 
@@ -130,7 +131,7 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
             return
     if actual != told:
         raise BadRequest(
-            f"the body of {len(body)} bytes has the digest {actual}, not {told[:40]} as it says",
+            f"the body of {len(body)} bytes has the digest {actual}, not {shown(told, 40)} as it says",
             Fault.MESSAGE_CORRUPTED,
         )
 
@@ -149,6 +150,7 @@ def sent_out(sent: Sent) -> SendResultEntry:
 def receive_in(request: ReceiveMessageRequest) -> Receive:
     """A request for messages."""
     queue = request.message_queue
+    check_namespace(queue.topic)
     return Receive(
         topic=queue.topic.name,
         group=request.group.name,
@@ -181,10 +183,9 @@ def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.M
     body, encoding = _body_out(stored)
     # Filled in place: giving parts to constructors copies each of them, for every message.
     message = pb.Message(body=body)
-    if topic is not None and topic.name == stored.topic:
-        message.topic.CopyFrom(topic)
-    else:
-        message.topic.name = stored.topic
+    message.topic.name = stored.topic
+    if topic is not None and topic.resource_namespace and topic.name == stored.topic:
+        message.topic.resource_namespace = topic.resource_namespace
     system = message.system_properties
     if keys := found.get(names.KEYS):
         system.keys.extend([key for key in keys.split(" ") if key])
@@ -260,15 +261,26 @@ def _type_of(found: dict[str, str]) -> pb.MessageType:
 def queue_out(queue: Queue, route: Route, topic: pb.Resource, endpoints: pb.Endpoints) -> pb.MessageQueue:
     """A queue of a route; the topic is the client's own words for it, namespace included.
 
-    Its broker has id 0: clients use no others (pitfall 19).
+    Its broker has id 0: clients use no others (pitfall 19). Raises IllegalTopic.
     """
+    check_namespace(topic)
     return pb.MessageQueue(
-        topic=topic,
+        # Not the resource itself: it may have fields that are not known, and they may be long.
+        topic=pb.Resource(name=topic.name, resource_namespace=topic.resource_namespace),
         id=queue.queue_id,
         permission=_PERMISSIONS_OUT[queue.permission],
         broker=pb.Broker(name=queue.broker, id=0, endpoints=endpoints),
         accept_message_types=[_TYPES_OUT[t] for t in route.message_types or MessageType],
     )
+
+
+def check_namespace(topic: pb.Resource) -> None:
+    """Raises IllegalTopic for a namespace that is longer than one can be: it is echoed, and often."""
+    length = len(topic.resource_namespace)
+    if length > _LONGEST_NAMESPACE:
+        raise IllegalTopic(
+            topic.name, f"its namespace has {length} characters, the limit is {_LONGEST_NAMESPACE}"
+        )
 
 
 def millis_of(duration: Duration) -> int:

@@ -2,8 +2,9 @@
 
 It has no authentication, so a web page must not be able to use the browser of somebody who runs
 a gateway: requests with a body must be `application/json` (which needs a preflight that is never
-granted), what changes something must not come from a page of another origin, and while the port listens on loopback only, the name it is called by must be an
-address, `localhost`, or one of `api.hosts` (which stops names that were made to point here).
+granted), what changes something must not come from a page of another origin, and while the port
+listens on loopback only, the name it is called by must be an address, `localhost`, or one of
+`api.hosts` (which stops names that were made to point here).
 """
 
 from __future__ import annotations
