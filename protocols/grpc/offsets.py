@@ -100,8 +100,9 @@ class Positions:
 
 
 def pull_in(request: rpc.PullMessageRequest) -> Pull:
-    """A request to read by offset. Without a polling time it does not wait."""
+    """A request to read by offset. Without a polling time it does not wait. Raises IllegalTopic."""
     queue = request.message_queue
+    convert.check_namespace(queue.topic)
     return Pull(
         topic=queue.topic.name,
         broker=queue.broker.name,

@@ -152,10 +152,21 @@ async def test_what_is_echoed_for_every_queue_and_message_has_a_bound(client: An
     group = pb.Resource(name="g")
     receive = client.receive_request()
     receive.message_queue.topic.CopyFrom(topic)
+    pull = client.channel.unary_stream(
+        "/apache.rocketmq.v2.MessagingService/PullMessage",
+        request_serializer=rpc.PullMessageRequest.SerializeToString,
+        response_deserializer=rpc.PullMessageResponse.FromString,
+    )
+    pulled = pull(
+        rpc.PullMessageRequest(group=group, message_queue=pb.MessageQueue(topic=topic)),
+        metadata=client.metadata,
+        timeout=10,
+    )
     for status in (
         (await client.call("QueryRoute", rpc.QueryRouteRequest(topic=topic))).status,
         (await client.call("QueryAssignment", rpc.QueryAssignmentRequest(topic=topic, group=group))).status,
         (await client.stream(receive).read()).status,
+        (await pulled.read()).status,
     ):
         assert status.code == Code.ILLEGAL_TOPIC
         assert "its namespace has 256 characters, the limit is 255" in status.message
