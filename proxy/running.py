@@ -21,7 +21,7 @@ _log = logger("popgate.running")
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT, then stop cleanly. Raises CannotStart, SettingsWrong."""
+    """Serve until SIGTERM, SIGINT or SIGHUP, then stop cleanly. Raises CannotStart, SettingsWrong."""
     # gRPC's core writes lines of its own to standard error, past the log; who wants them asks for them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app = build(settings)
@@ -54,17 +54,22 @@ async def _serve(app: App) -> None:
 
 
 class _Signals:
-    """Counts SIGTERM and SIGINT, and lets work be cut short by the first or by the second of them."""
+    """Counts SIGTERM, SIGINT and SIGHUP, and lets work be cut short by the first or the second of them.
+
+    SIGHUP comes when a terminal is closed; who started us with `nohup` does not want it to count.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._first = loop.create_future()
         self._second = loop.create_future()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        self._numbers = (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
+        for number in self._numbers:
             loop.add_signal_handler(number, self._came, number)
 
     def close(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in self._numbers:
             self._loop.remove_signal_handler(number)
 
     async def wait(self) -> None:

@@ -41,7 +41,8 @@ def open_rocks(path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, ca
 def _make_folder(path: Path) -> None:
     """Make the folder so that its name survives a power loss: RocksDB syncs only what is in it."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
+    # Messages are their users' own; other accounts of the machine need not read them.
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
     for folder in missing:
         handle = os.open(folder.parent, os.O_RDONLY)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import sys
 from collections.abc import Iterator
+from itertools import repeat
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from proxy.cli.printing import Output, Printer
 _BATCH = 100
 _BATCH_BYTES = 1 << 20
 _LARGEST_INPUT = 256 << 20
+_READ_BYTES = 1 << 16
 
 
 def send(
@@ -65,6 +67,7 @@ def send(
                 body={"messages": [{**template, **_encoded(one)} for one in batch]},
             )
             failed += _print_sent(printer, topic, answer["results"])
+            printing.flush()
             advance(len(batch))
     if failed:
         raise Failure(Ended.FAILED, f"{failed} messages were not sent")
@@ -94,12 +97,11 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _bodies(body: str, count: int, *, lines: bool) -> Iterator[bytes]:
+def _bodies(body: str, count: int, *, lines: bool) -> Iterator[bytes | None]:
+    """The bodies to send; None: more may be long in coming, so what there is should go."""
     if lines:
-        for line in sys.stdin.buffer:
-            if line.rstrip(b"\r\n"):
-                for _ in range(count):
-                    yield line.rstrip(b"\r\n")
+        for line in _lines():
+            yield from repeat(line, 1 if line is None else count)
         return
     if body == "-":
         data = sys.stdin.buffer.read(_LARGEST_INPUT + 1)
@@ -111,15 +113,35 @@ def _bodies(body: str, count: int, *, lines: bool) -> Iterator[bytes]:
         yield data
 
 
-def _batches(bodies: Iterator[bytes]) -> Iterator[list[bytes]]:
+def _lines() -> Iterator[bytes | None]:
+    """Lines of standard input that are not empty, and None when all that has come is told."""
+    begun = bytearray()
+    source: Any = sys.stdin.buffer
+    while data := source.read1(_READ_BYTES):
+        *ended, rest = data.split(b"\n")
+        for line in ended:
+            begun += line
+            if whole := bytes(begun).rstrip(b"\r\n"):
+                yield whole
+            begun.clear()
+        begun += rest
+        if len(begun) > _LARGEST_INPUT:
+            raise Failure(Ended.USAGE, f"a line of standard input has more than {_LARGEST_INPUT} bytes")
+        yield None
+    if whole := bytes(begun).rstrip(b"\r\n"):
+        yield whole
+
+
+def _batches(bodies: Iterator[bytes | None]) -> Iterator[list[bytes]]:
     batch: list[bytes] = []
     size = 0
     for body in bodies:
-        if batch and (len(batch) >= _BATCH or size + len(body) > _BATCH_BYTES):
+        if batch and (body is None or len(batch) >= _BATCH or size + len(body) > _BATCH_BYTES):
             yield batch
             batch, size = [], 0
-        batch.append(body)
-        size += len(body)
+        if body is not None:
+            batch.append(body)
+            size += len(body)
     if batch:
         yield batch
 

@@ -170,6 +170,30 @@ def test_a_body_from_standard_input_may_be_anything(run: Callable[..., Ran]) -> 
     assert run("receive", "m-raw", "-g", "g", "--body").raw == body + b"\n"
 
 
+def test_a_line_is_sent_as_soon_as_it_comes(gateway: GatewayProcess) -> None:
+    command = [sys.executable, "-m", "popgate", "send", "m-lines", "-", "--lines", "--admin", gateway.admin]
+    started = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment())
+    assert started.stdin is not None
+    assert started.stdout is not None
+    for line in (b"one\n", b"two\n"):
+        started.stdin.write(line)
+        started.stdin.flush()
+        # Before the next line comes, and before the input ends.
+        assert select.select([started.stdout], [], [], 60)[0]
+        assert started.stdout.readline().count(b"\t") == 2
+    started.communicate(b"\r\n\nthree", timeout=60)
+    got = popgate("receive", "m-lines", "-g", "g", "-n", "3", "--wait", "0s", "--admin", gateway.admin)
+    assert sorted(line.split("\t")[-1] for line in got.lines) == ["one", "three", "two"]
+
+
+def test_long_lines_come_whole(run: Callable[..., Ran]) -> None:
+    lines = [bytes([65 + n]) * (150_000 + n) for n in range(5)]
+    sent = run("send", "m-long", "-", "--lines", stdin=b"\n".join(lines))
+    assert (sent.code, len(sent.lines)) == (OK, 5)
+    got = run("receive", "m-long", "-g", "g", "-n", "5", "--body", "--wait", "0s")
+    assert sorted(got.raw.split()) == lines
+
+
 def test_many_are_sent_and_all_are_received(run: Callable[..., Ran]) -> None:
     sent = run("send", "m-many", "x", "--count", "250")
     assert (sent.code, len(sent.lines)) == (OK, 250)
@@ -477,7 +501,7 @@ def test_a_data_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> N
     assert str(tmp_path / "file") in told.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
     with GatewayProcess() as gateway:
         gateway.signal(number)
