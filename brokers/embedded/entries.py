@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections import deque
 from hashlib import blake2b
 from struct import Struct
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from brokers.embedded.ordered import Lane
-
-_HEAD = Struct(">QQIBB")
+_HEAD = Struct(">QQIBBB")
+"""due ms, pop ms, attempt, flags, length of the attempt id, length of the holder; then those, and the lane"""
+_HELD = 1
+_IN_LANE = 2
 _LONGEST_TEXT = 200
+_NAMES_AHEAD_MS = 1_000
+_LONGEST_LANE = 1_024
 
 
 class Entry:
@@ -48,25 +50,64 @@ class Entry:
         return f"<Entry {state} until {self.due_ms} attempt {self.attempt} popped {self.pop_ms}>"
 
     def encode(self) -> bytes:
-        """As it stands in the store; the lane is found again in the message."""
+        """As it stands in the store."""
+        return self.front() + self.lane_name()
+
+    def front(self) -> bytes:
+        """What stands in the store before the lane: alike for all that are taken together."""
         attempt_id, holder = self.attempt_id.encode(), self.holder.encode()
-        head = _HEAD.pack(self.due_ms, self.pop_ms, self.attempt, self.held, len(attempt_id))
-        return head + attempt_id + holder
+        flags = (_HELD if self.held else 0) | (_IN_LANE if self.tells_lane() else 0)
+        head = _HEAD.pack(self.due_ms, self.pop_ms, self.attempt, flags, len(attempt_id), len(holder))
+        return b"".join((head, attempt_id, holder))
+
+    def lane_name(self) -> bytes:
+        """The name of the lane, if it is short enough to be told; a long one is found in the message."""
+        return self.lane.name if self.lane is not None and self.tells_lane() else b""
+
+    def tells_lane(self) -> bool:
+        return self.lane is not None and len(self.lane.name) <= _LONGEST_LANE
+
+
+class Lane:
+    """The unfinished messages of one message group in one queue, for an ordered group.
+
+    Finished ones leave `offsets` when they come to its head. `queued` is the offset that stands in
+    `ready` for the lane, or one of the two below; others that are found there are void.
+    """
+
+    __slots__ = ("name", "offsets", "queued", "waiting")
+    NOTHING = -1
+    BUSY = -2
+    """A pop decides what to take of it."""
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.offsets: deque[int] = deque()
+        self.queued = self.NOTHING
+        self.waiting = Entry(0, 0, 0, False, lane=self)
+        """The entry of all its messages that were never delivered."""
+
+    def __repr__(self) -> str:
+        return f"<Lane {self.name!r} offsets {len(self.offsets)}>"
 
 
 def decode_entry(value: bytes) -> Entry:
-    due_ms, pop_ms, attempt, held, length = _HEAD.unpack_from(value)
+    """The entry; its lane, if it is told, has nothing but its name."""
+    due_ms, pop_ms, attempt, flags, length, more = _HEAD.unpack_from(value)
     begin = _HEAD.size
-    attempt_id = value[begin : begin + length].decode()
-    return Entry(due_ms, pop_ms, attempt, bool(held), attempt_id, value[begin + length :].decode())
+    middle = begin + length
+    attempt_id, holder = value[begin:middle].decode(), value[middle : middle + more].decode()
+    lane = Lane(value[middle + more :]) if flags & _IN_LANE else None
+    return Entry(due_ms, pop_ms, attempt, bool(flags & _HELD), attempt_id, holder, lane)
 
 
 def not_later(entry: Entry, now_ms: int) -> Entry:
     """The entry, or one that is due earlier if the wall clock went back while nobody looked.
 
-    A delivery of the future is one of a clock that was wrong; it must not block for as long.
+    A delivery of the future is one of a clock that was wrong; it must not block for as long. One of
+    the next second may be right: each delivery of a message has a later name than the one before.
     """
-    if entry.pop_ms <= now_ms:
+    if entry.pop_ms <= now_ms + _NAMES_AHEAD_MS:
         return entry
     due_ms = now_ms + max(entry.due_ms - entry.pop_ms, 0)
     return Entry(due_ms, entry.pop_ms, entry.attempt, entry.held, entry.attempt_id, entry.holder, entry.lane)

@@ -210,9 +210,11 @@ async def test_a_check_asks_about_a_forgotten_half_message(user):
     (half,) = await user.send(
         topic, "a", transaction=True, producer_group="orders", properties={"color": "red"}
     )
-    await user.pass_ms(HOUR)
-    await user.eventually(lambda: user.checks)
-    check = user.checks[0]
+    for _ in range(600):
+        await user.pass_ms(1_000)
+        if user.checks:
+            break
+    (check,) = user.checks
     assert (check.topic, check.message.topic) == (topic, topic)
     assert check.producer_group == "orders"
     assert check.message.body == b"a"
@@ -231,7 +233,8 @@ async def test_the_recovery_time_of_a_message_decides_when_it_is_first_asked_abo
     await user.pass_ms(590_000)
     assert user.checks == []
     await user.pass_ms(60_000)
-    assert [c.message.body for c in user.checks] == [b"late"]
+    assert user.checks
+    assert {c.message.body for c in user.checks} == {b"late"}
 
 
 async def test_an_ended_transaction_is_not_asked_about_again(user):
@@ -311,10 +314,14 @@ async def test_scenario_06_a_half_message_that_nobody_can_be_asked_about_is_not_
     topic, group, reader = await user.topic(), await user.group(), await user.group()
     user.answers_checks(False)
     (half,) = await user.send(topic, "a", transaction=True)
-    for _ in range(60):
-        await user.pass_ms(4 * HOUR)
-    kept = await user.one(EXHAUSTED, reader)
-    assert kept.body == b"a"
+    kept = []
+    for _ in range(100):
+        await user.pass_ms(2 * HOUR)
+        if EXHAUSTED in {t.name for t in await user.broker.topics()}:
+            kept += await user.pop(EXHAUSTED, reader)
+        if kept:
+            break
+    assert texts(kept) == ["a"]
     with pytest.raises(IllegalTransactionId):
         await user.commit(topic, half)
     await user.nothing(topic, group)
