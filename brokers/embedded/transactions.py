@@ -161,7 +161,9 @@ class HalfMessages:
         now_ms = self._clock.now_ms()
         sequence = self._sequence
         self._sequence += 1
-        rest_ms = message.recovery_ms or self._settings.transaction_check_after_ms
+        settings = self._settings
+        rest_ms = max(message.recovery_ms, 0) or settings.transaction_check_after_ms
+        rest_ms = min(rest_ms, settings.transaction_max_age_ms)
         group = message.producer_group
         if not group:
             found = find_property(record_properties(record), PGROUP.encode())
