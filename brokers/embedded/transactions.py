@@ -1,9 +1,8 @@
 """Half messages: stored unseen, delivered or dropped when their producer says so, asked about till then.
 
-A transaction id names its half message by a number and carries a code made with a secret that
-lies beside the data, so that nobody can end what is not theirs. Ending is one batch: the half
-message goes as the message comes. How a transaction ended is remembered for a while: ending it
-again the same way is answered alike, the other way is refused with what really happened.
+Ending is one batch: the half message goes as the message comes. How a transaction ended is
+remembered for a while: ending it again the same way is answered alike, the other way is refused
+with what really happened.
 
 A message that is both delayed and transactional is a transaction first: once committed it is
 delivered at its time, or at once when that has passed.
@@ -13,14 +12,10 @@ Sources: protocol facts 3.9, 7.4 and 7.8; any-replica, section 2.
 
 from __future__ import annotations
 
-import hmac
 import logging
-import re
-import secrets
-import struct
-from typing import NamedTuple
 
 from brokers.embedded.due import DueKeys
+from brokers.embedded.half import Half, decode_half, without_transaction
 from brokers.embedded.keys import (
     CHECKS,
     ENDED,
@@ -28,7 +23,6 @@ from brokers.embedded.keys import (
     HALF_RECORD,
     HALF_STATE,
     HIGHEST_U64,
-    META,
     check_key,
     half_key,
     sequence_key,
@@ -39,36 +33,26 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from brokers.embedded.timers import Timers, record_texts
 from brokers.embedded.topics import Catalogue, Topic
+from brokers.embedded.transaction_ids import TransactionIds
 from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalTransactionId, TopicNotFound, shown
 from popgate.model import EndTransaction, Message, Resolution, TopicConfig, TransactionCheck
 from popgate.naming import TRANSACTION_CHECKS_EXHAUSTED_TOPIC
 from popgate.wire.properties import (
-    LONGEST_BLOCK,
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
-    TRAN_MSG,
-    drop_properties,
     find_property,
-    set_property,
 )
 from popgate.wire.records import (
     TRANSACTION_COMMIT,
-    TRANSACTION_MASK,
-    decode_record,
-    encode_record,
     record_properties,
 )
 
 _log = logging.getLogger(__name__)
 
-_SECRET_KEY = b"transaction secret"
-_SECRET_BYTES = 32
-_CODE_BYTES = 16
 _SEQUENCE_BITS = 20
-_ID = re.compile(r"([0-9a-f]{1,16})\.([0-9a-f]{32})\.(.*)", re.DOTALL)
 
 _ASK = b"?"
 _FORGET = b"-"
@@ -78,29 +62,6 @@ _ENDS = {Resolution.COMMIT: b"committed", Resolution.ROLLBACK: b"rolled back"}
 
 _SLICE = 16
 """Half messages read at a time: their records may be large."""
-
-_STATE = struct.Struct(">IHQQQI")
-
-
-class _Half(NamedTuple):
-    """The state of a half message. Times in ms of the wall clock; `checks` counts the asked ones."""
-
-    topic_id: int
-    queue_id: int
-    stored_ms: int
-    deliver_at_ms: int
-    check_at_ms: int
-    checks: int
-    producer_group: str
-
-    def encode(self) -> bytes:
-        return _STATE.pack(*self[:6]) + self.producer_group.encode()
-
-
-def _decode_half(data: bytes) -> _Half:
-    topic_id, queue_id, stored_ms, deliver_at_ms, check_at_ms, checks = _STATE.unpack_from(data)
-    group = data[_STATE.size :].decode("utf-8", "replace")
-    return _Half(topic_id, queue_id, stored_ms, deliver_at_ms, check_at_ms, checks, group)
 
 
 class HalfMessages:
@@ -123,11 +84,11 @@ class HalfMessages:
         self._timers = timers
         self._checks = DueKeys(store, CHECKS)
         self._handler: CheckHandler | None = None
-        self._secret = b""
+        self._ids = TransactionIds()
         self._sequence = 0
         # What the batch that is being filled changes; reads do not see it yet.
         self._turn = -1
-        self._changed: dict[int, _Half | None] = {}
+        self._changed: dict[int, Half | None] = {}
         self._ended: dict[int, bytes | None] = {}
 
     def __repr__(self) -> str:
@@ -137,10 +98,7 @@ class HalfMessages:
         """Start from what is in the store; makes the secret of a new one (the caller commits)."""
         self._turn = -1
         self._checks.load()
-        stored = self._store.get(META, _SECRET_KEY)
-        self._secret = stored or self._secret or secrets.token_bytes(_SECRET_BYTES)
-        if stored is None:
-            self._store.put(META, _SECRET_KEY, self._secret)
+        self._ids.load(self._store)
         # Numbers grow with time, so that none comes back after its transaction was forgotten.
         self._sequence = self._clock.now_ms() << _SEQUENCE_BITS
         for space, beyond in ((HALF, half_key(HIGHEST_U64, 0)), (ENDED, sequence_key(HIGHEST_U64))):
@@ -168,11 +126,11 @@ class HalfMessages:
         if not group:
             found = find_property(record_properties(record), PGROUP.encode())
             group = found.decode("utf-8", "replace") if found else ""
-        half = _Half(topic.id, queue_id, now_ms, max(message.deliver_at_ms, 0), now_ms + rest_ms, 0, group)
+        half = Half(topic.id, queue_id, now_ms, max(message.deliver_at_ms, 0), now_ms + rest_ms, 0, group)
         self._store.put(HALF, half_key(sequence, HALF_STATE), half.encode())
         self._store.put(HALF, half_key(sequence, HALF_RECORD), record)
         self._checks.add(check_key(half.check_at_ms, sequence), _ASK)
-        return self._name(sequence, message.message_id)
+        return self._ids.make(sequence, message.message_id)
 
     def end(self, end: EndTransaction) -> None:
         """Deliver or drop a half message; ending again the same way changes nothing.
@@ -180,7 +138,7 @@ class HalfMessages:
         Raises IllegalTransactionId: forged, unknown, of another message or topic, or ended otherwise.
         """
         self._begin_turn()
-        sequence, message_id = self._sequence_of(end)
+        sequence, message_id = self._ids.read(end)
         verdict = _ENDS[end.resolution]
         known = self._how_ended(sequence)
         if known == verdict:
@@ -232,28 +190,28 @@ class HalfMessages:
             self._changed.clear()
             self._ended.clear()
 
-    def _half(self, sequence: int) -> tuple[_Half | None, bytes | None]:
+    def _half(self, sequence: int) -> tuple[Half | None, bytes | None]:
         state, record = self._store.get_many(
             HALF, [half_key(sequence, HALF_STATE), half_key(sequence, HALF_RECORD)]
         )
         if sequence in self._changed:
             return self._changed[sequence], record
-        return None if state is None else _decode_half(state), record
+        return None if state is None else decode_half(state), record
 
     def _how_ended(self, sequence: int) -> bytes | None:
         if sequence in self._ended:
             return self._ended[sequence]
         return self._store.get(ENDED, sequence_key(sequence))
 
-    def _deliver(self, topic: Topic, half: _Half, sequence: int, record: bytes) -> None:
+    def _deliver(self, topic: Topic, half: Half, sequence: int, record: bytes) -> None:
         message_id, keys = record_texts(record)
-        committed = _without_transaction(record, topic.packed_name, TRANSACTION_COMMIT, sequence)
+        committed = without_transaction(record, topic.packed_name, TRANSACTION_COMMIT, sequence)
         if half.deliver_at_ms > self._clock.now_ms():
             self._timers.add(topic, half.queue_id, committed, half.deliver_at_ms, message_id)
         else:
             self._log.append(topic, half.queue_id, committed, message_id=message_id, keys=keys)
 
-    def _close(self, sequence: int, half: _Half, how: bytes) -> None:
+    def _close(self, sequence: int, half: Half, how: bytes) -> None:
         """Let go of a half message and remember for a while how it ended."""
         self._drop(sequence)
         self._checks.remove(check_key(half.check_at_ms, sequence))
@@ -267,7 +225,7 @@ class HalfMessages:
         self._store.delete(HALF, half_key(sequence, HALF_RECORD))
         self._changed[sequence] = None
 
-    def _check(self, now_ms: int, sequence: int, half: _Half, record: bytes) -> None:
+    def _check(self, now_ms: int, sequence: int, half: Half, record: bytes) -> None:
         settings = self._settings
         topic = self._catalogue.topic_by_id(half.topic_id)
         if topic is None:
@@ -286,7 +244,7 @@ class HalfMessages:
         self._changed[sequence] = later
         self._checks.add(check_key(later.check_at_ms, sequence), _ASK)
 
-    def _ask(self, topic: Topic, sequence: int, half: _Half, record: bytes) -> bool:
+    def _ask(self, topic: Topic, sequence: int, half: Half, record: bytes) -> bool:
         """Hand the question to a producer; whether there was one."""
         if self._handler is None:
             return False
@@ -294,7 +252,7 @@ class HalfMessages:
         check = TransactionCheck(
             topic.name,
             half.producer_group,
-            self._name(sequence, message_id),
+            self._ids.make(sequence, message_id),
             stored_message(record, self._settings.name),
             half.checks + 1,
         )
@@ -304,7 +262,7 @@ class HalfMessages:
             _log.exception("asking about message %s failed", message_id)
             return False
 
-    def _give_up(self, topic: Topic, sequence: int, half: _Half, record: bytes) -> bool:
+    def _give_up(self, topic: Topic, sequence: int, half: Half, record: bytes) -> bool:
         """Move a half message nobody ended to where an operator finds it; whether that was possible."""
         try:
             grave = self._catalogue.ensure_topic(
@@ -315,67 +273,13 @@ class HalfMessages:
             return False
         message_id, keys = record_texts(record)
         origin = ((REAL_TOPIC.encode(), topic.packed_name), (REAL_QID.encode(), b"%d" % half.queue_id))
-        moved = _without_transaction(record, grave.packed_name, 0, sequence, origin)
+        moved = without_transaction(record, grave.packed_name, 0, sequence, origin)
         self._log.append(grave, 0, moved, message_id=message_id, keys=keys)
         self._close(sequence, half, _GIVEN_UP)
         return True
-
-    # -- names --------------------------------------------------------------------------------
-
-    def _name(self, sequence: int, message_id: str) -> str:
-        return f"{sequence:x}.{self._code(sequence, message_id)}.{message_id}"
-
-    def _code(self, sequence: int, message_id: str) -> str:
-        text = b"%x.%b" % (sequence, message_id.encode("utf-8", "surrogatepass"))
-        return hmac.digest(self._secret, text, "sha256")[:_CODE_BYTES].hex()
-
-    def _sequence_of(self, end: EndTransaction) -> tuple[int, str]:
-        """The number and the message id in a transaction id that this broker gave out."""
-        named = _ID.fullmatch(end.transaction_id)
-        if named is None:
-            raise IllegalTransactionId(f"{shown(end.transaction_id)} was not given out by this broker")
-        sequence, message_id = int(named[1], 16), named[3]
-        if not hmac.compare_digest(self._code(sequence, message_id), named[2]):
-            raise IllegalTransactionId(f"{shown(end.transaction_id)} was not given out by this broker")
-        if end.message_id and end.message_id != message_id:
-            raise IllegalTransactionId(
-                f"it belongs to message {shown(message_id)}, not to {shown(end.message_id)}"
-            )
-        return sequence, message_id
 
 
 def _told(end: bytes) -> str:
     if end == _GIVEN_UP:
         return f"given up after too many checks (see topic {TRANSACTION_CHECKS_EXHAUSTED_TOPIC})"
     return end.decode()
-
-
-def _without_transaction(
-    record: bytes,
-    topic: bytes,
-    flags: int,
-    sequence: int,
-    origin: tuple[tuple[bytes, bytes], ...] = (),
-) -> bytes:
-    """The record as it is delivered: no property says any more that it is prepared."""
-    half = decode_record(record)
-    properties = drop_properties(half.properties, (TRAN_MSG.encode(),))
-    for name, value in origin:
-        longer = set_property(properties, name, value)
-        properties = longer if len(longer) <= LONGEST_BLOCK else properties
-    return encode_record(
-        topic,
-        half.queue_id,
-        0,
-        0,
-        half.body,
-        properties,
-        sys_flag=half.sys_flag & ~TRANSACTION_MASK | flags,
-        flag=half.flag,
-        born_ms=half.born_ms,
-        born_host=half.born_host,
-        store_ms=half.store_ms,
-        store_host=half.store_host,
-        reconsume_times=half.reconsume_times,
-        prepared_offset=sequence,
-    )
