@@ -60,6 +60,19 @@ def stateful() -> settings:
     return settings(**_EFFORTS[_EFFORT], **_QUIET)
 
 
+class _FullDisk:
+    """A database that reads and closes, but cannot be written."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+
+    def write(self, *_: Any) -> None:
+        raise OSError("no space left on device")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+
 class Port:
     """An embedded broker on a loop of its own, called without awaiting; its clock stands still."""
 
@@ -143,6 +156,17 @@ class Port:
     def restart(self) -> None:
         self.run(self.broker.stop())
         self._open()
+
+    def fail_next_write(self) -> None:
+        """The disk is full, once: the store has to be opened again."""
+        store = self.broker._state.store
+        store._db = _FullDisk(store._db)
+
+    def leftovers(self) -> dict[str, int]:
+        """What is in the store besides messages, positions and settings; nothing, when all is done."""
+        store = self.broker._state.store
+        spaces = ("inflight", "half", "timers")
+        return {name: count for name in spaces if (count := sum(1 for _ in store.scan(name, b"")))}
 
     # -- topics and groups ----------------------------------------------------------------------
 

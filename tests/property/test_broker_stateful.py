@@ -22,12 +22,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from popgate.errors import GatewayError, IllegalReceipt, IllegalTransactionId, NotFound
+from popgate.errors import BrokerUnavailable, GatewayError, IllegalReceipt, IllegalTransactionId, NotFound
 from popgate.model import EndTransaction, Resolution, StartFrom, StoredMessage
 
 LANES = ("", "A", "B")
 TAGS = ("", "red", "blue")
 GROUPS = ("plain", "ordered", "red")
+WRITES = (
+    *("send", "send late", "send half", "pop", "ack", "hide", "give back", "dead letter", "end"),
+    "reset",
+)
 
 
 @dataclass(eq=False)
@@ -452,6 +456,55 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
             self.time_is(port.now())
 
+        def one_held(self, kind: str) -> tuple[str, Share] | None:
+            for (known, handle), (share, delivery) in self.handles.items():
+                if known == kind and not share.over and share.held and share.delivery == delivery:
+                    return handle, share
+            return None
+
+        @step(kind=st.sampled_from(GROUPS), what=st.sampled_from(WRITES))
+        def a_write_fails(self, kind: str, what: str) -> None:
+            """Whoever is told that the broker was not available may be sure that nothing was done."""
+            group, held = self.groups[kind], self.one_held(kind)
+            name, broker, context = group.name, port.broker, port.context
+            half = next((s for s in self.hidden if s.transaction_id), None)
+            if what == "send":
+                work = broker.send(context, [port.message(self.topic, "never")])
+            elif what == "send late":
+                work = broker.send(context, [port.message(self.topic, "never", delay_ms=1)])
+            elif what == "send half":
+                work = broker.send(context, [port.message(self.topic, "never", half=True)])
+            elif what == "pop" and group.ready(port.now()):
+                work = broker.pop(context, self.request(group, 3, 60_000))
+            elif what == "end" and half is not None and half.transaction_id not in self.ended:
+                wanted = EndTransaction(self.topic, half.transaction_id, half.message_id, Resolution.COMMIT)
+                work = broker.end_transaction(context, wanted)
+            elif what == "ack" and held:
+                work = broker.ack(context, self.topic, name, [held[0]])
+            elif what == "hide" and held:
+                work = broker.change_invisible(context, self.topic, name, held[0], 0)
+            elif what == "give back" and held:
+                work = broker.give_back(context, self.topic, name, [held[0]])
+            elif what == "dead letter" and held:
+                work = broker.dead_letter(context, self.topic, name, held[0])
+            elif what == "reset":
+                work = broker.reset(name, self.topic, StartFrom.FIRST)
+            else:
+                return
+            port.fail_next_write()
+            try:
+                port.run(work)
+            except BrokerUnavailable:
+                pass
+            else:
+                raise AssertionError(f"{what} was answered, but not written")
+            port.pass_ms(3_000)
+            for waiter in list(self.waiters):
+                if waiter.task.done() and isinstance(waiter.task.exception(), BrokerUnavailable):
+                    self.waiters.remove(waiter)
+            self.harvest()
+            self.time_is(port.now())
+
         # -- what always holds --------------------------------------------------------------------
 
         @invariant()
@@ -483,6 +536,13 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                         group.shares[message.body.decode()].over = True
                 assert port.run(port.broker.pop(port.context, self.request(group, 7, 1_000))) == []
                 assert all(s.over for s in group.shares.values())
+            for sent in list(self.hidden):
+                if sent.transaction_id and sent.transaction_id not in self.ended:
+                    how = EndTransaction(
+                        self.topic, sent.transaction_id, sent.message_id, Resolution.ROLLBACK
+                    )
+                    port.run(port.broker.end_transaction(port.context, how))
+            assert port.leftovers() == {}
             self.agrees()
 
     return WholeBroker
