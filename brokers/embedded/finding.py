@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from itertools import islice
+from typing import NamedTuple
 
 from brokers.embedded.facet import Facet
 from brokers.embedded.keys import (
@@ -18,6 +18,7 @@ from brokers.embedded.keys import (
     text_hash,
 )
 from brokers.embedded.log import stored_message
+from brokers.embedded.taking import cost_of
 from brokers.embedded.topics import Topic
 from popgate.context import Context
 from popgate.message_id import decode_offset_message_id
@@ -29,8 +30,9 @@ _UNIQ_KEY = UNIQ_KEY.encode()
 _MOST_COPIES = 1_024
 _FOREVER_MS = 1 << 62
 Seek = Callable[[bytes], tuple[bytes, bytes] | None]
-_HOURS_PER_TURN = 64
-"""Hours of the index looked through before others get a turn."""
+_PAGE = 256
+_WORK_PER_TURN = 1_024
+"""Records, or 4 KiB of them, or hours of the index, before others get a turn."""
 
 
 class Finding(Facet):
@@ -82,47 +84,52 @@ class Finding(Facet):
     ) -> list[StoredMessage]:
         """Newest first, hour by hour; the hours are those that the index has."""
         found: list[StoredMessage] = []
-        hours = self._hours(begin_ms, end_ms)
-        while len(found) < limit and (some := list(islice(hours, _HOURS_PER_TURN))):
-            self._state.check_open()
-            topic = self._state.catalogue.topic(topic_name)
-            seek = self._state.store.seeker(INDEX)
-            for hour in some:
-                in_hour: list[StoredMessage] = []
-                for queue_id, offsets in _places(seek, hour, topic, wanted):
-                    self._collect(topic, queue_id, offsets, in_hour, fits, begin_ms, end_ms, limit)
-                in_hour.sort(key=lambda message: (message.store_ms, message.offset), reverse=True)
-                found += in_hour
-                if len(found) >= limit:
-                    break
-            del seek
-            await asyncio.sleep(0)
+        pace = _Pace()
+        for hour in self._hours(begin_ms, end_ms):
+            await pace.spend(1)
+            topic = self._topic_now(topic_name)
+            in_hour: list[StoredMessage] = []
+            for queue_id in _queues(self._state.store.seeker(INDEX), hour, topic, wanted):
+                span = _Span(topic, queue_id, hour, wanted, begin_ms, end_ms)
+                in_hour += await self._collect(span, fits, limit, pace)
+            in_hour.sort(key=lambda message: (message.store_ms, message.offset), reverse=True)
+            found += in_hour
+            if len(found) >= limit:
+                break
         return found[: max(limit, 0)]
 
-    def _collect(
-        self,
-        topic: Topic,
-        queue_id: int,
-        offsets: Iterator[int],
-        found: list[StoredMessage],
-        fits: Callable[[StoredMessage], bool],
-        begin_ms: int,
-        end_ms: int,
-        limit: int,
-    ) -> None:
-        """Add up to `limit` messages of one queue, newest first."""
-        visible = topic.queues[queue_id].visible if queue_id < len(topic.queues) else 0
-        count = 0
-        for offset in offsets:
-            record = self._state.log.get(topic, queue_id, offset) if offset < visible else None
-            if record is None:
-                continue
-            message = stored_message(record, self._state.settings.name)
-            if begin_ms <= message.store_ms <= end_ms and fits(message):
-                found.append(message)
-                count += 1
-                if count >= limit:
-                    return
+    def _topic_now(self, name: str) -> Topic:
+        self._state.check_open()
+        return self._state.catalogue.topic(name)
+
+    async def _collect(
+        self, span: _Span, fits: Callable[[StoredMessage], bool], limit: int, pace: _Pace
+    ) -> list[StoredMessage]:
+        """Up to `limit` messages of one queue and hour, newest first."""
+        found: list[StoredMessage] = []
+        log, topic, queue_id = self._state.log, span.topic, span.queue_id
+        if queue_id >= len(topic.queues):
+            return found
+        queue = topic.queues[queue_id]
+        # Store times of a queue never go back: what is too new or too old need not be read.
+        lowest = max(log.offset_at(queue, span.begin_ms), queue.minimum)
+        beyond = log.offset_at(queue, span.end_ms + 1)
+        while len(found) < limit:
+            page = _offsets(self._state.store.seeker(INDEX), span, lowest, beyond)
+            if not page:
+                break
+            for offset in page:
+                record = log.get(topic, queue_id, offset)
+                await pace.spend(cost_of(record))
+                if record is None:
+                    continue
+                message = stored_message(record, self._state.settings.name)
+                if span.begin_ms <= message.store_ms <= span.end_ms and fits(message):
+                    found.append(message)
+                    if len(found) >= limit:
+                        break
+            beyond = page[-1]
+        return found
 
     def _hours(self, begin_ms: int, end_ms: int) -> Iterator[int]:
         """The hours in this time that the index may have, newest first."""
@@ -159,23 +166,52 @@ class Finding(Facet):
         return message if message.store_host == host else None
 
 
-def _places(seek: Seek, hour: int, topic: Topic, wanted: int) -> Iterator[tuple[int, Iterator[int]]]:
-    """Each queue that has entries of this hash in this hour, with their offsets, newest first."""
-    queue_id = MOST_QUEUES
+class _Pace:
+    """Lets others have a turn after so much work."""
+
+    def __init__(self) -> None:
+        self._left = _WORK_PER_TURN
+
+    async def spend(self, cost: int) -> None:
+        self._left -= cost
+        if self._left <= 0:
+            self._left = _WORK_PER_TURN
+            await asyncio.sleep(0)
+
+
+class _Span(NamedTuple):
+    """What is looked through: the index entries of a hash, for one queue, in one hour, at a time."""
+
+    topic: Topic
+    queue_id: int
+    hour: int
+    wanted: int
+    begin_ms: int
+    end_ms: int
+
+
+def _queues(seek: Seek, hour: int, topic: Topic, wanted: int) -> list[int]:
+    """The queues that have entries of this hash in this hour."""
+    found: list[int] = []
     prefix = index_key(hour, topic.id, wanted, 0, 0)[:16]
-    while True:
+    below = seek(index_key(hour, topic.id, wanted, MOST_QUEUES, 0))
+    while below is not None and below[0][:16] == prefix:
+        queue_id = split_index_key(below[0])[3]
+        found.append(queue_id)
         below = seek(index_key(hour, topic.id, wanted, queue_id, 0))
-        if below is None or below[0][:16] != prefix:
-            return
-        queue_id, offset = split_index_key(below[0])[3:]
-        yield queue_id, _offsets(seek, hour, topic, wanted, queue_id, offset)
+    return found
 
 
-def _offsets(seek: Seek, hour: int, topic: Topic, wanted: int, queue_id: int, offset: int) -> Iterator[int]:
-    prefix = index_key(hour, topic.id, wanted, queue_id, 0)[:18]
-    while True:
-        yield offset
-        below = seek(index_key(hour, topic.id, wanted, queue_id, offset))
+def _offsets(seek: Seek, span: _Span, lowest: int, beyond: int) -> list[int]:
+    """Some offsets in [lowest, beyond) that the index has, newest first."""
+    found: list[int] = []
+    prefix = index_key(span.hour, span.topic.id, span.wanted, span.queue_id, 0)[:18]
+    while len(found) < _PAGE:
+        below = seek(index_key(span.hour, span.topic.id, span.wanted, span.queue_id, beyond))
         if below is None or below[0][:18] != prefix:
-            return
-        offset = split_index_key(below[0])[4]
+            break
+        beyond = split_index_key(below[0])[4]
+        if beyond < lowest:
+            break
+        found.append(beyond)
+    return found

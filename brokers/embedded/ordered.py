@@ -11,13 +11,12 @@ behind them is delivered the frontier passes them, and they get entries that say
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
-from brokers.embedded.entries import Entry, not_later
+from brokers.embedded.entries import Entry, Lane, not_later
 from brokers.embedded.keys import INFLIGHT
 from brokers.embedded.ledger import Ledger
-from brokers.embedded.taking import Want
+from brokers.embedded.taking import Want, cost_of
 from brokers.embedded.topics import QueueState
 from popgate.model import StoredMessage
 from popgate.wire.properties import SHARDING_KEY, find_property
@@ -27,30 +26,7 @@ if TYPE_CHECKING:
     from brokers.embedded.shares import Share
 
 _SHARDING_KEY = SHARDING_KEY.encode()
-_NOTHING = -1
-_BUSY = -2
-"""`Lane.queued` while a pop decides what to take of it."""
 _CHUNK = 64
-
-
-class Lane:
-    """The unfinished messages of one message group in one queue.
-
-    Finished ones leave `offsets` when they come to its head. `queued` is the offset that stands in
-    `ready` for the lane; others that are found there are void.
-    """
-
-    __slots__ = ("name", "offsets", "queued", "waiting")
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.offsets: deque[int] = deque()
-        self.queued = _NOTHING
-        self.waiting = Entry(0, 0, 0, False, lane=self)
-        """The entry of all its messages that were never delivered."""
-
-    def __repr__(self) -> str:
-        return f"<Lane {self.name!r} offsets {len(self.offsets)}>"
 
 
 class OrderedLedger(Ledger):
@@ -67,25 +43,30 @@ class OrderedLedger(Ledger):
         """What the pop under way took: it falls due together."""
 
     def adopt(self, entries: dict[int, Entry], now_ms: int) -> None:
-        offsets = sorted(offset for offset in entries if offset < self.frontier)
-        records = self.parts.log.get_many(self.queue.topic, self.queue.queue_id, offsets)
-        lanes = []
-        for offset, record in zip(offsets, records, strict=True):
-            if record is None:  # retention was here
-                self.parts.store.delete(INFLIGHT, self._key(offset))
+        for offset in sorted(entries):
+            if offset >= self.frontier:
                 continue
             old = entries[offset]
-            lane = self._join(record, offset)
+            name = old.lane.name if old.lane is not None else self._find_lane_name(offset)
+            if name is None:  # retention was here
+                self.parts.store.delete(INFLIGHT, self._key(offset))
+                continue
+            lane = self._join(name, offset)
             if old.pop_ms == 0:
                 self.entries[offset] = lane.waiting
-            else:
-                entry = Entry(old.due_ms, old.pop_ms, old.attempt, old.held, old.attempt_id, old.holder, lane)
-                self.entries[offset] = entry = not_later(entry, now_ms)
-                self.parts.schedule.add(entry.due_ms, self, entry, (offset,))
-                self.share.remember(entry.attempt_id, self.queue.queue_id, offset)
-            lanes.append(lane)
-        for lane in lanes:
+                continue
+            entry = Entry(old.due_ms, old.pop_ms, old.attempt, old.held, old.attempt_id, old.holder, lane)
+            self.entries[offset] = entry = not_later(entry, now_ms)
+            self.last_pop_ms = max(self.last_pop_ms, entry.pop_ms)
+            self.parts.schedule.add(entry.due_ms, self, entry, (offset,))
+            self.share.remember(entry.attempt_id, self.queue.queue_id, offset)
+        for lane in list(self.lanes.values()):
             self._advance(lane, now_ms)
+
+    def _find_lane_name(self, offset: int) -> bytes | None:
+        """From the message itself: the entry was made while the group was not ordered."""
+        record = self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
+        return _lane_name(record) if record is not None else None
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -101,29 +82,31 @@ class OrderedLedger(Ledger):
     def notice(self, count: int) -> None:
         """Let new messages join their lanes, so that those of held message groups wake nobody."""
         if not self.ready:
-            self._look_ahead(self.parts.settings.max_scan, {})
-        if self.has_work():
-            self._tell_free(count)
+            self._look_ahead(self.parts.settings.max_scan, self.parts.settings.max_scan, {})
+        super().notice(count)
 
-    def _look_ahead(self, looks: int, seen: dict[int, bytes]) -> int:
-        """Read on into the lanes, keeping the records in `seen`; how many were looked at."""
+    def _look_ahead(self, most: int, looks: int, seen: dict[int, bytes]) -> int:
+        """Read up to `most` messages on into the lanes, keeping them in `seen`; the looks that it cost."""
         begin = self.scanned = max(self.scanned, self.queue.minimum)
         room = self.parts.settings.max_order_window - len(self.entries)
-        end = min(begin + min(looks, room), self.queue.visible)
+        end = min(begin + min(most, looks, room), self.queue.visible)
         if end <= begin:
             return 0
+        cost = 0
         for offset, record in self.parts.log.read(self.queue.topic, self.queue.queue_id, begin, end):
-            lane = self._join(record, offset)
+            lane = self._join(_lane_name(record), offset)
             self.entries[offset] = lane.waiting
             self.scanned = offset + 1
             seen[offset] = record
             if lane.offsets[0] == offset:
                 self._advance(lane, 0)
+            cost += cost_of(record)
+            if cost >= looks:
+                return cost
         self.scanned = end
-        return end - begin
+        return cost
 
-    def _join(self, record: bytes, offset: int) -> Lane:
-        name = find_property(record_properties(record), _SHARDING_KEY) or b""
+    def _join(self, name: bytes, offset: int) -> Lane:
         lane = self.lanes.get(name)
         if lane is None:
             lane = self.lanes[name] = Lane(name)
@@ -133,18 +116,22 @@ class OrderedLedger(Ledger):
     # -- taking -------------------------------------------------------------------------------
 
     def take(self, want: Want) -> None:
+        """Take the heads of lanes, and of each lane what may go with its head."""
         behind = self.frontier
         first = len(want.taken)
         seen: dict[int, bytes] = {}
+        ahead = max(want.looks // 2, 1)
         self._reconsider(want)
         try:
             while want.room > 0 and not want.full and want.looks > 0:
-                if len(self.ready) < want.room:
-                    want.looks -= self._look_ahead(min(want.looks, max(_CHUNK, 2 * want.room)), seen)
+                if len(self.ready) < want.room and ahead > 0:
+                    ahead -= self._look_ahead(max(_CHUNK, 2 * want.room), ahead, seen)
                 if self.ready:
                     behind = max(behind, self._take_head(want, seen))
                 elif not self._has_new():
                     break
+                elif ahead <= 0:
+                    want.looks = 0
         finally:
             if self.taken:
                 self.parts.schedule.add(want.due_ms, self, None, self.taken)
@@ -158,22 +145,20 @@ class OrderedLedger(Ledger):
     def _take_head(self, want: Want, seen: dict[int, bytes]) -> int:
         """Take from the next lane its head and what may go with it; behind which offset that was."""
         behind = 0
-        head = self.ready.popleft()
-        lane = self._lane_queued_as(head)
+        lane = self._lane_queued_as(self.ready.popleft())
         if lane is None:
             return behind
-        lane.queued = _BUSY
-        left = _NOTHING
+        lane.queued = Lane.BUSY
+        left = Lane.NOTHING
+        got_some = False
         try:
-            got_some = False
             for offset in lane.offsets:
                 entry = self.entries.get(offset)
                 if entry is None:
                     continue  # finished
                 if entry.due_ms > want.now_ms or want.room <= 0 or want.looks <= 0:
                     break
-                want.looks -= 1
-                record = seen.get(offset) or self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
+                record = seen.pop(offset, None) or self._read(offset)
                 if not self._take_again(want, offset, record):
                     break
                 behind = offset + 1
@@ -192,6 +177,15 @@ class OrderedLedger(Ledger):
             self._advance(lane, want.now_ms)
         return behind
 
+    def _read(self, offset: int) -> bytes | None:
+        return self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
+
+    def _make_ready(self, offset: int, now_ms: int) -> None:
+        self._advance(self._lane(self.entries[offset]), now_ms)
+
+    def _is_free(self, offset: int) -> bool:
+        return False  # a lane knows whether its head stands among them
+
     def _put_back(self, offset: int) -> None:
         if self._lane_queued_as(offset) is not None:
             self.ready.appendleft(offset)
@@ -204,7 +198,7 @@ class OrderedLedger(Ledger):
 
     def _skip(self, want: Want, offset: int, entry: Entry) -> None:
         if entry.pop_ms == 0:
-            self._remove(offset, want.now_ms)  # never delivered and not wanted: finished
+            self.finish(offset, want.now_ms)  # never delivered and not wanted
             want.changed = True
         else:
             want.refused = True
@@ -224,6 +218,12 @@ class OrderedLedger(Ledger):
 
     # -- steps of one message -------------------------------------------------------------------
 
+    def finish(self, offset: int, now_ms: int) -> None:
+        entry = self.entries[offset]
+        super().finish(offset, now_ms)
+        self.share.forget(entry.attempt_id, self.queue.queue_id, offset)
+        self._advance(self._lane(entry), now_ms)
+
     def seek(self, offset: int, now_ms: int) -> None:
         super().seek(offset, now_ms)
         self.scanned = offset
@@ -235,9 +235,6 @@ class OrderedLedger(Ledger):
         self.lanes.clear()
 
     # -- inside -------------------------------------------------------------------------------
-
-    def _unfinished(self) -> int:
-        return sum(offset < self.frontier for offset in self.entries)
 
     def _lane(self, entry: Entry) -> Lane:
         assert entry.lane is not None  # noqa: S101 - all entries of this ledger have one
@@ -253,18 +250,9 @@ class OrderedLedger(Ledger):
         self.share.remember(entry.attempt_id, self.queue.queue_id, offset)
         super()._set(offset, entry, value)
 
-    def _remove(self, offset: int, now_ms: int) -> None:
-        entry = self.entries[offset]
-        super()._remove(offset, now_ms)
-        self.share.forget(entry.attempt_id, self.queue.queue_id, offset)
-        self._advance(self._lane(entry), now_ms)
-
-    def _make_ready(self, offset: int, now_ms: int) -> None:
-        self._advance(self._lane(self.entries[offset]), now_ms)
-
     def _advance(self, lane: Lane, now_ms: int) -> None:
         """Forget finished messages at the head; if the next one is free, it can be delivered."""
-        if lane.queued == _BUSY:
+        if lane.queued == Lane.BUSY:
             return
         offsets, entries = lane.offsets, self.entries
         while offsets and offsets[0] not in entries:
@@ -278,6 +266,10 @@ class OrderedLedger(Ledger):
             lane.queued = head
             self.ready.append(head)
             self._tell_free()
+
+
+def _lane_name(record: bytes) -> bytes:
+    return find_property(record_properties(record), _SHARDING_KEY) or b""
 
 
 def _offset_of(message: StoredMessage) -> int:

@@ -33,13 +33,14 @@ class Popping(Facet):
             topic, group = self._admit(request)
             share = state.shares.share(topic, group)
             want = self._take(context, request, share)
-            if wake and (want.taken or not want.more) and (want.refused or _has_work(share)):
+            goes_on = want.more and not want.taken and state.clock.monotonic() < patience
+            if wake and not goes_on and (want.refused or _has_work(share)):
                 state.waiting.pass_on(topic.id, group.id, wake)
             if want.taken:
                 if await self._keep(want):
                     return want.taken
                 continue
-            if want.more and state.clock.monotonic() < patience:
+            if goes_on:
                 try:
                     await asyncio.sleep(0)
                 except asyncio.CancelledError:
@@ -88,7 +89,11 @@ class Popping(Facet):
         if found is None:
             raise expired(receipt)
         ledger, offset, entry = found
-        again = ledger.hide(offset, entry, now_ms + invisible_ms, now_ms)
+        try:
+            again = ledger.hide(offset, entry, now_ms + invisible_ms, now_ms)
+        except Exception as error:
+            state.abandon(error)
+            raise
         state.wake_freed()
         state.arm()
         await state.settled()

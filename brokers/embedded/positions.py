@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokers.embedded.facet import Facet
+from brokers.embedded.shares import Share
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds, Progress, StartFrom
@@ -45,7 +46,7 @@ class Positions(Facet):
         state = self._state
         state.check_open()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        share = state.shares.share(held_topic, held_group)
+        share = state.shares.get(held_topic.id, held_group.id) or Share(held_topic, held_group, state.parts)
         now_ms = state.steady.now_ms()
         found = []
         for queue in held_topic.queues:

@@ -7,6 +7,7 @@ import asyncio
 from brokers.embedded.facet import Facet
 from brokers.embedded.log import stored_message
 from brokers.embedded.state import pull_key
+from brokers.embedded.taking import cost_of
 from brokers.embedded.topics import QueueState
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
@@ -75,6 +76,7 @@ class Reading(Facet):
         offset = max(offset, queue.minimum)  # retention may have passed a pull that waits
         end = min(offset + max(max_messages, state.settings.max_scan), queue.visible)
         messages: list[StoredMessage] = []
+        looks = state.settings.max_scan
         for at, record in state.log.read(queue.topic, queue.queue_id, offset, end):
             if passing.everything or passing.matches(record_properties(record)):
                 if messages and len(record) > max_bytes:
@@ -82,5 +84,9 @@ class Reading(Facet):
                 messages.append(stored_message(record, state.settings.name))
                 max_bytes -= len(record)
                 if len(messages) == max_messages:
+                    return messages, at + 1
+            else:
+                looks -= cost_of(record)
+                if looks <= 0:
                     return messages, at + 1
         return messages, max(end, offset)

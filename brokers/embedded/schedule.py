@@ -7,6 +7,7 @@ the heap is swept when such items may be more than half of it.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -14,6 +15,7 @@ from typing import Protocol
 
 from brokers.embedded.entries import Entry
 
+_log = logging.getLogger(__name__)
 _SMALLEST_SWEEP = 4_096
 _TRIED_AGAIN_MS = 1_000
 
@@ -23,7 +25,7 @@ class Holder(Protocol):
 
     entries: dict[int, Entry]
 
-    def fall_due(self, offset: int, entry: Entry, now_ms: int) -> None: ...
+    def fall_due(self, offset: int, entry: Entry, now_ms: int) -> int: ...
 
 
 class Schedule:
@@ -56,25 +58,32 @@ class Schedule:
         """The time, in ms, at which `tick` has something to do at the earliest."""
         return self._heap[0][0] if self._heap else None
 
-    def tick(self, now_ms: int, at_most: int) -> None:
-        """Tell ledgers what fell due, the earliest first; about `at_most` messages at a time."""
+    def tick(self, now_ms: int, looks: int) -> None:
+        """Tell ledgers what fell due, the earliest first, until that cost `looks`.
+
+        What goes wrong with one message is told to the log and tried again later: it must not keep
+        the others back. A ledger that raises has changed nothing.
+        """
         heap = self._heap
-        while heap and heap[0][0] <= now_ms and at_most > 0:
+        while heap and heap[0][0] <= now_ms and looks > 0:
             due_ms, _, ledger, entry, offsets = heappop(heap)
             self._size -= len(offsets)
-            at_most -= len(offsets)
             entries = ledger.entries
             for index, offset in enumerate(offsets):
+                if looks <= 0:
+                    self.add(due_ms, ledger, entry, offsets[index:])
+                    break
                 current = entries.get(offset)
-                if current is not None and (
-                    current is entry if entry is not None else current.due_ms == due_ms
+                if current is None or (
+                    current is not entry if entry is not None else current.due_ms != due_ms
                 ):
-                    try:
-                        ledger.fall_due(offset, current, now_ms)
-                    except BaseException:
-                        self.add(now_ms + _TRIED_AGAIN_MS, ledger, current, offsets[index : index + 1])
-                        self.add(due_ms, ledger, entry, offsets[index + 1 :])
-                        raise
+                    continue
+                try:
+                    looks -= ledger.fall_due(offset, current, now_ms)
+                except Exception:
+                    _log.exception("what fell due at offset %d of %r failed", offset, ledger)
+                    looks -= 1
+                    self.add(now_ms + _TRIED_AGAIN_MS, ledger, current, (offset,))
 
     def _sweep(self) -> None:
         """Drop what is not true any more."""

@@ -34,7 +34,7 @@ class EmbeddedSettings:
     max_order_window: int = 65_536
     """Messages of a queue that an ordered group looks at beyond its first unfinished one."""
     max_scan: int = 2_048
-    """Messages that one step looks at before others get a turn."""
+    """Messages that one step looks at in vain before others get a turn; 4 KiB count as one."""
     max_waiting_pops: int = 100_000
     max_waiting_pops_per_group: int = 4_096
     """Per topic and group; likewise pulls per queue."""

@@ -15,6 +15,7 @@ from brokers.embedded.keys import (
 from brokers.embedded.ledger import Ledger, LedgerParts
 from brokers.embedded.ordered import OrderedLedger
 from brokers.embedded.topics import Catalogue, Group, QueueState, Topic
+from brokers.embedded.unordered import UnorderedLedger
 from popgate.model import StartFrom
 
 
@@ -62,7 +63,7 @@ class Share:
         self.ordered = ordered
         for queue_id, old in list(self.ledgers.items()):
             new = self._kind()(self, old.queue, old.frontier)
-            new.first_pop_ms = old.first_pop_ms
+            new.first_pop_ms, new.last_pop_ms = old.first_pop_ms, old.last_pop_ms
             entries = dict(old.entries)
             old.close()
             self.ledgers[queue_id] = new
@@ -90,7 +91,7 @@ class Share:
         self.ledgers.clear()
 
     def _kind(self) -> type[Ledger]:
-        return OrderedLedger if self.ordered else Ledger
+        return OrderedLedger if self.ordered else UnorderedLedger
 
 
 class Shares:
@@ -116,7 +117,7 @@ class Shares:
             if topic is not None and group is not None and queue_id < len(topic.queues):
                 share = self.share(topic, group)
                 queue = topic.queues[queue_id]
-                share.ledgers[queue_id] = Ledger(share, queue, int.from_bytes(value, "big"))
+                share.ledgers[queue_id] = UnorderedLedger(share, queue, int.from_bytes(value, "big"))
         entries: dict[int, Entry] = {}
         ledger: Ledger | None = None
         last_value, last_entry = b"", Entry(0, 0, 0, False)

@@ -64,6 +64,8 @@ class State:
         self._alarm = Alarm(clock, self._tick)
         self._ticking: asyncio.Future[None] | None = None
         self._armed_due: int | None = None
+        self._not_before = 0.0
+        """When something that is due may be tried again, in loop seconds."""
         self._make_parts()
 
     def __repr__(self) -> str:
@@ -147,7 +149,8 @@ class State:
         if self._ticking is None:
             earliest = self._delay_ms()
             if earliest is not None:
-                self._alarm.set(max(earliest, 0) / 1000)
+                pause = self._not_before - self.clock.monotonic()
+                self._alarm.set(max(earliest / 1000, pause, 0.0))
 
     def abandon(self, error: Exception) -> None:
         """A step went wrong half-way: none of this turn's batch is written, memory is read again."""
@@ -266,8 +269,8 @@ class State:
                 if due is not None and due <= now_ms:
                     machine.tick(now_ms)
         except Exception as error:
+            self._not_before = self.clock.monotonic() + _AFTER_TROUBLE_S
             self.abandon(error)
-            self._alarm.set(_AFTER_TROUBLE_S)
             return
         self.wake_freed()
         self._ticking = self.store.commit()

@@ -12,6 +12,9 @@ from popgate.wire.records import Record, host_text
 if TYPE_CHECKING:
     from brokers.embedded.ledger import Ledger
 
+_LOOK_BITS = 12
+"""A look is one record, or 4 KiB of it."""
+
 
 class Want:
     """Filled by ledgers, one after the other, until it is `full` or there is nothing more.
@@ -52,7 +55,7 @@ class Want:
         self.one_per_group = request.one_per_message_group
         self.taken: list[StoredMessage] = []
         self.holds: list[tuple[Ledger, Entry, list[int]]] = []
-        self.made: dict[tuple[int, int, int], tuple[bytes, str]] = {}
+        self.made: dict[tuple[int, int, int, bool], tuple[bytes, str]] = {}
         self.full = False
         self.more = False
         self.changed = False
@@ -71,12 +74,14 @@ class Want:
 
     def texts(self, entry: Entry, queue_id: int, *, ordered: bool) -> tuple[bytes, str]:
         """What a new entry is in the store, and the head of its receipts; made once for all alike."""
-        key = (entry.pop_ms, entry.attempt, queue_id)
+        key = (entry.pop_ms, entry.attempt, queue_id, entry.tells_lane())
         made = self.made.get(key)
         if made is None:
-            made = entry.encode(), receipt_head(entry, self.broker, queue_id, ordered=ordered)
+            made = entry.front(), receipt_head(entry, self.broker, queue_id, ordered=ordered)
             self.made[key] = made
-        return made
+        if entry.lane is None:
+            return made
+        return made[0] + entry.lane_name(), made[1]
 
     def deliver(self, topic: str, offset: int, record: Record, entry: Entry, receipt_head: str) -> None:
         """Take a message: `receipt_head` is what all receipts of this entry and queue have in common."""
@@ -109,3 +114,8 @@ def receipt_head(entry: Entry, broker: str, queue_id: int, *, ordered: bool) -> 
     """Fields 2 to 7 of a receipt, with the blanks around them. Source: protocol facts 4.1."""
     revive = ORDERED if ordered else 0
     return f"{entry.pop_ms} {max(entry.due_ms - entry.pop_ms, 0)} {revive} 0 {broker} {queue_id} "
+
+
+def cost_of(record: bytes | None) -> int:
+    """What it costs to look at a record in vain, in looks: large ones cost more."""
+    return 1 if record is None else 1 + (len(record) >> _LOOK_BITS)

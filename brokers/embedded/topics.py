@@ -30,7 +30,7 @@ from brokers.embedded.keys import (
 )
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
-from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound
+from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
 from popgate.model import (
     CustomizedRetry,
     ExponentialRetry,
@@ -165,6 +165,7 @@ class Catalogue:
         """
         if config.name in self._topics:
             raise AlreadyExists("topic", config.name)
+        _check_text(config.name)
         _check_queues(config)
         if bounded and len(self._topics) >= self._settings.max_topics:
             raise TooManyRequests(f"there are {len(self._topics)} topics, the limit is reached", 60.0)
@@ -219,6 +220,7 @@ class Catalogue:
         """Raises AlreadyExists, TooManyRequests."""
         if config.name in self._groups:
             raise AlreadyExists("group", config.name)
+        _check_text(config.name)
         if len(self._groups) >= self._settings.max_groups:
             raise TooManyRequests(f"there are {len(self._groups)} groups, the limit is reached", 60.0)
         group = Group(self._take_group_id(), config)
@@ -282,6 +284,13 @@ class Catalogue:
         self._next_group_id = taken + 1 if taken + 1 < _MOST_GROUP_IDS else 1
         self._store.put(META, _NEXT_GROUP_ID, b"%d" % self._next_group_id)
         return taken
+
+
+def _check_text(name: str) -> None:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(f"the name {shown(name)} is no text that can be stored") from None
 
 
 def _check_queues(config: TopicConfig) -> None:

@@ -1,0 +1,167 @@
+"""The ledger of an unordered group: what is free, and what is new, whoever asks first."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from brokers.embedded.entries import Entry
+from brokers.embedded.keys import INFLIGHT, inflight_key
+from brokers.embedded.ledger import Ledger
+from brokers.embedded.taking import Want, cost_of
+from brokers.embedded.topics import QueueState
+from popgate.wire.records import decode_record
+
+if TYPE_CHECKING:
+    from brokers.embedded.shares import Share
+
+_FEW = 32
+"""Free messages read at a time: their records may be large."""
+
+
+class UnorderedLedger(Ledger):
+    """`returned`: a heap of those that were taken and given back before anybody had them.
+
+    `new_first`: whose turn it is when one message is wanted, and there are free and new ones.
+    """
+
+    __slots__ = ("new_first", "returned")
+    ordered = False
+
+    def __init__(self, share: Share, queue: QueueState, frontier: int) -> None:
+        super().__init__(share, queue, frontier)
+        self.returned: list[int] = []
+        self.new_first = False
+
+    def has_work(self) -> bool:
+        return bool(self.ready or self.returned) or self._has_new()
+
+    def is_full(self) -> bool:
+        return len(self.entries) >= self.parts.settings.max_in_flight
+
+    def take(self, want: Want) -> None:
+        """Take what is free again and what is new, as far as there is room.
+
+        When there is too much of both, each gets its part, so that messages which fail for ever do
+        not keep the others back.
+        """
+        self._reconsider(want)
+        if self.returned:
+            self._take_free(want, want.room)
+        if self.ready:
+            if not self._has_new():
+                self._take_free(want, want.room)
+            elif want.room > 1:
+                self._take_free(want, want.room // 2)
+            else:
+                self.new_first = not self.new_first
+                if not self.new_first:
+                    self._take_free(want, 1)
+        if want.room > 0 and want.looks > 0 and not want.full and self._has_new():
+            self._take_new(want)
+        if self.ready or self.returned:
+            self._take_free(want, want.room)
+        if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():
+            want.more = True
+
+    def close(self) -> None:
+        super().close()
+        self.returned.clear()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _has_new(self) -> bool:
+        return self.frontier < self.queue.visible and not self.is_full()
+
+    def _take_free(self, want: Want, at_most: int) -> None:
+        """Take up to `at_most` of those that are free again; those given back come first."""
+        least_room = want.room - at_most
+        while want.room > least_room and want.looks > 0 and not want.full:
+            wanted = min(want.room - least_room, _FEW)
+            picked: list[int] = []
+            while self.returned and len(picked) < wanted:
+                picked.append(heappop(self.returned))
+            while self.ready and len(picked) < wanted:
+                picked.append(self.ready.popleft())
+            if not picked:
+                return
+            settled = 0
+            try:
+                records = self.parts.log.get_many(self.queue.topic, self.queue.queue_id, picked)
+                for offset, record in zip(picked, records, strict=True):
+                    if not self._take_again(want, offset, record):
+                        break
+                    settled += 1
+            finally:
+                for offset in reversed(picked[settled:]):
+                    self._put_back(offset)
+
+    def _take_new(self, want: Want) -> None:
+        """Read on from the frontier; what does not pass the filter is finished."""
+        queue, entries = self.queue, self.entries
+        begin = self.frontier if self.frontier > queue.minimum else queue.minimum
+        room = min(want.room, self.parts.settings.max_in_flight - len(entries))
+        passing = want.passing
+        everything = passing.everything
+        pop_ms = want.now_ms if want.now_ms > self.first_pop_ms else self.first_pop_ms
+        entry = Entry(want.due_ms, pop_ms, 1, True, "", want.holder)
+        topic_id, topic, queue_id = queue.topic.id, queue.topic.name, queue.queue_id
+        value, head = want.texts(entry, queue_id, ordered=False)
+        group_id, put = self.group.id, self.parts.store.put
+        offsets: list[int] = []
+        end = behind = min(begin + (room if everything else want.looks), queue.visible)
+        for offset, record in self.parts.log.read(queue.topic, queue_id, begin, end):
+            found = decode_record(record)
+            if everything or passing.matches(found.properties):
+                if not want.fits(len(record)):
+                    behind = offset
+                    break
+                offsets.append(offset)
+                entries[offset] = entry
+                put(INFLIGHT, inflight_key(group_id, topic_id, queue_id, offset), value)
+                want.deliver(topic, offset, found, entry, head)
+                if len(offsets) == room:
+                    behind = offset + 1
+                    break
+            else:
+                want.looks -= cost_of(record)
+                if want.looks <= 0:
+                    behind = offset + 1
+                    break
+        if offsets:
+            if pop_ms > self.last_pop_ms:
+                self.last_pop_ms = pop_ms
+            self.parts.schedule.add(entry.due_ms, self, entry, offsets)
+            want.holds.append((self, entry, offsets))
+        if behind != self.frontier:
+            self._move_frontier(behind)
+            want.changed = True
+
+    def _skip(self, want: Want, offset: int, entry: Entry) -> None:
+        """A delivered message that does not pass the filter any more is kept, for one that it passes."""
+        self.refused.setdefault(want.filter_key, []).append(offset)
+        want.refused = True
+
+    def _will_be_due(self, entry: Entry, offset: int) -> None:
+        self.parts.schedule.add(entry.due_ms, self, entry, (offset,))
+
+    def _make_ready(self, offset: int, now_ms: int) -> None:
+        if self.entries[offset].attempt == 0:
+            heappush(self.returned, offset)
+        else:
+            self.ready.append(offset)
+        self._tell_free()
+
+    def _put_back(self, offset: int) -> None:
+        entry = self.entries.get(offset)
+        if entry is not None and entry.attempt == 0:
+            heappush(self.returned, offset)
+        elif entry is not None:
+            self.ready.appendleft(offset)
+
+    def _is_free(self, offset: int) -> bool:
+        return (
+            offset in self.ready
+            or offset in self.returned
+            or any(offset in refused for refused in self.refused.values())
+        )
