@@ -1,0 +1,46 @@
+from typing import Any
+
+import pytest
+
+from brokers.embedded.transaction_ids import TransactionIds
+from popgate.errors import IllegalTransactionId
+from popgate.model import EndTransaction, Resolution
+
+Parts = Any
+
+
+def ending(transaction: str, message_id: str = "") -> EndTransaction:
+    return EndTransaction("T", transaction, message_id, Resolution.COMMIT)
+
+
+async def test_an_id_is_read_as_it_was_made_also_after_a_restart(parts: Parts) -> None:
+    ids = TransactionIds()
+    ids.load(parts.store)
+    await parts.store.commit()
+    made = ids.make(0xABC, "message.id")
+    again = TransactionIds()
+    again.load(parts.store)
+    assert again.read(ending(made, "message.id")) == (0xABC, "message.id")
+
+
+async def test_no_two_messages_and_no_two_numbers_share_a_code(parts: Parts) -> None:
+    ids = TransactionIds()
+    ids.load(parts.store)
+    codes = {ids.make(number, name).split(".")[1] for number in range(10) for name in "abc"}
+    assert len(codes) == 30
+
+
+async def test_every_changed_character_of_an_id_is_noticed(parts: Parts) -> None:
+    ids = TransactionIds()
+    ids.load(parts.store)
+    made = ids.make(0xABC, "m1")
+    for at in range(len(made)):
+        changed = made[:at] + ("7" if made[at] != "7" else "8") + made[at + 1 :]
+        with pytest.raises(IllegalTransactionId, match="was not given out"):
+            ids.read(ending(changed))
+
+
+async def test_the_secret_is_not_shown(parts: Parts) -> None:
+    ids = TransactionIds()
+    ids.load(parts.store)
+    assert repr(ids) == "<TransactionIds>"
