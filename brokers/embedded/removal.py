@@ -30,6 +30,7 @@ from brokers.embedded.keys import (
 from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
+from popgate.errors import BrokerUnavailable
 from popgate.wire.records import record_store_ms
 
 _LOOK_UP = 4
@@ -126,15 +127,18 @@ class Removal:
         """The hour of the topic's oldest message; of now when it has none."""
         hour = self._clock.now_ms() // HOUR_MS
         for queue in topic.queues:
-            head = (
-                self._store.first(
-                    MESSAGES,
-                    message_key(topic.id, queue.queue_id, queue.minimum),
-                    message_key(topic.id, queue.queue_id, queue.maximum),
+            try:
+                head = (
+                    self._store.first(
+                        MESSAGES,
+                        message_key(topic.id, queue.queue_id, queue.minimum),
+                        message_key(topic.id, queue.queue_id, queue.maximum),
+                    )
+                    if queue.minimum < queue.maximum
+                    else None
                 )
-                if queue.minimum < queue.maximum
-                else None
-            )
+            except BrokerUnavailable:
+                return 0  # damaged, and its age unknown
             if head is not None:
                 hour = min(hour, record_store_ms(head[1]) // HOUR_MS)
         return hour

@@ -8,6 +8,7 @@ segments go, the oldest of all queues first, until the topic is within its bound
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heapreplace
@@ -20,8 +21,10 @@ from brokers.embedded.sizes import QueueSize, forget_marks, segment_bytes
 from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, QueueState, Topic
 from popgate.clock import Clock
+from popgate.errors import BrokerUnavailable
 from popgate.wire.records import record_store_ms
 
+_log = logging.getLogger(__name__)
 _WORK_PER_TICK = 1024
 _WRITTEN_FIRST = _WORK_PER_TICK
 """Yielded where the next step must see what was added: the tick ends, and the next waits for the write."""
@@ -95,11 +98,14 @@ class Retention:
         for topic in list(self._catalogue.topics()):
             if self._catalogue.topic_by_id(topic.id) is not topic:
                 continue  # deleted while this round was under way
-            for queue in topic.queues:
-                yield self._remove_by_age(topic, queue, now_ms)
-            limit = self._bytes_limit(topic)
-            if limit is not None:
-                yield from self._remove_by_bytes(topic, limit)
+            try:
+                for queue in topic.queues:
+                    yield self._remove_by_age(topic, queue, now_ms)
+                limit = self._bytes_limit(topic)
+                if limit is not None:
+                    yield from self._remove_by_bytes(topic, limit)
+            except BrokerUnavailable as error:  # damaged; the others must not grow because of it
+                _log.warning("old messages of topic %s stay for now: %s", topic.name, error)
         live = {topic.id for topic in self._catalogue.topics()}
         for per_queue in (self._sizes, self._freed):
             for place in [place for place in per_queue if place[0] not in live]:
@@ -195,12 +201,12 @@ class Retention:
                 store.delete(MESSAGES, message_key(*place, offset))
         else:
             store.delete_range(MESSAGES, message_key(*place, old), message_key(*place, floor))
+        queue.minimum = floor
         size = self._sizes.get(place)
         if size is not None:
             size.floor_rose(old, floor)
         else:
             forget_marks(store, *place, old, floor)
-        queue.minimum = floor
         if self._freed[place] >= _RECLAIM_BYTES:
             del self._freed[place]
             store.after_commit(
