@@ -207,6 +207,7 @@ class Ledger(ABC):
             return True
         if record is None or old.attempt >= self._most_attempts():
             want.changed = True
+            want.looks -= cost_of(record)
             if record is not None:
                 self.parts.dead_letters.add(self.group, self.queue.topic, record)
             self.finish(offset, want.now_ms)

@@ -77,17 +77,19 @@ class Positions(Facet):
         state = self._state
         state.check_writable()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        offsets = []  # all are known before the first queue is changed
+        for queue in held_topic.queues:
+            if to is StartFrom.FIRST:
+                offsets.append(queue.minimum)
+            elif to is StartFrom.LAST:
+                offsets.append(queue.visible)
+            else:
+                offsets.append(state.log.offset_at(queue, int(to)))
         share = state.shares.share(held_topic, held_group)
         share.begin()
         now_ms = state.steady.now_ms()
-        for queue in held_topic.queues:
-            if to is StartFrom.FIRST:
-                offset = queue.minimum
-            elif to is StartFrom.LAST:
-                offset = queue.visible
-            else:
-                offset = state.log.offset_at(queue, int(to))
-            share.ledgers[queue.queue_id].seek(offset, now_ms)
+        for queue_id, offset in enumerate(offsets):
+            share.ledgers[queue_id].seek(offset, now_ms)
         state.wake_freed()
         await state.settled()
 

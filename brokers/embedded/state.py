@@ -32,6 +32,9 @@ from popgate.errors import BadRequest, BrokerUnavailable, shown
 
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE_S = 1.0
+_LONGEST_PAUSE_S = 60.0
+_MACHINES = ("ledgers", "timers", "halves", "retention")
+"""What happens at its time; what goes wrong in one of them keeps no other one back."""
 
 
 class State:
@@ -64,8 +67,8 @@ class State:
         self._alarm = Alarm(clock, self._tick)
         self._ticking: asyncio.Future[None] | None = None
         self._armed_due: int | None = None
-        self._not_before = 0.0
-        """When something that is due may be tried again, in loop seconds."""
+        self._pauses: dict[str, tuple[float, float]] = {}
+        """By machine: until when it rests after something went wrong, in loop seconds, and for how long."""
         self._make_parts()
 
     def __repr__(self) -> str:
@@ -140,7 +143,7 @@ class State:
         found = list(freed.items())
         freed.clear()
         for ledger, count in found:
-            if ledger.has_work():
+            if ledger.has_work() or ledger.refused:
                 queue = ledger.queue
                 self.waiting.wake(queue.topic.id, ledger.group.id, queue.queue_id, count)
 
@@ -149,8 +152,7 @@ class State:
         if self._ticking is None:
             earliest = self._delay_ms()
             if earliest is not None:
-                pause = self._not_before - self.clock.monotonic()
-                self._alarm.set(max(earliest / 1000, pause, 0.0))
+                self._alarm.set(max(earliest, 0) / 1000)
 
     def abandon(self, error: Exception) -> None:
         """A step went wrong half-way: none of this turn's batch is written, memory is read again."""
@@ -242,17 +244,38 @@ class State:
             self.waiting.wake(topic_id, group_id, queue.queue_id, count)
 
     def _delay_ms(self) -> int | None:
-        """How long until the next thing happens; the ledgers go by the steady time."""
-        delays = []
-        due = self.parts.schedule.deadline()
-        if due is not None:
-            delays.append(due - self.steady.now_ms())
-        now_ms = self.clock.now_ms()
-        for machine in (self.timers, self.halves, self.retention):
-            due = machine.deadline()
-            if due is not None:
-                delays.append(due - now_ms)
-        return min(delays, default=None)
+        """How long until the next thing happens."""
+        delays = [self._delay_of(name) for name in _MACHINES]
+        return min((delay for delay in delays if delay is not None), default=None)
+
+    def _delay_of(self, name: str) -> int | None:
+        """How long until a machine has something to do, or may try again; ledgers go by the steady time."""
+        if name == "ledgers":
+            due, now_ms = self.parts.schedule.deadline(), self.steady.now_ms()
+        else:
+            machine: Timers | HalfMessages | Retention = getattr(self, name)
+            due, now_ms = machine.deadline(), self.clock.now_ms()
+        if due is None:
+            return None
+        pause = self._pauses.get(name)
+        if pause is None:
+            return due - now_ms
+        return max(due - now_ms, int((pause[0] - self.clock.monotonic()) * 1000))
+
+    def _run(self, name: str) -> None:
+        if name == "ledgers":
+            self.fall_due(self.steady.now_ms())
+        else:
+            machine: Timers | HalfMessages | Retention = getattr(self, name)
+            machine.tick(self.clock.now_ms())
+
+    def _pause(self, name: str) -> None:
+        """Let a machine rest in which something went wrong: the longer, the more often it does."""
+        now = self.clock.monotonic()
+        until, length = self._pauses.get(name, (now, 0.0))
+        again = length and now < until + _LONGEST_PAUSE_S
+        length = min(2 * length, _LONGEST_PAUSE_S) if again else _AFTER_TROUBLE_S
+        self._pauses[name] = (now + length, length)
 
     def _tick(self) -> None:
         """What is due happens; the next tick comes after its batch. What goes wrong is tried later."""
@@ -261,17 +284,18 @@ class State:
         if self.store.failing:
             self._alarm.set(_AFTER_TROUBLE_S)
             return
-        try:
-            self.fall_due(self.steady.now_ms())
-            now_ms = self.clock.now_ms()
-            for machine in (self.timers, self.halves, self.retention):
-                due = machine.deadline()
-                if due is not None and due <= now_ms:
-                    machine.tick(now_ms)
-        except Exception as error:
-            self._not_before = self.clock.monotonic() + _AFTER_TROUBLE_S
-            self.abandon(error)
-            return
+        for name in _MACHINES:
+            delay = self._delay_of(name)
+            if delay is None or delay > 0:
+                continue
+            try:
+                self._run(name)
+            except Exception as error:
+                self._pause(name)
+                self.abandon(error)
+                if self.store.failing:
+                    self._alarm.set(_AFTER_TROUBLE_S)
+                    return
         self.wake_freed()
         self._ticking = self.store.commit()
         self._ticking.add_done_callback(self._ticked)

@@ -1,0 +1,156 @@
+"""What an adversary found in what happens by itself: wakes that went lost, one failure that stopped all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.settings import EmbeddedSettings
+from popgate.context import Context
+from popgate.errors import BrokerUnavailable, GatewayError
+from popgate.filters import EVERYTHING, compile_filter
+from popgate.model import FilterKind, GroupConfig, Message, MessageType, Pop, TopicConfig
+from popgate.testing import MovableClock
+
+CONTEXT = Context()
+BROTHERS = compile_filter(FilterKind.TAG, "brother")
+SISTERS = compile_filter(FilterKind.TAG, "sister")
+Start = Callable[..., Awaitable[EmbeddedBroker]]
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+async def start(tmp_path: Path, clock: MovableClock) -> AsyncIterator[Start]:
+    """Start a broker with a topic T of some queues and a group G."""
+    brokers: list[EmbeddedBroker] = []
+
+    async def start_broker(*, queues: int = 1, **settings: object) -> EmbeddedBroker:
+        used = replace(EmbeddedSettings(), **settings)  # type: ignore[arg-type]
+        broker = EmbeddedBroker(tmp_path / "store", clock=clock, settings=used)
+        await broker.start()
+        brokers.append(broker)
+        await broker.create_topic(TopicConfig("T", read_queues=queues, write_queues=queues))
+        await broker.create_group(GroupConfig("G"))
+        return broker
+
+    yield start_broker
+    for broker in brokers:
+        await broker.stop()
+
+
+def pop_of(**changes: object) -> Pop:
+    return replace(Pop("T", "G", EVERYTHING, 30_000), **changes)  # type: ignore[arg-type]
+
+
+async def send(broker: EmbeddedBroker, *bodies: bytes, **fields: object) -> None:
+    sent = await broker.send(CONTEXT, [Message("T", body, **fields) for body in bodies])  # type: ignore[arg-type]
+    assert not any(isinstance(result, GatewayError) for result in sent)
+
+
+async def turns(count: int = 10) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_what_a_pop_refuses_the_moment_it_falls_due_wakes_who_waits_for_it(
+    start: Start, clock: MovableClock
+) -> None:
+    broker = await start()
+    await send(broker, b"1", tag="sister")
+    await broker.pop(CONTEXT, pop_of())
+    waiting = asyncio.create_task(
+        broker.pop(CONTEXT, pop_of(filter=SISTERS, wait_until=clock.monotonic() + 3_600))
+    )
+    await turns()
+    broker._state._alarm.off()  # a pop comes before it rings
+    clock.advance(31)
+    assert await broker.pop(CONTEXT, pop_of(filter=BROTHERS)) == []
+    await turns()
+    assert waiting.done()
+    assert [message.body for message in await waiting] == [b"1"]
+
+
+async def test_timers_that_fail_keep_no_check_and_no_removal_back(
+    start: Start, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start(retention_ms=1_000)
+    asked: list[object] = []
+    broker.on_check(lambda check: not asked.append(check))  # type: ignore[func-returns-value]
+    await send(broker, b"old")
+    await send(broker, b"half", type=MessageType.TRANSACTION)
+    await send(broker, b"late", deliver_at_ms=clock.now_ms() + 1_000)
+    tries = 0
+
+    def fail(*_: object) -> None:
+        nonlocal tries
+        tries += 1
+        raise BrokerUnavailable("unreadable")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("brokers.embedded.timers.Timers.tick", fail)
+        await clock.run(300, turns)
+    assert asked
+    assert (await broker.bounds(CONTEXT, "T", "", 0)).minimum == 1
+    assert 3 <= tries <= 15
+    await clock.run(70, turns)
+    assert (await broker.bounds(CONTEXT, "T", "", 0)).maximum == 2
+
+
+async def test_a_reset_that_cannot_read_one_queue_changes_none(
+    start: Start, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start(queues=2)
+    for queue_id in (0, 1):
+        await send(broker, b"1", queue_id=queue_id)
+    held = await broker.pop(CONTEXT, pop_of())
+    offset_at = broker._state.log.offset_at
+
+    def fail_at_the_second(queue: Any, time_ms: int) -> int:
+        if queue.queue_id == 1:
+            raise BrokerUnavailable("unreadable")
+        return offset_at(queue, time_ms)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(broker._state.log, "offset_at", fail_at_the_second)
+        with pytest.raises(BrokerUnavailable):
+            await broker.reset("G", "T", clock.now_ms())
+    receipts = [message.receipt for message in held]
+    assert await broker.ack(CONTEXT, "T", "G", receipts) == [None, None]
+    assert [progress.committed for progress in await broker.progress("G", "T")] == [1, 1]
+
+
+async def test_dead_letters_of_a_lowered_number_of_attempts_are_made_a_few_at_a_time(
+    start: Start, clock: MovableClock
+) -> None:
+    broker = await start(max_scan=16)
+    await send(broker, *[b"%d" % at for at in range(256)])
+    assert len(await broker.pop(CONTEXT, pop_of(max_messages=256))) == 256
+    await clock.run(31, turns)
+    await broker.update_group(GroupConfig("G", max_attempts=1))
+    most = 0
+    add = broker._state.parts.dead_letters.add
+    made = 0
+
+    def counted(*arguments: Any) -> None:
+        nonlocal made
+        made += 1
+        add(*arguments)
+
+    broker._state.parts.dead_letters.add = counted  # type: ignore[method-assign]
+    popping = asyncio.create_task(broker.pop(CONTEXT, pop_of()))
+    while not popping.done():
+        before = made
+        await asyncio.sleep(0)
+        most = max(most, made - before)
+    assert await popping == []
+    await turns()
+    assert (await broker.bounds(CONTEXT, "%DLQ%G", "", 0)).maximum == 256
+    assert most <= 64
