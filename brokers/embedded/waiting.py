@@ -17,6 +17,8 @@ from popgate.clock import Clock, Timer
 from popgate.errors import TooManyRequests
 
 _SMALLEST_SWEEP = 1_024
+_SOON_S = 0.0005
+"""Timers ring a little early, and floats are not exact: who has less time left than this has none."""
 
 
 class Waiter:
@@ -192,7 +194,7 @@ class Waiting:
 
     def _time_is_over(self) -> None:
         self._timer = None
-        now = self._clock.monotonic()
+        now = self._clock.monotonic() + _SOON_S
         ends = self._ends
         while ends and (ends[0][2].future.done() or ends[0][0] <= now):
             self._resolve(heappop(ends)[2], 0)
