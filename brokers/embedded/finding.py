@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from itertools import groupby, islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from brokers.embedded.facet import Facet
@@ -31,6 +33,7 @@ _MOST_COPIES = 1_024
 _FOREVER_MS = 1 << 62
 Seek = Callable[[bytes], tuple[bytes, bytes] | None]
 _PAGE = 256
+_HOURS_AT_ONCE = 128
 _WORK_PER_TURN = 1_024
 """Records, or 4 KiB of them, or hours of the index, before others get a turn."""
 
@@ -85,17 +88,22 @@ class Finding(Facet):
         """Newest first, hour by hour; the hours are those that the index has."""
         found: list[StoredMessage] = []
         pace = _Pace()
-        for hour in self._hours(begin_ms, end_ms):
-            await pace.spend(1)
+        hours = self._hours(begin_ms, end_ms)
+        while some := list(islice(hours, _HOURS_AT_ONCE)):
+            await pace.rest()
             topic = self._topic_now(topic_name)
-            in_hour: list[StoredMessage] = []
-            for queue_id in _queues(self._state.store.seeker(INDEX), hour, topic, wanted):
-                span = _Span(topic, queue_id, hour, wanted, begin_ms, end_ms)
-                in_hour += await self._collect(span, fits, limit, pace)
-            in_hour.sort(key=lambda message: (message.store_ms, message.offset), reverse=True)
-            found += in_hour
-            if len(found) >= limit:
-                break
+            seek = self._state.store.seeker(INDEX)
+            places = [(hour, queue_id) for hour in some for queue_id in _queues(seek, hour, topic, wanted)]
+            del seek
+            for hour, same in groupby(places, key=itemgetter(0)):
+                in_hour: list[StoredMessage] = []
+                for _, queue_id in same:
+                    span = _Span(topic, queue_id, hour, wanted, begin_ms, end_ms)
+                    in_hour += await self._collect(span, fits, limit, pace)
+                in_hour.sort(key=lambda message: (message.store_ms, message.offset), reverse=True)
+                found += in_hour
+                if len(found) >= limit:
+                    return found[: max(limit, 0)]
         return found[: max(limit, 0)]
 
     def _topic_now(self, name: str) -> Topic:
@@ -114,10 +122,11 @@ class Finding(Facet):
         # Store times of a queue never go back: what is too new or too old need not be read.
         lowest = max(log.offset_at(queue, span.begin_ms), queue.minimum)
         beyond = log.offset_at(queue, span.end_ms + 1)
-        while len(found) < limit:
-            page = _offsets(self._state.store.seeker(INDEX), span, lowest, beyond)
-            if not page:
-                break
+        page = [beyond] * _PAGE
+        while len(found) < limit and len(page) == _PAGE:
+            await pace.rest()
+            self._topic_now(topic.name)
+            page = _offsets(self._state.store.seeker(INDEX), span, lowest, page[-1])
             for offset in page:
                 record = log.get(topic, queue_id, offset)
                 await pace.spend(cost_of(record))
@@ -128,7 +137,6 @@ class Finding(Facet):
                     found.append(message)
                     if len(found) >= limit:
                         break
-            beyond = page[-1]
         return found
 
     def _hours(self, begin_ms: int, end_ms: int) -> Iterator[int]:
@@ -177,6 +185,10 @@ class _Pace:
         if self._left <= 0:
             self._left = _WORK_PER_TURN
             await asyncio.sleep(0)
+
+    async def rest(self) -> None:
+        """Before a cursor over the index is made: that sorts what the index has in memory."""
+        await self.spend(_WORK_PER_TURN)
 
 
 class _Span(NamedTuple):

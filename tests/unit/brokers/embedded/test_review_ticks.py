@@ -154,3 +154,26 @@ async def test_dead_letters_of_a_lowered_number_of_attempts_are_made_a_few_at_a_
     await turns()
     assert (await broker.bounds(CONTEXT, "%DLQ%G", "", 0)).maximum == 256
     assert most <= 64
+
+
+async def test_a_look_up_sorts_the_index_in_memory_once_for_many_hours(
+    start: Start, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start()
+    for hour in range(24):
+        await send(broker, b"%d" % hour, keys=(f"k{hour}",))
+        clock.advance(3_600)
+    cursors = 0
+    seeker = broker._state.store.seeker
+
+    def counted(space: str) -> object:
+        nonlocal cursors
+        cursors += 1
+        return seeker(space)
+
+    monkeypatch.setattr(broker._state.store, "seeker", counted)
+    assert await broker.find_by_id(CONTEXT, "T", "nowhere") == []
+    assert cursors <= 4
+    found = await broker.find_by_key(CONTEXT, "T", "k3", begin_ms=0, end_ms=clock.now_ms(), limit=9)
+    assert [message.body for message in found] == [b"3"]
+    assert cursors <= 10
