@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 
 _NS = 1_000_000_000
+_MOST_RINGS = 100_000
 
 
 class _Alarm:
@@ -46,10 +47,16 @@ class MovableClock:
         return alarm
 
     def advance(self, seconds: float) -> None:
-        """Move both times forward by `seconds`, calling what is due on the way."""
+        """Move both times forward by `seconds`, calling what is due on the way.
+
+        Raises AssertionError when something rings again and again without time passing.
+        """
         end = self._monotonic_ns + round(seconds * _NS)
+        rings = 0
         while self._alarms and self._alarms[0][0] <= end:
             due, _, alarm = heapq.heappop(self._alarms)
+            rings = 0 if due > self._monotonic_ns else rings + 1
+            assert rings < _MOST_RINGS, f"{alarm.callback} rings again and again"  # noqa: S101
             self._monotonic_ns = max(due, self._monotonic_ns)
             if not alarm.cancelled:
                 alarm.callback()

@@ -56,6 +56,17 @@ def test_what_was_set_on_the_way_is_called_on_the_way():
     assert len(seen) == 5
 
 
+def test_what_rings_without_time_passing_is_told():
+    clock = MovableClock()
+
+    def again() -> None:
+        clock.call_later(0, again)
+
+    clock.call_later(0, again)
+    with pytest.raises(AssertionError, match="again and again"):
+        clock.advance(1)
+
+
 def test_what_was_called_off_is_not_called():
     clock = MovableClock()
     seen = []
