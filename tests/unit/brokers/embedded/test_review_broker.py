@@ -1,4 +1,4 @@
-"""What an adversary found in the whole broker: wakes that went lost, handles that meant too much, steps too large."""
+"""What an adversary found in the broker: wakes that went lost, handles that meant too much, large steps."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,0 +1,135 @@
+import asyncio
+
+import pytest
+
+from brokers.embedded.keys import HOUR_MS, INDEX, commit_offset, split_index_key, text_hash
+from brokers.embedded.log import stored_message
+from brokers.embedded.store import Durability
+from popgate.errors import LocalWireError
+from popgate.wire.hosts import pack_host
+from popgate.wire.records import decode_record
+
+HOST = pack_host("10.0.0.1:8081")
+
+
+def add(parts, topic, *, body: bytes = b"body", now_ms: int | None = None, keys=(), message_id=b"id", **rest):
+    return parts.log.append_new(
+        topic,
+        0,
+        body,
+        b"UNIQ_KEY\x01id\x02",
+        message_id=message_id,
+        keys=keys,
+        now_ms=parts.clock.now_ms() if now_ms is None else now_ms,
+        sys_flag=0,
+        flag=rest.pop("flag", 0),
+        born_ms=5,
+        born_host=HOST,
+        store_host=HOST,
+    )
+
+
+async def test_a_message_is_seen_when_it_is_committed_and_not_before(parts) -> None:
+    topic = await parts.topic()
+    queue = topic.queues[0]
+    assert [add(parts, topic), add(parts, topic)] == [0, 1]
+    assert (queue.maximum, queue.visible) == (2, 0)
+    assert list(parts.log.read(topic, 0, 0, 10)) == []
+    await parts.store.commit()
+    assert queue.visible == 2
+    assert [offset for offset, _ in parts.log.read(topic, 0, 0, 10)] == [0, 1]
+
+
+async def test_with_sync_a_batch_makes_only_its_own_messages_visible(make_parts) -> None:
+    parts = make_parts(durability=Durability.SYNC)
+    topic = await parts.topic()
+    seen = []
+    parts.log.on_arrival = lambda queue, count: seen.append((queue.visible, count))
+    add(parts, topic)
+    first = parts.store.commit()
+    await asyncio.sleep(0)  # written, being synced
+    add(parts, topic)
+    add(parts, topic)
+    await asyncio.gather(first, parts.store.commit())
+    assert seen == [(1, 1), (3, 2)]
+
+
+async def test_a_record_gets_its_place(parts) -> None:
+    topic = await parts.topic()
+    parts.send(topic, 3, "a")
+    assert parts.send(topic, 3, "b") == 1
+    await parts.store.commit()
+    (_, second) = parts.delivered(topic, 3)
+    assert (second.queue_id, second.offset, second.store_ms) == (3, 1, parts.clock.now_ms())
+    assert second.commit_offset == commit_offset(topic.id, 3, 1)
+
+
+async def test_store_times_of_a_queue_never_go_back(parts) -> None:
+    topic = await parts.topic()
+    now = parts.clock.now_ms()
+    for moment in (now, now - 5_000, now + 10, now + 5):
+        add(parts, topic, now_ms=moment)
+    parts.send(topic, 0, "placed")  # by the clock, which shows `now`
+    await parts.store.commit()
+    assert [record.store_ms for record in parts.delivered(topic)] == [now, now, now + 10, now + 10, now + 10]
+
+
+async def test_the_offset_at_a_time_is_the_first_that_was_stored_then_or_later(parts) -> None:
+    topic = await parts.topic()
+    queue = topic.queues[0]
+    assert parts.log.offset_at(queue, 0) == 0
+    for moment in (10, 10, 20, 30, 30, 30, 40):
+        add(parts, topic, now_ms=moment)
+    await parts.store.commit()
+    asked = (0, 10, 11, 20, 25, 30, 31, 40, 41)
+    assert [parts.log.offset_at(queue, moment) for moment in asked] == [0, 0, 2, 2, 3, 3, 6, 6, 7]
+    queue.minimum = 4
+    assert parts.log.offset_at(queue, 0) == 4
+
+
+@pytest.mark.parametrize("count", [1, 4, 5, 100])
+async def test_few_and_many_records_are_read_alike(parts, count: int) -> None:
+    topic = await parts.topic()
+    for number in range(200):
+        add(parts, topic, body=b"%d" % number)
+    await parts.store.commit()
+    found = list(parts.log.read(topic, 0, 7, 7 + count))
+    assert [offset for offset, _ in found] == list(range(7, 7 + count))
+    assert [decode_record(record).body for _, record in found] == [b"%d" % n for n in range(7, 7 + count)]
+    assert parts.log.get(topic, 0, 7) == found[0][1]
+    assert parts.log.get_many(topic, 0, [7, 999]) == [found[0][1], None]
+
+
+async def test_the_index_has_the_id_and_every_key_under_the_hour_of_the_store_time(parts) -> None:
+    topic = await parts.topic()
+    add(parts, topic, message_id=b"the id", keys=[b"one", b"two"])
+    add(parts, topic, message_id=b"")
+    await parts.store.commit()
+    found = {split_index_key(key) for key, _ in parts.store.scan(INDEX, b"")}
+    hour = parts.clock.now_ms() // HOUR_MS
+    hashes = [text_hash(b"i", b"the id"), text_hash(b"k", b"one"), text_hash(b"k", b"two")]
+    assert found == {(hour, topic.id, one, 0, 0) for one in hashes}
+
+
+def test_an_id_and_a_key_of_the_same_text_are_told_apart() -> None:
+    assert text_hash(b"i", b"x") != text_hash(b"k", b"x")
+
+
+async def test_a_message_that_cannot_be_encoded_takes_no_place(parts) -> None:
+    topic = await parts.topic()
+    with pytest.raises(LocalWireError):
+        add(parts, topic, flag=1 << 40)
+    assert add(parts, topic) == 0
+    await parts.store.commit()
+    assert len(parts.delivered(topic)) == 1
+
+
+async def test_a_stored_message_tells_what_was_stored(parts) -> None:
+    topic = await parts.topic()
+    add(parts, topic, body=b"hello", flag=7)
+    await parts.store.commit()
+    ((_, record),) = parts.log.read(topic, 0, 0, 1)
+    message = stored_message(record, "b")
+    assert (message.topic, message.broker, message.body, message.flag) == ("T", "b", b"hello", 7)
+    assert (message.born_ms, message.born_host, message.store_host) == (5, "10.0.0.1:8081", "10.0.0.1:8081")
+    assert (message.attempt, message.receipt) == (0, "")
