@@ -193,6 +193,8 @@ class Popping(Facet):
             entry = ledger.entries.get(offset)
             if entry is None or not entry.held or entry.due_ms <= want.now_ms:
                 continue
+            if want.room <= 0:
+                return
             record = self._state.log.get(share.topic, queue_id, offset)
             if record is not None:
                 head = receipt_head(entry, want.broker, queue_id, ordered=True)

@@ -188,6 +188,14 @@ async def test_scenario_02_the_same_attempt_id_gets_the_same_messages_again(user
     assert texts(await user.collect(topic, group, 2)) == ["A3", "A4"]
 
 
+async def test_a_repeated_attempt_gets_no_more_than_it_asks_for_now(user, texts):
+    topic, group = await user.topic(), await user.group(ordered=True)
+    await user.send_in_order(topic, "A1", "A2", "A3")
+    await user.collect(topic, group, 3, attempt_id="x")
+    assert texts(await user.pop(topic, group, 2, attempt_id="x")) == ["A1", "A2"]
+    assert texts(await user.pop(topic, group, 3, attempt_id="x")) == ["A1", "A2", "A3"]
+
+
 async def test_another_attempt_id_gets_nothing_of_what_is_held(user):
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2")
