@@ -82,9 +82,11 @@ class State:
         try:
             self._make_parts()
             self._load()
-        except BaseException:
+        except BaseException as error:
             self.store.close()
-            raise
+            if isinstance(error, BrokerUnavailable) or not isinstance(error, Exception):
+                raise
+            raise BrokerUnavailable(f"the store in {self.store.path} is damaged: {error}") from error
         self.store.on_failure = self._come_back
         self.open = True
         self.store.commit()

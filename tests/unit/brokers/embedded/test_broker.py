@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.keys import INFLIGHT, PROGRESS, commit_offset, inflight_key
+from brokers.embedded.keys import INFLIGHT, PROGRESS, TOPICS, commit_offset, inflight_key
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from popgate.context import Context
@@ -326,6 +326,15 @@ async def test_a_stopped_broker_answers_those_who_wait_and_those_who_come(
             await call
     await broker.stop()
     assert broker.figures()["waiting_pops"] == 0
+
+
+async def test_a_store_with_nonsense_in_it_is_refused_with_a_sentence(start: Start) -> None:
+    broker = await start()
+    broker._state.store.put(TOPICS, b"T", b"{}")
+    await broker._state.store.commit()
+    with pytest.raises(BrokerUnavailable, match="is damaged"):
+        await start()
+    await broker.stop()
 
 
 async def test_a_broker_tells_its_figures(start: Start, clock: MovableClock) -> None:
