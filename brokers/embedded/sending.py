@@ -33,6 +33,7 @@ from popgate.wire.properties import (
 from popgate.wire.records import encode_record
 
 _UNIQ_KEY = UNIQ_KEY.encode()
+_TRANSACTION = MessageType.TRANSACTION
 
 
 class Sending(Facet):
@@ -94,7 +95,7 @@ class Sending(Facet):
             properties, message_id = _complete(message)
         try:
             packed_id = message_id.encode("utf-8", "replace")
-            if message.deliver_at_ms <= now_ms and message.type is not MessageType.TRANSACTION:
+            if message.deliver_at_ms <= now_ms and message.type is not _TRANSACTION:
                 offset = state.log.append_new(
                     topic,
                     queue_id,
@@ -107,7 +108,7 @@ class Sending(Facet):
                     flag=message.flag,
                     born_ms=message.born_ms or now_ms,
                     born_host=pack_host(message.born_host),
-                    store_host=pack_host(state.settings.store_host),
+                    store_host=state.store_host,
                 )
                 return Sent(message_id, name, queue_id, offset)
             return self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
@@ -143,10 +144,10 @@ class Sending(Facet):
             born_ms=message.born_ms or now_ms,
             born_host=pack_host(message.born_host),
             store_ms=now_ms,
-            store_host=pack_host(state.settings.store_host),
+            store_host=state.store_host,
         )
         sent = Sent(message_id, state.settings.name, queue_id, 0)
-        if message.type is MessageType.TRANSACTION:
+        if message.type is _TRANSACTION:
             message.message_id = message_id
             sent.transaction_id = state.halves.add(topic, queue_id, record, message)
         else:

@@ -29,6 +29,7 @@ from brokers.embedded.waiting import Waiting
 from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import BadRequest, BrokerUnavailable, shown
+from popgate.wire.hosts import pack_host
 
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE_S = 1.0
@@ -51,6 +52,7 @@ class State:
     def __init__(self, path: Path, clock: Clock, settings: EmbeddedSettings) -> None:
         self.clock = clock
         self.settings = settings
+        self.store_host = pack_host(settings.store_host)
         self.store = Store(
             path,
             clock,

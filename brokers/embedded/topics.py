@@ -7,10 +7,9 @@ former owner may be left, so that a topic made again under an old name has nothi
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from collections.abc import Iterator
 
+from brokers.embedded.configs import group_in, group_out, topic_in, topic_out
 from brokers.embedded.keys import (
     FLOORS,
     GROUPS,
@@ -31,15 +30,7 @@ from brokers.embedded.keys import (
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
-from popgate.model import (
-    CustomizedRetry,
-    ExponentialRetry,
-    GroupConfig,
-    MessageType,
-    Permission,
-    StartFrom,
-    TopicConfig,
-)
+from popgate.model import GroupConfig, TopicConfig
 from popgate.wire.records import record_store_ms
 
 _NEXT_TOPIC_ID = b"next topic id"
@@ -171,7 +162,7 @@ class Catalogue:
             raise TooManyRequests(f"there are {len(self._topics)} topics, the limit is reached", 60.0)
         topic = Topic(self._take_topic_id(), config)
         self._add_topic(topic)
-        self._store.put(TOPICS, topic.packed_name, _topic_out(topic))
+        self._store.put(TOPICS, topic.packed_name, topic_out(topic.id, config))
         return topic
 
     def ensure_topic(self, config: TopicConfig, *, bounded: bool = True) -> Topic:
@@ -188,7 +179,7 @@ class Catalogue:
             )
         topic.config = config
         topic.queues += [QueueState(topic, queue_id) for queue_id in range(len(topic.queues), config.queues)]
-        self._store.put(TOPICS, topic.packed_name, _topic_out(topic))
+        self._store.put(TOPICS, topic.packed_name, topic_out(topic.id, config))
         return topic
 
     def delete_topic(self, name: str) -> Topic:
@@ -225,14 +216,14 @@ class Catalogue:
             raise TooManyRequests(f"there are {len(self._groups)} groups, the limit is reached", 60.0)
         group = Group(self._take_group_id(), config)
         self._add_group(group)
-        self._store.put(GROUPS, group.name.encode(), _group_out(group))
+        self._store.put(GROUPS, group.name.encode(), group_out(group.id, config))
         return group
 
     def update_group(self, config: GroupConfig) -> Group:
         """Raises GroupNotFound."""
         group = self.group(config.name)
         group.config = config
-        self._store.put(GROUPS, group.name.encode(), _group_out(group))
+        self._store.put(GROUPS, group.name.encode(), group_out(group.id, config))
         return group
 
     def delete_group(self, name: str) -> Group:
@@ -299,80 +290,3 @@ def _check_queues(config: TopicConfig) -> None:
             raise BadRequest(f"a topic has at most {MOST_QUEUES} queues, not {count}")
     if config.queues < 1:
         raise BadRequest("a topic has at least one queue")
-
-
-def _topic_out(topic: Topic) -> bytes:
-    config = topic.config
-    return json.dumps(
-        {
-            "id": topic.id,
-            "name": config.name,
-            "message_types": [kind.value for kind in config.message_types],
-            "read_queues": config.read_queues,
-            "write_queues": config.write_queues,
-            "permission": int(config.permission),
-            "retention_ms": config.retention_ms,
-            "retention_bytes": config.retention_bytes,
-            "attributes": dict(config.attributes),
-        }
-    ).encode()
-
-
-def topic_in(stored: Mapping[str, Any]) -> TopicConfig:
-    """The settings of a topic as they stand in the store."""
-    return TopicConfig(
-        stored["name"],
-        tuple(MessageType(kind) for kind in stored["message_types"]),
-        stored["read_queues"],
-        stored["write_queues"],
-        Permission(stored["permission"]),
-        stored["retention_ms"],
-        stored["retention_bytes"],
-        stored["attributes"],
-    )
-
-
-def _group_out(group: Group) -> bytes:
-    config = group.config
-    retry: dict[str, object]
-    if isinstance(config.retry, ExponentialRetry):
-        retry = {
-            "initial_ms": config.retry.initial_ms,
-            "max_ms": config.retry.max_ms,
-            "multiplier": config.retry.multiplier,
-        }
-    else:
-        retry = {"delays_ms": list(config.retry.delays_ms), "first_step": config.retry.first_step}
-    return json.dumps(
-        {
-            "id": group.id,
-            "name": config.name,
-            "ordered": config.ordered,
-            "max_attempts": config.max_attempts,
-            "retry": retry,
-            "consume_timeout_ms": config.consume_timeout_ms,
-            "start_from": config.start_from.value,
-            "consume_enabled": config.consume_enabled,
-            "attributes": dict(config.attributes),
-        }
-    ).encode()
-
-
-def group_in(stored: Mapping[str, Any]) -> GroupConfig:
-    """The settings of a group as they stand in the store."""
-    retry = stored["retry"]
-    policy: CustomizedRetry | ExponentialRetry
-    if "delays_ms" in retry:
-        policy = CustomizedRetry(tuple(retry["delays_ms"]), retry["first_step"])
-    else:
-        policy = ExponentialRetry(retry["initial_ms"], retry["max_ms"], retry["multiplier"])
-    return replace(
-        GroupConfig(stored["name"]),
-        ordered=stored["ordered"],
-        max_attempts=stored["max_attempts"],
-        retry=policy,
-        consume_timeout_ms=stored["consume_timeout_ms"],
-        start_from=StartFrom(stored["start_from"]),
-        consume_enabled=stored["consume_enabled"],
-        attributes=stored["attributes"],
-    )
