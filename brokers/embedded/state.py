@@ -28,7 +28,7 @@ from brokers.embedded.transactions import HalfMessages
 from brokers.embedded.waiting import Waiting
 from brokers.port import CheckHandler
 from popgate.clock import Clock
-from popgate.errors import BadRequest, BrokerUnavailable, shown
+from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, shown
 from popgate.wire.hosts import pack_host
 
 _log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class State:
         self.waiting.close()
         try:
             await self.settled()
-        except BrokerUnavailable:
+        except (BrokerUnavailable, BrokerTimeout):
             _log.warning("the last changes could not be written to %r", self.store)
         finally:
             self.store.close()

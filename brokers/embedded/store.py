@@ -10,9 +10,10 @@ Writing is done in the loop's thread: RocksDB's binding holds the interpreter's 
 writes, and it takes microseconds. Syncing is done in a thread of its own, with the lock
 released; batches written meanwhile are covered together by the next sync.
 
-After a failed write RocksDB refuses all further ones. The store then fails every commit at
-once, and tries to open the files again, at growing intervals; when that works, `on_failure`
-tells the owner to rebuild from the store what it has in memory, and writing goes on.
+After a failed write RocksDB refuses all further ones. What was not written is told as not done;
+what was written and maybe not synced, as unknown. The store then fails every commit at once, and
+tries to open the files again, at growing intervals; when that works, `on_failure` tells the owner
+to rebuild from the store what it has in memory, and writing goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from rocksdict import WriteBatch
 from brokers.embedded.tables import Tables
 from brokers.embedded.upgrading import bring_up_to_date
 from popgate.clock import Clock, Timer
-from popgate.errors import BrokerUnavailable
+from popgate.errors import BrokerTimeout, BrokerUnavailable
 
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 5.0
@@ -43,13 +44,17 @@ class Durability(Enum):
 
 
 class _Group:
-    """The steps of one batch: what to call, and whom to answer, once it counts as done."""
+    """The steps of one batch: what to call, and whom to answer, once it counts as done.
 
-    __slots__ = ("after", "answers")
+    `written`: RocksDB has it, so that after a failure it may be found again or not.
+    """
+
+    __slots__ = ("after", "answers", "written")
 
     def __init__(self, after: list[Callable[[], None]], answers: list[asyncio.Future[None]]) -> None:
         self.after = after
         self.answers = answers
+        self.written = False
 
     def finish(self) -> None:
         try:
@@ -59,7 +64,12 @@ class _Group:
             for answer in self._waiting():
                 answer.set_result(None)
 
-    def fail(self, error: BaseException) -> None:
+    def fail(self, failure: BrokerUnavailable) -> None:
+        """Tell everybody that nothing was done, or that nobody knows."""
+        error: BrokerUnavailable | BrokerTimeout = failure
+        if self.written:
+            error = BrokerTimeout(f"it is not known whether this was done: {failure.sentence}")
+            error.__cause__ = failure.__cause__
         for answer in self._waiting():
             answer.set_exception(error)
             answer.exception()  # whoever awaited it sees it; nobody has to
@@ -154,10 +164,11 @@ class Store(Tables):
         last = self._take_batch()
         groups = [*self._covered, *self._written, last[1]]
         self._covered, self._written, self._syncing, self._unsynced_since = [], [], None, None
-        failure: BaseException | None = self._failure or (closed if self._db is None else None)
+        failure = self._failure or (closed if self._db is None else None)
         if self._db is not None and failure is None:
             try:
                 self._db.write(last[0])
+                last[1].written = True
                 self._db.flush_wal(True)
             except Exception as error:
                 failure = self._told(error)
@@ -190,7 +201,8 @@ class Store(Tables):
         """The future of this turn's batch; shared by all steps of the turn.
 
         Await it with `asyncio.shield` where the caller may be cancelled: others wait on it too.
-        It fails with BrokerUnavailable when the batch cannot be written or synced.
+        It fails with BrokerUnavailable when the batch cannot be written, and with BrokerTimeout
+        when it was written and cannot be synced: then nobody knows whether it will last.
         """
         if self._pending is not None:
             return self._pending
@@ -248,6 +260,7 @@ class Store(Tables):
             db, added = self._opened(), not batch.is_empty()
             if added:
                 db.write(batch)
+                group.written = True
         except Exception as error:
             del batch
             self._fail(error, group)

@@ -15,7 +15,7 @@ from rocksdict import Options, Rdict
 from brokers.embedded.keys import MESSAGES, META, SPACES, message_key
 from brokers.embedded.store import Durability, Store
 from popgate.clock import SystemClock
-from popgate.errors import BrokerUnavailable
+from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.testing import MovableClock
 
 Make = Callable[..., Store]
@@ -422,13 +422,38 @@ async def test_a_failed_sync_fails_the_steps_it_covers_and_those_behind(make: Ma
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     release.set()
-    for answer in (first, second):
-        with pytest.raises(BrokerUnavailable, match="the disk is gone"):
+    for answer in (first, second):  # written, so they may be found again: not "not done"
+        with pytest.raises(BrokerTimeout, match=r"not known whether.*the disk is gone"):
             await answer
+    store.put(MESSAGES, b"never written", b"")
+    with pytest.raises(BrokerUnavailable, match="the disk is gone"):
+        await store.commit()
     clock.advance(30)
     assert not store.failing
+    assert store.get(MESSAGES, b"a") == b"1"
+    assert store.get(MESSAGES, b"never written") is None
     store.put(MESSAGES, b"c", b"3")
     await store.commit()
+
+
+async def test_at_the_end_a_failed_sync_is_unknown_and_a_failed_write_not_done(make: Make) -> None:
+    class Broken:
+        def __init__(self, db: object, broken: str) -> None:
+            self.db, self.broken = db, broken
+
+        def __getattr__(self, name: str) -> object:
+            if name == self.broken:
+                raise OSError("the disk is gone")
+            return getattr(self.db, name)
+
+    for broken, expected in (("flush_wal", BrokerTimeout), ("write", BrokerUnavailable)):
+        store = make(name=broken, clock=MovableClock(), durability=Durability.SYNC)
+        store._db = Broken(store._db, broken)  # type: ignore[assignment]
+        store.put(MESSAGES, b"a", b"1")
+        answer = store.commit()
+        store.close()
+        with pytest.raises(expected, match="the disk is gone"):
+            await answer
 
 
 # -- opening -----------------------------------------------------------------------------------
