@@ -244,13 +244,20 @@ class Offsets(ABC):
 
     @abstractmethod
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
-        """Every stored copy in the topic with this client message id or offset message id; empty if none."""
+        """Every stored copy in the topic with this client message id or offset message id; empty if none.
+
+        A broker may bound the bytes of an answer, as in `find_by_key`.
+        """
 
     @abstractmethod
     async def find_by_key(
         self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
     ) -> list[StoredMessage]:
-        """Messages with this key, stored in [begin_ms, end_ms], newest first, at most `limit`."""
+        """Messages with this key, stored in [begin_ms, end_ms], newest first, at most `limit`.
+
+        Fewer may be returned, because a broker bounds the bytes of an answer: then the newest of
+        them, and always the first. Older ones are found by asking up to the last one's store time.
+        """
 
 
 CheckHandler = Callable[[TransactionCheck], bool]

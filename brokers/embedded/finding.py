@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
@@ -86,7 +87,7 @@ class Finding(Facet):
         limit: int,
     ) -> list[StoredMessage]:
         """Newest first, hour by hour; the hours are those that the index has."""
-        found: list[StoredMessage] = []
+        newest = _Newest(limit, self._state.settings.max_found_bytes)
         pace = _Pace()
         hours = self._hours(begin_ms, end_ms)
         while some := list(islice(hours, _HOURS_AT_ONCE)):
@@ -96,34 +97,30 @@ class Finding(Facet):
             places = [(hour, queue_id) for hour in some for queue_id in _queues(seek, hour, topic, wanted)]
             del seek
             for hour, same in groupby(places, key=itemgetter(0)):
-                in_hour: list[StoredMessage] = []
                 for _, queue_id in same:
                     span = _Span(topic, queue_id, hour, wanted, begin_ms, end_ms)
-                    in_hour += await self._collect(span, fits, limit, pace)
-                in_hour.sort(key=lambda message: (message.store_ms, message.offset), reverse=True)
-                found += in_hour
-                if len(found) >= limit:
-                    return found[: max(limit, 0)]
-        return found[: max(limit, 0)]
+                    await self._collect(span, fits, newest, pace)
+                if newest.full:
+                    return newest.messages()
+        return newest.messages()
 
     def _topic_now(self, name: str) -> Topic:
         self._state.check_open()
         return self._state.catalogue.topic(name)
 
     async def _collect(
-        self, span: _Span, fits: Callable[[StoredMessage], bool], limit: int, pace: _Pace
-    ) -> list[StoredMessage]:
-        """Up to `limit` messages of one queue and hour, newest first."""
-        found: list[StoredMessage] = []
+        self, span: _Span, fits: Callable[[StoredMessage], bool], newest: _Newest, pace: _Pace
+    ) -> None:
+        """Add the messages of one queue and hour, newest first, until what follows is too old to be kept."""
         log, topic, queue_id = self._state.log, span.topic, span.queue_id
         if queue_id >= len(topic.queues):
-            return found
+            return
         queue = topic.queues[queue_id]
         # Store times of a queue never go back: what is too new or too old need not be read.
         lowest = max(log.offset_at(queue, span.begin_ms), queue.minimum)
         beyond = log.offset_at(queue, span.end_ms + 1)
         page = [beyond] * _PAGE
-        while len(found) < limit and len(page) == _PAGE:
+        while len(page) == _PAGE:
             await pace.rest()
             self._topic_now(topic.name)
             page = _offsets(self._state.store.seeker(INDEX), span, lowest, page[-1])
@@ -133,11 +130,10 @@ class Finding(Facet):
                 if record is None:
                     continue
                 message = stored_message(record, self._state.settings.name)
-                if span.begin_ms <= message.store_ms <= span.end_ms and fits(message):
-                    found.append(message)
-                    if len(found) >= limit:
-                        break
-        return found
+                if not span.begin_ms <= message.store_ms <= span.end_ms or not fits(message):
+                    continue
+                if not newest.add(message, len(record)):
+                    return
 
     def _hours(self, begin_ms: int, end_ms: int) -> Iterator[int]:
         """The hours in this time that the index may have, newest first."""
@@ -189,6 +185,41 @@ class _Pace:
     async def rest(self) -> None:
         """Before a cursor over the index is made: that sorts what the index has in memory."""
         await self.spend(_WORK_PER_TURN)
+
+
+class _Newest:
+    """Keeps the newest of the messages that it is given: so many, and so many bytes of records.
+
+    The newest of all is kept however large it is. Once one did not fit, no older one is kept.
+    """
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = max(most, 0)
+        self._bytes_left = most_bytes
+        self._heap: list[tuple[tuple[int, int, int], int, StoredMessage]] = []
+        self._too_old = (-1, 0, 0)
+
+    @property
+    def full(self) -> bool:
+        """Whether no older message can be kept."""
+        return len(self._heap) >= self._most or self._too_old[0] >= 0
+
+    def add(self, message: StoredMessage, size: int) -> bool:
+        """Whether one that is older might still be kept."""
+        age = (message.store_ms, message.offset, -message.queue_id)
+        if age <= self._too_old:
+            return False
+        heap = self._heap
+        heappush(heap, (age, size, message))
+        self._bytes_left -= size
+        while len(heap) > self._most or (self._bytes_left < 0 and len(heap) > 1):
+            self._too_old, dropped, _ = heappop(heap)
+            self._bytes_left += dropped
+        return age > self._too_old and (len(heap) < self._most or heap[0][0] != age)
+
+    def messages(self) -> list[StoredMessage]:
+        """What was kept, newest first."""
+        return [message for _, _, message in sorted(self._heap, key=itemgetter(0), reverse=True)]
 
 
 class _Span(NamedTuple):

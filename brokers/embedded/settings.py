@@ -38,6 +38,8 @@ class EmbeddedSettings:
     max_waiting_pops: int = 100_000
     max_waiting_pops_per_group: int = 4_096
     """Per topic and group; likewise pulls per queue."""
+    max_found_bytes: int = 64 * 1024 * 1024
+    """Messages in one answer to a look-up; the newest one is found however large it is."""
     lock_ms: int = 60_000
     max_locks: int = 100_000
 

@@ -1,0 +1,108 @@
+"""Look-ups: how much one answer may hold. What they find is in the contract suite."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.log import MessageLog
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.topics import Topic
+from popgate.context import Context
+from popgate.model import Message, Sent, TopicConfig
+from popgate.testing import MovableClock
+
+CONTEXT = Context()
+HOUR_S = 3_600
+Start = Callable[..., Awaitable[EmbeddedBroker]]
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+async def start(tmp_path: Path, clock: MovableClock) -> AsyncIterator[Start]:
+    """Start a broker with a topic T of three queues."""
+    brokers: list[EmbeddedBroker] = []
+
+    async def start_broker(**settings: object) -> EmbeddedBroker:
+        chosen = replace(EmbeddedSettings(), **settings)  # type: ignore[arg-type]
+        broker = EmbeddedBroker(tmp_path / "store", clock=clock, settings=chosen)
+        await broker.start()
+        brokers.append(broker)
+        await broker.create_topic(TopicConfig("T", read_queues=3, write_queues=3))
+        return broker
+
+    yield start_broker
+    for broker in brokers:
+        await broker.stop()
+
+
+async def send(broker: EmbeddedBroker, queue_id: int, body: bytes) -> None:
+    message = Message("T", body, keys=("k",), queue_id=queue_id)
+    assert isinstance((await broker.send(CONTEXT, [message]))[0], Sent)
+
+
+async def find(broker: EmbeddedBroker, limit: int = 1024) -> list[bytes]:
+    found = await broker.find_by_key(CONTEXT, "T", "k", begin_ms=0, end_ms=1 << 50, limit=limit)
+    return [message.body[:1] for message in found]
+
+
+async def test_an_answer_is_bounded_in_bytes_and_keeps_the_newest_of_all_queues(
+    start: Start, clock: MovableClock
+) -> None:
+    broker = await start(max_found_bytes=35_000)
+    for at, letter in enumerate(b"abcdef"):
+        await send(broker, at % 3, bytes([letter]) * 10_000)
+        clock.advance(1)
+    assert await find(broker) == [b"f", b"e", b"d"]
+    assert await find(broker, limit=2) == [b"f", b"e"]
+    assert await find(broker, limit=0) == []
+
+
+async def test_no_older_message_is_found_in_the_place_of_one_that_was_too_large(
+    start: Start, clock: MovableClock
+) -> None:
+    broker = await start(max_found_bytes=15_000)
+    for queue_id, body in ((0, b"a"), (1, b"b" * 12_000), (2, b"c" * 10_000)):
+        await send(broker, queue_id, body)
+        clock.advance(HOUR_S if body == b"a" else 1)
+    assert await find(broker) == [b"c"]
+
+
+async def test_the_newest_message_is_found_however_large_it_is(start: Start, clock: MovableClock) -> None:
+    broker = await start(max_found_bytes=100)
+    await send(broker, 0, b"a")
+    clock.advance(HOUR_S)
+    await send(broker, 0, b"b" * 10_000)
+    assert await find(broker) == [b"b"]
+
+
+async def test_no_more_is_read_than_can_be_kept(
+    start: Start, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await start(max_found_bytes=35_000)
+    for at in range(60):
+        await send(broker, at % 3, b"x" * 10_000)
+        clock.advance(1)
+    read: list[int] = []
+    get = MessageLog.get
+
+    def counted(log: MessageLog, topic: Topic, queue_id: int, offset: int) -> bytes | None:
+        record = get(log, topic, queue_id, offset)
+        read.append(len(record or b""))
+        return record
+
+    monkeypatch.setattr(MessageLog, "get", counted)
+    monkeypatch.setattr(MessageLog, "offset_at", lambda log, queue, ms: queue.visible if ms else 0)
+    assert await find(broker) == [b"x"] * 3
+    assert len(read) <= 9
+    read.clear()
+    assert await find(broker, limit=1) == [b"x"]
+    assert len(read) == 3
