@@ -224,7 +224,6 @@ async def test_two_deliveries_in_one_millisecond_have_different_handles(user, tr
         message = await user.one(topic, group)
         handles.append(message.receipt)
         await user.hide(topic, group, message.receipt, 0)
-        await user.lag()
     message = await user.one(topic, group, invisible_ms=10_000)
     assert len({*handles, message.receipt}) == 4
     answers = await user.ack_handles(topic, group, *handles)

@@ -127,6 +127,22 @@ async def test_a_failed_middle_holds_its_followers_back_but_finished_ones_stay_a
     assert two.receipt != again[0].receipt
 
 
+async def test_what_follows_a_held_middle_waits_for_it_though_its_head_is_free(user, texts):
+    topic, group = await user.topic(), await user.group(ordered=True)
+    await user.send_in_order(topic, "A1", "A2", "A3", "A4")
+    one, two, three = await user.collect(topic, group, 3, invisible_ms=600_000)
+    await user.hide(topic, group, one.receipt, 0)
+    await user.hide(topic, group, three.receipt, 0)
+    await user.lag()
+    got = await user.pop(topic, group)
+    assert texts(got) in ([], ["A1"])
+    await user.ack(topic, group, *got)
+    await user.nothing(topic, group)
+    await user.ack(topic, group, two)
+    rest = ["A3", "A4"] if got else ["A1", "A3", "A4"]
+    assert texts(await user.collect(topic, group, len(rest))) == rest
+
+
 async def test_a_held_head_is_renewed_and_its_first_handle_still_acknowledges(user, texts):
     """any-replica section 1: ordered groups may be renewed freely, on every broker."""
     topic, group = await user.topic(), await user.group(ordered=True)
