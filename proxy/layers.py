@@ -23,6 +23,8 @@ ENVIRONMENT_PREFIX = "POPGATE_"
 NOT_SETTINGS = frozenset({"POPGATE_CONFIG", "POPGATE_OUTPUT"})
 """Variables that the command line reads by itself."""
 
+_ALIKE = 0.6
+_UNIT = re.compile(r"_(?:bytes|ms|s)\Z")
 _LARGEST_FILE = 1 << 20
 _KUBERNETES = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_(?:TCP|UDP|SCTP)\w*)?)\Z")
 """Kubernetes puts these into every container beside a service called popgate."""
@@ -164,11 +166,34 @@ def _walk(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[t
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """The end of the sentence: the nearest name, or how to see all of them."""
-    last = name.rpartition(".")[2]
-    starting = [one for one in known if one.startswith(name) or (len(last) > 3 and f".{last}" in one)]
-    found = starting or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean {found[0]}?" if found else "; `popgate settings` lists them all"
+    """The end of the sentence: the nearest name, or how to see all of them.
+
+    A name that is the beginning or the end of another one is meant for it. Else the last parts are
+    compared, without their units, and the whole names: who leaves out the group or the unit is understood.
+    """
+    plain = _plain(name)
+    last = plain.rpartition(".")[2]
+    for one in known:
+        if _plain(one).startswith(plain) or (len(last) > 3 and f".{last}" in _plain(one)):
+            return f"; did you mean {one}?"
+    score, found = max((_likeness(plain, _plain(one)), one) for one in known)
+    return f"; did you mean {found}?" if score[0] >= _ALIKE else "; `popgate settings` lists them all"
+
+
+def _plain(name: str) -> str:
+    """The name of a variable as that of its setting."""
+    return name.removeprefix(ENVIRONMENT_PREFIX).replace("__", ".").lower()
+
+
+def _likeness(name: str, known: str) -> tuple[float, float]:
+    """How alike two names are, and, to decide between equal ones, in all."""
+    last = _alike(_UNIT.sub("", name.rpartition(".")[2]), _UNIT.sub("", known.rpartition(".")[2]))
+    whole = _alike(name, known)
+    return max(last, whole), last + whole
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other).ratio()
 
 
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:

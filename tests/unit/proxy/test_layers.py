@@ -84,6 +84,7 @@ def test_scenario_12_variables_that_kubernetes_makes_are_left_alone() -> None:
     [
         ("POPGATE_LIMITS_MAX_BODY_BYTES", "POPGATE_LIMITS__MAX_BODY_BYTES"),
         ("POPGATE_DURABILTY", "POPGATE_DURABILITY"),
+        ("POPGATE_MAX_BDY", "POPGATE_LIMITS__MAX_BODY_BYTES"),
     ],
 )
 def test_an_unknown_variable_is_refused_with_the_nearest_name(name: str, nearest: str) -> None:
@@ -97,6 +98,11 @@ def test_an_unknown_variable_is_refused_with_the_nearest_name(name: str, nearest
         ("[limits]\nmax_body = 3", "limits.max_body in .* is no setting; did you mean limits.max_body_bytes"),
         ("max_body_bytes = 3", "max_body_bytes in .* is no setting; did you mean limits.max_body_bytes"),
         ("[limitz]\nmax_body_bytes = 3", "limitz.max_body_bytes in .*; did you mean limits.max_body_bytes"),
+        ("max_bdy = 3", "max_bdy in .* is no setting; did you mean limits.max_body_bytes"),
+        ("[limits]\nmax_dlay = 3", "limits.max_dlay in .* is no setting; did you mean limits.max_delay_s"),
+        ("[limits]\nmax_invisble_ms = 3", "no setting; did you mean limits.max_invisible_s"),
+        ("[embeded]\nsync_intervall = 3", "no setting; did you mean embedded.sync_interval_s"),
+        ("[holdings]\nmax_clints = 3", "no setting; did you mean holding.max_clients"),
         ("qqq = 3", "qqq in .* is no setting; `popgate settings` lists them all"),
         ("limits = 3", "limits in .* is a group of settings, not the value 3"),
         ("data = {a = 1}", "data.a in .* is no setting"),
