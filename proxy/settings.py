@@ -150,8 +150,8 @@ class Limits(Group):
     """Bytes of messages in one receive answer; one message is always given."""
     min_invisible_s: Seconds = 10.0
     """The shortest invisible time that a receive may ask for; a change may ask for 0."""
-    max_invisible_s: Seconds = Field(default=43_200.0, gt=0)
-    """The longest invisible time, on a receive and on a change."""
+    max_invisible_s: Seconds = Field(default=43_200.0, ge=1)
+    """The longest invisible time, on a receive and on a change, and the longest consume timeout."""
     default_wait_s: Seconds = Field(default=20.0, le=300)
     """How long a receive waits for a message when it sets neither a time nor a deadline."""
     max_wait_s: Seconds = Field(default=20.0, le=300)
@@ -196,7 +196,7 @@ class Groups(Group):
     """How long a message rests after a failed delivery: `customized` (RocketMQ's ladder: 10 s, 30 s,
     1 min and so on to 2 h) or `exponential` (5 s, 10 s, 20 s and so on to 2 h)."""
     consume_timeout_s: Seconds = Field(default=900.0, ge=1, le=43_200)
-    """How long a push consumer may work on a message."""
+    """How long a push consumer may work on a message; at most `max_invisible_s` counts."""
 
 
 class Holding(Group):

@@ -101,7 +101,8 @@ def new_group(settings: Settings) -> GroupConfig:
         "",
         max_attempts=groups.max_attempts,
         retry=ExponentialRetry() if groups.retry is RetryKind.EXPONENTIAL else DEFAULT_RETRY,
-        consume_timeout_ms=_ms(groups.consume_timeout_s),
+        # No group may have a longer one, so the default must not be longer either.
+        consume_timeout_ms=_ms(min(groups.consume_timeout_s, settings.limits.max_invisible_s)),
         start_from=StartFrom(groups.start_from.value),
     )
 

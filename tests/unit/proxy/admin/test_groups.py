@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import aiohttp
 import pytest
 
 from popgate.model import TransactionCheck
@@ -212,3 +213,21 @@ async def test_clients_are_listed_and_counted_at_their_group(app: App, api: Any)
     }
     assert await api.get("/api/clients") == (200, {"clients": [client], "count": 1})
     assert (await api.get("/api/groups/billing"))[1]["clients"] == 1
+
+
+async def test_the_default_consume_timeout_is_never_longer_than_an_invisible_time_may_be(
+    settings_for: Callable[..., Settings],
+) -> None:
+    app = build(settings_for(limits={"min_invisible_s": 1, "max_invisible_s": 60}))
+    await app.start()
+    try:
+        async with aiohttp.ClientSession() as session:
+            url = f"{app.admin_address}/api/groups"
+            async with session.post(url, json={"name": "billing"}) as answer:
+                made = await answer.json()
+                assert (answer.status, made.get("consume_timeout_ms")) == (201, 60_000), made
+            wanted = {"name": "longer", "consume_timeout_ms": 60_001}
+            async with session.post(url, json=wanted) as answer:
+                assert answer.status == 400
+    finally:
+        await app.stop()
