@@ -14,6 +14,7 @@ from popgate.clock import Clock, SystemClock
 from popgate.errors import GatewayError
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
+from protocols.draining import Waits
 from protocols.finding import make_adapter
 from proxy.admin.groups import Groups
 from proxy.admin.health import Health
@@ -100,12 +101,16 @@ class App:
         """Not ready any more; the doors take no new work and finish the old, for `drain_s` at most."""
         self.state = "draining"
         deadline = self.clock.monotonic() + self.drain_s
+        if self.admin is not None:
+            self.admin.drain()
         self.processor.drain()
         await asyncio.gather(*(door.drain(deadline) for door in self.doors))
 
     async def stop(self) -> None:
         """Close everything, in the opposite order; a part that fails to is logged and holds up nothing."""
         self.state = "draining" if self.state == "ready" else self.state
+        if self.admin is not None:
+            self.admin.drain()
         for door in reversed(self.doors):
             await self._closing(door, door.stop())
         await self._closing(self.processor, self.processor.stop())
@@ -152,18 +157,20 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
     app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s)
     metrics.figures = lambda: _figures(app)
     if admin_at is not None:
+        waits = Waits()
         routes = [
             *Health(metrics, app.condition).routes(),
             *HouseFacts(settings, lambda: app.addresses).routes(),
             *Topics(processor, queues=settings.topics.queues).routes(),
             *Groups(processor, defaults=group_defaults).routes(),
-            *Messages(processor, clock, max_wait_s=settings.api.max_wait_s).routes(),
+            *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),
         ]
         app.admin = AdminServer(
             admin_at,
             routes,
             max_request_bytes=settings.api.max_request_bytes,
             hosts=settings.api.hosts,
+            waits=waits,
         )
     return app
 

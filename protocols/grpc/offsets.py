@@ -12,8 +12,8 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Fault, IllegalOffset, NotFound, shown
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
+from protocols.draining import Waits
 from protocols.grpc import convert
-from protocols.grpc.draining import Waits
 from protocols.grpc.errors import OK, status_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

@@ -15,9 +15,9 @@ from popgate.model import EndTransaction, Resolution, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
+from protocols.draining import Waits
 from protocols.grpc import convert
 from protocols.grpc.advertising import dialled_endpoints
-from protocols.grpc.draining import Waits
 from protocols.grpc.errors import OK, status_of
 from protocols.grpc.offsets import Positions
 from protocols.grpc.pb import definition_pb2 as pb

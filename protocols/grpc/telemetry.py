@@ -14,9 +14,9 @@ from popgate.errors import GatewayError
 from popgate.model import TransactionCheck
 from processors.clients import ClientKind, connection_of
 from processors.messaging import MessagingProcessor
+from protocols.draining import Waits
 from protocols.grpc import settings as client_settings
 from protocols.grpc.convert import message_out
-from protocols.grpc.draining import Waits
 from protocols.grpc.errors import OK, is_clients_fault, status_of
 from protocols.grpc.pb.definition_pb2 import Settings
 from protocols.grpc.pb.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand

@@ -14,6 +14,7 @@ from popgate.message_id import make_message_id
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
+from protocols.draining import Waits
 from proxy.admin.fields import Fields, query_number, read_object
 from proxy.admin.rendering import error_out, message_out, sent_out
 from proxy.admin.server import context_of
@@ -23,10 +24,15 @@ _MOST_FOUND_BYTES = 16 << 20
 
 
 class Messages:
-    def __init__(self, processor: MessagingProcessor, clock: Clock, *, max_wait_s: float) -> None:
+    """`waits`: the receives that a drain answers at once, with nothing."""
+
+    def __init__(
+        self, processor: MessagingProcessor, clock: Clock, *, max_wait_s: float, waits: Waits
+    ) -> None:
         self._processor = processor
         self._clock = clock
         self._max_wait_s = max_wait_s
+        self._waits = waits
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -51,7 +57,7 @@ class Messages:
         """Messages whose answer cannot be written are given back: they were never received."""
         context, fields = context_of(request), await read_object(request)
         wanted = self._receive_in(request.match_info["topic"], fields)
-        messages = await self._processor.receive(context, wanted)
+        messages = await self._waits.wait(self._processor.receive(context, wanted)) or []
         try:
             return await self._answer(request, messages)
         except BaseException:

@@ -19,6 +19,7 @@ from aiohttp import web
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, GatewayError, shown
 from protocols.adapter import Listen, joined
+from protocols.draining import Waits
 from proxy.admin.faults import status_of
 from proxy.admin.rendering import error_out
 
@@ -35,12 +36,19 @@ def context_of(request: web.Request) -> Context:
 
 
 class AdminServer:
-    """Serves `routes` at one address, from `start` to `stop`."""
+    """Serves `routes` at one address, from `start` to `stop`; `waits` are those that a drain ends."""
 
     def __init__(
-        self, listen: Listen, routes: Iterable[web.RouteDef], *, max_request_bytes: int, hosts: Sequence[str]
+        self,
+        listen: Listen,
+        routes: Iterable[web.RouteDef],
+        *,
+        max_request_bytes: int,
+        hosts: Sequence[str],
+        waits: Waits,
     ) -> None:
         self._listen = listen
+        self._waits = waits
         self._hosts = frozenset(host.lower() for host in hosts)
         self._loopback = _is_loopback(listen.host)
         application = web.Application(client_max_size=max_request_bytes, middlewares=[self._guard])
@@ -67,6 +75,10 @@ class AdminServer:
         await site.start()
         port = self._runner.addresses[0][1]
         self.address = f"http://{joined(self._listen.host, port)}"
+
+    def drain(self) -> None:
+        """Answer who waits for messages, and let nobody wait from now on; the rest is served."""
+        self._waits.end()
 
     async def stop(self) -> None:
         await self._runner.cleanup()

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from popgate.errors import BadRequest
 from popgate.model import GroupConfig
 from popgate.testing import MovableClock
+from protocols.draining import Waits
 from proxy.admin.fields import Fields
 from proxy.admin.groups import Groups, _target
 from proxy.admin.messages import Messages
@@ -47,7 +48,7 @@ OBJECTS = st.dictionaries(st.sampled_from(NAMES), VALUES) | VALUES
 def test_hostile_json_raises_bad_request_only(value: Any) -> None:
     topics = Topics(PROCESSOR, queues=8)
     groups = Groups(PROCESSOR, defaults=GroupConfig(""))
-    messages = Messages(PROCESSOR, MovableClock(), max_wait_s=30)
+    messages = Messages(PROCESSOR, MovableClock(), max_wait_s=30, waits=Waits())
     readers = (
         topics._config,
         groups._config,

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from proxy.app import App
+
 
 async def send(api: Any, topic: str, *messages: dict[str, Any]) -> list[dict[str, Any]]:
     status, told = await api.post(f"/api/topics/{topic}/messages", {"messages": list(messages)})
@@ -185,3 +187,28 @@ async def test_scenario_03_a_caller_that_went_away_holds_nothing(api: Any) -> No
     await send(api, "orders", {"body": "for whoever is there"})
     [message] = await receive(api, "orders", "billing")
     assert message["body"] == "for whoever is there"
+
+
+async def test_a_receive_that_waits_is_answered_with_nothing_when_the_drain_begins(
+    app: App, api: Any
+) -> None:
+    await send(api, "orders", {"body": "one"})
+    await receive(api, "orders", "billing")
+    waiting = asyncio.ensure_future(receive(api, "orders", "billing", wait_ms=20_000))
+    while not app.processor.figures()["waiting_receives"]:
+        await asyncio.sleep(0.01)
+    await app.drain()
+    assert await asyncio.wait_for(waiting, 5) == []
+    assert await receive(api, "orders", "billing", wait_ms=20_000) == []
+    # What does not wait is served until the end.
+    assert (await api.get("/api/topics/orders"))[0] == 200
+
+
+async def test_a_stop_without_a_drain_answers_a_receive_that_waits_too(app: App, api: Any) -> None:
+    await send(api, "orders", {"body": "one"})
+    await receive(api, "orders", "billing")
+    waiting = asyncio.ensure_future(receive(api, "orders", "billing", wait_ms=20_000))
+    while not app.processor.figures()["waiting_receives"]:
+        await asyncio.sleep(0.01)
+    await app.stop()
+    assert await asyncio.wait_for(waiting, 5) == []

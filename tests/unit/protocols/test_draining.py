@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from protocols.grpc.draining import Waits
+from protocols.draining import Waits
 
 
 async def test_a_wait_gives_what_its_work_gives() -> None:
