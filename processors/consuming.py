@@ -65,6 +65,17 @@ def invisible_time(request: Receive, group: GroupConfig, limits: Limits) -> int:
     return request.invisible_ms
 
 
+def surely_held_until(asked: float, answered: float, invisible_ms: int) -> float:
+    """Until when what a pop took is held, in loop seconds, or somewhat less; never more.
+
+    A broker hides messages from when it takes them, which is somewhere between the question and the
+    answer. Wall times say nothing about that: its clock is another one, and ours may be set. Of a
+    pop that waited for long, no more than a part of the invisible time counts as gone.
+    """
+    hidden = invisible_ms / 1000
+    return max(asked, answered - hidden * _MARGIN_SHARE) + hidden
+
+
 def check_change(invisible_ms: int, limits: Limits) -> None:
     """Raises BadRequest ILLEGAL_INVISIBLE_TIME for a change outside 0 … the longest invisible time."""
     if not 0 <= invisible_ms <= limits.max_invisible_ms:

@@ -2,6 +2,7 @@
 
 A pure ledger: it is told what was delivered and finished and on which connections, and answers
 which handle is the newest, what is due for renewal, and what of a client that left may be freed.
+Its times are those of the monotonic clock, in ms: the wall clock may be set while something is held.
 Rules: any-replica, section 1.
 """
 
@@ -48,8 +49,9 @@ class Holder:
 class Delivery:
     """The messages of one answer that are not finished.
 
-    `newest`: from the handle that the client got to the one in use. `attempts` has those above 1.
-    `finishing`: requests under way about them; they are not renewed meanwhile.
+    `due_ms`: until then they are surely held. `newest`: from the handle that the client got to the
+    one in use. `attempts` has those above 1. `finishing`: requests under way about them; they are
+    not renewed meanwhile.
     """
 
     holder: Holder
@@ -93,6 +95,7 @@ class Holdings:
         *,
         hold_ms: int,
         now_ms: int,
+        due_ms: int,
     ) -> Delivery | None:
         """Remember an answer; None when there is no room. Its renewal is put on with `renew_at`."""
         holder = self.seen(client_id, connection)
@@ -108,7 +111,7 @@ class Holdings:
             group,
             hold_ms,
             now_ms,
-            min(message.invisible_until_ms for message in messages),
+            due_ms,
             newest,
             {m.receipt: m.attempt for m in messages if m.attempt > 1},
         )
@@ -118,6 +121,7 @@ class Holdings:
             old = ledger.get(receipt)
             if old is not None:
                 delivery.first_ms = min(delivery.first_ms, old.first_ms)
+                delivery.due_ms = min(delivery.due_ms, old.due_ms)
                 self._take(ledger, receipt)
             ledger[receipt] = delivery
         holder.deliveries[delivery] = None

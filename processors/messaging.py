@@ -27,7 +27,7 @@ from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Rou
 from popgate.naming import check_group, check_topic
 from processors.checking import Checking
 from processors.clients import ClientHandle, ClientKind, Clients
-from processors.consuming import check_change, check_receipts, is_node, pop_of
+from processors.consuming import check_change, check_receipts, is_node, pop_of, surely_held_until
 from processors.directing import Directing
 from processors.limits import Limits
 from processors.observing import NullObserver, Observer, Watch
@@ -35,7 +35,7 @@ from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message, topic_of
 from processors.pushing import PushSession
 from processors.renewing import Renewing
-from processors.requests import Assignments, Receive
+from processors.requests import Assignments, Receive, Taken
 from processors.routing import place
 from processors.transacting import check_end, check_recall
 
@@ -113,7 +113,7 @@ class MessagingProcessor(Directing):
             "clients": len(self.clients),
             "waiting_receives": self._waiting,
             "held_deliveries": self.renewing.holdings.held,
-            "longest_held_ms": self.renewing.holdings.longest_held_ms(self._clock.now_ms()),
+            "longest_held_ms": self.renewing.holdings.longest_held_ms(self.renewing.now_ms()),
         }
 
     async def route(self, context: Context, topic: str) -> Route:
@@ -178,6 +178,9 @@ class MessagingProcessor(Directing):
         Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden, IllegalFilter,
         BadRequest (ILLEGAL_INVISIBLE_TIME, ILLEGAL_POLLING_TIME), TooManyRequests.
         """
+        return (await self._receive(context, request)).messages
+
+    async def _receive(self, context: Context, request: Receive) -> Taken:
         began = self._clock.monotonic()
         with self._watch_receive:
             topic, group = check_topic(request.topic), check_group(request.group)
@@ -195,6 +198,7 @@ class MessagingProcessor(Directing):
             if request.auto_renew:
                 self.clients.polling(context.client_id)
                 self.renewing.releasing.came_back(context.client_id)
+            asked = self._clock.monotonic()
             try:
                 messages = await self._broker.pop(context, pop)
             except NotFound:
@@ -207,11 +211,13 @@ class MessagingProcessor(Directing):
                 if request.auto_renew:
                     self.clients.polled(context.client_id)
         # From here on nothing waits: a receive that is cancelled is cancelled inside the pop.
+        answered = self._clock.monotonic()
+        until = surely_held_until(asked, answered, pop.invisible_ms)
         if messages and request.auto_renew:
-            self.renewing.delivered(context, topic, group, messages, hold_ms=pop.invisible_ms)
+            self.renewing.delivered(context, topic, group, messages, hold_ms=pop.invisible_ms, until=until)
         size = sum([len(message.body) for message in messages])
-        self._observer.received(topic, group, len(messages), size, self._clock.monotonic() - began)
-        return messages
+        self._observer.received(topic, group, len(messages), size, answered - began)
+        return Taken(messages, until)
 
     async def give_back(
         self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
@@ -349,7 +355,7 @@ class MessagingProcessor(Directing):
         return PushSession(
             request,
             window=window,
-            receive=lambda turn: self.receive(forever, turn),
+            receive=lambda turn: self._receive(forever, turn),
             give_back=lambda rest: self.give_back(forever, request.topic, request.group, rest),
             backoff=self._policies.backoff,
             clock=self._clock,

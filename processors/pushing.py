@@ -12,9 +12,9 @@ from popgate.clock import Clock
 from popgate.errors import GatewayError
 from popgate.kinds import Backoff
 from popgate.model import StoredMessage
-from processors.requests import Receive
+from processors.requests import Receive, Taken
 
-ReceiveCall = Callable[[Receive], Awaitable[list[StoredMessage]]]
+ReceiveCall = Callable[[Receive], Awaitable[Taken]]
 _SHORTEST_TURN_S = 0.05
 GiveBackCall = Callable[[Sequence[StoredMessage]], Awaitable[None]]
 
@@ -45,7 +45,8 @@ class PushSession:
         self._give_back = give_back
         self._backoff = backoff
         self._clock = clock
-        self._buffer: deque[StoredMessage] = deque()
+        self._buffer: deque[tuple[float, StoredMessage]] = deque()
+        """With the loop time until which each is surely held."""
         self._out = 0
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -76,10 +77,10 @@ class PushSession:
         while True:
             if self._stopped:
                 raise StopAsyncIteration
-            now_ms = self._clock.now_ms()
+            now = self._clock.monotonic()
             while self._buffer:
-                message = self._buffer.popleft()
-                if message.invisible_until_ms > now_ms:
+                until, message = self._buffer.popleft()
+                if now < until:
                     self._out += 1
                     return message
                 # It waited here until its time was over: it comes again, maybe to somebody else.
@@ -96,7 +97,8 @@ class PushSession:
         if task is not None:
             task.cancel()
             await asyncio.wait([task])
-        rest, self._buffer = list(self._buffer), deque()
+        rest = [message for _, message in self._buffer]
+        self._buffer.clear()
         if rest:
             await self._give_back(rest)
 
@@ -111,7 +113,7 @@ class PushSession:
                 size = min(room, max(self._request.max_messages, 1))
                 began = self._clock.monotonic()
                 try:
-                    messages = await self._receive(replace(self._request, max_messages=size))
+                    messages, until = await self._receive(replace(self._request, max_messages=size))
                 except GatewayError as error:
                     if not error.retryable:
                         raise
@@ -120,7 +122,7 @@ class PushSession:
                     continue
                 failures = 0
                 if messages:
-                    self._buffer.extend(messages)
+                    self._buffer.extend((until, message) for message in messages)
                     self._changed.set()
                 elif self._clock.monotonic() - began < _SHORTEST_TURN_S:
                     # Asked not to wait for messages, the loop must not spin either.

@@ -64,10 +64,24 @@ class Renewing:
     def __repr__(self) -> str:
         return f"<Renewing {self.holdings!r} {self.releasing!r} tasks {len(self._tasks)}>"
 
+    def now_ms(self) -> int:
+        """The time that holdings go by: no wall time."""
+        return int(self._clock.monotonic() * 1000)
+
     def delivered(
-        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage], *, hold_ms: int
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        messages: Sequence[StoredMessage],
+        *,
+        hold_ms: int,
+        until: float,
     ) -> None:
-        """These go to a consumer that leaves renewing to the gateway, hidden for `hold_ms`."""
+        """These go to a consumer that leaves renewing to the gateway.
+
+        They are hidden for `hold_ms`, surely until the loop time `until`.
+        """
         delivery = self.holdings.deliver(
             context.client_id,
             connection_of(context),
@@ -75,7 +89,8 @@ class Renewing:
             group,
             messages,
             hold_ms=hold_ms,
-            now_ms=self._clock.now_ms(),
+            now_ms=self.now_ms(),
+            due_ms=int(until * 1000),
         )
         if delivery is not None:
             self._put_on(delivery)
@@ -173,20 +188,19 @@ class Renewing:
         if next_ms is None or self._stopped:
             return
         self._alarm_ms = next_ms
-        # Wall time may jump: whatever it says, this looks again within the minute, and never spins.
-        delay = min(max(next_ms - self._clock.now_ms(), 10), 60_000)
+        delay = max(next_ms - self.now_ms(), 10)
         self._alarm = self._clock.call_later(delay / 1000, self._ring)
 
     def _ring(self) -> None:
         self._alarm = None
-        due = self.holdings.due(self._clock.now_ms())
+        due = self.holdings.due(self.now_ms())
         if due:
             self._spawn(self._renew(due))
         self._arm()
 
     async def _renew(self, due: Sequence[Delivery]) -> None:
         for delivery in due:
-            now_ms = self._clock.now_ms()
+            now_ms = self.now_ms()
             there = self._clients.is_there(delivery.holder.client_id)
             hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
             if not there or hold_ms <= 0 or now_ms >= delivery.due_ms:
@@ -201,6 +215,7 @@ class Renewing:
 
     async def _renew_one(self, delivery: Delivery, hold_ms: int) -> None:
         renewed, failed = 0, False
+        asked_ms = self.now_ms()
         firsts = list(delivery.newest)
         for start in range(0, len(firsts), AT_ONCE):
             part = [first for first in firsts[start : start + AT_ONCE] if first in delivery.newest]
@@ -228,9 +243,9 @@ class Renewing:
         if renewed:
             self._observer.renewed(delivery.topic, delivery.group, renewed)
         if failed:
-            self._put_on_at(delivery, self._clock.now_ms() + _RETRY_MS)
+            self._put_on_at(delivery, self.now_ms() + _RETRY_MS)
         else:
-            delivery.due_ms = self._clock.now_ms() + hold_ms
+            delivery.due_ms = asked_ms + hold_ms
             self._put_on(delivery)
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from popgate.model import FilterKind, GroupConfig, Queue, Route
+from popgate.model import FilterKind, GroupConfig, Queue, Route, StoredMessage
 
 
 @dataclass(slots=True)
@@ -29,6 +30,13 @@ class Receive:
     attempt_id: str = ""
     broker: str = ""
     queue_id: int = -1
+
+
+class Taken(NamedTuple):
+    """What a receive took. `until`: the loop time up to which the messages are surely held."""
+
+    messages: list[StoredMessage]
+    until: float
 
 
 @dataclass(slots=True)

@@ -18,7 +18,10 @@ def deliver(
     holdings: Holdings, client: str, *receipts: str, connection: str = "wire", now_ms: int = NOW_MS
 ) -> Delivery:
     delivery = holdings.deliver(
-        client, connection, "orders", "readers", [stored(r) for r in receipts], hold_ms=60_000, now_ms=now_ms
+        *(client, connection, "orders", "readers", [stored(r) for r in receipts]),
+        hold_ms=60_000,
+        now_ms=now_ms,
+        due_ms=now_ms + 60_000,
     )
     assert delivery is not None
     return delivery
@@ -71,7 +74,7 @@ def test_putting_on_again_takes_off_before(holdings: Holdings) -> None:
 def test_a_repeated_receive_keeps_its_first_time(holdings: Holdings) -> None:
     deliver(holdings, "c1", "r1", "r2")
     again = deliver(holdings, "c1", "r1", now_ms=NOW_MS + 5_000)
-    assert again.first_ms == NOW_MS
+    assert (again.first_ms, again.due_ms) == (NOW_MS, NOW_MS + 60_000)
     assert holdings.held == 2
     assert finish(holdings, "r1", "r2") == 2
     assert holdings.held == 0
@@ -80,7 +83,10 @@ def test_a_repeated_receive_keeps_its_first_time(holdings: Holdings) -> None:
 def test_scenario_24_what_is_held_is_bounded(holdings: Holdings) -> None:
     deliver(holdings, "c1", *(f"r{n}" for n in range(8)))
     refused = holdings.deliver(
-        "c1", "wire", "orders", "readers", [stored(f"s{n}") for n in range(3)], hold_ms=1, now_ms=NOW_MS
+        *("c1", "wire", "orders", "readers", [stored(f"s{n}") for n in range(3)]),
+        hold_ms=1,
+        now_ms=NOW_MS,
+        due_ms=NOW_MS + 1,
     )
     assert refused is None
     assert holdings.held == 8

@@ -152,3 +152,28 @@ async def test_a_session_that_may_not_wait_does_not_spin(
 def test_a_window_has_room_for_a_message() -> None:
     with pytest.raises(ValueError, match="at least one"):
         PushSession(REQUEST, window=0, receive=None, give_back=None, backoff=None, clock=None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+async def test_how_long_a_message_may_wait_in_the_buffer_is_no_matter_of_the_wall_clock(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    context: Context,
+    settle: Settle,
+    step_ms: int,
+) -> None:
+    await sent(processor, context, b"a", b"b", b"c")
+    session = processor.push(context, REQUEST, window=3)
+    assert (await anext(session)).body == b"a"
+    clock.set_wall(clock.now_ms() + step_ms)
+    clock.advance(29)
+    assert (await anext(session)).body == b"b"
+    clock.advance(2)
+    waiting = asyncio.ensure_future(anext(session))
+    await settle()
+    assert not waiting.done()
+    session.settled(2)
+    await sent(processor, context, b"d")
+    assert (await waiting).body == b"d"
+    await session.stop()

@@ -246,3 +246,77 @@ async def test_a_consumer_that_renews_itself_is_not_followed(
     request = Receive("orders", "readers", invisible_ms=30_000, wait_s=0.0)
     assert len(await processor.receive(context, request)) == 1
     assert processor.renewing.holdings.held == 0
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, 3_600_000])
+@pytest.mark.parametrize("when", ["before the pop", "after the pop"])
+async def test_a_renewal_is_in_time_whatever_happens_to_the_wall_clock(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    step_ms: int,
+    when: str,
+) -> None:
+    pop = broker.pop
+
+    async def pop_of_a_steady_broker(context: Context, request: Any) -> Any:
+        messages = await pop(context, request)
+        if when == "before the pop":
+            clock.set_wall(clock.now_ms() + step_ms)
+        return messages
+
+    broker.pop = pop_of_a_steady_broker
+    (receipt,) = await popped(processor, context)
+    if when == "after the pop":
+        clock.set_wall(clock.now_ms() + step_ms)
+    clock.advance(45)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    clock.advance(6)
+    await until(settle, lambda: broker.asked("change_invisible"))
+    assert broker.asked("change_invisible") == [(receipt, 60_000)]
+
+
+async def test_the_time_counts_from_before_the_pop(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    pop = broker.pop
+
+    async def slow_pop(context: Context, request: Any) -> Any:
+        messages = await pop(context, request)
+        clock.advance(8)  # the messages are hidden already, and the answer is on its way
+        return messages
+
+    broker.pop = slow_pop
+    await popped(processor, context)
+    clock.advance(43)
+    await until(settle, lambda: broker.asked("change_invisible"))
+
+
+async def test_a_short_hold_is_renewed_also_after_a_long_wait(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    broker.kept_groups["readers"] = GroupConfig("readers", consume_timeout_ms=2_000)
+    waiting = asyncio.ensure_future(processor.receive(context, replace(PUSHED, wait_s=20.0)))
+    await settle()
+    clock.advance(15)
+    await processor.send(context, [Message("orders", b"b", message_id="m")])
+    assert len(await waiting) == 1
+    clock.advance(0.3)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    clock.advance(1.2)
+    await until(settle, lambda: broker.asked("change_invisible"))
