@@ -106,8 +106,9 @@ def not_later(entry: Entry, now_ms: int) -> Entry:
 
     A delivery of the future is one of a clock that was wrong; it must not block for as long. One of
     the next second may be right: each delivery of a message has a later name than the one before.
+    Nor is the clock of one wrong that is due before its name: that is but later than an older name.
     """
-    if entry.pop_ms <= now_ms + _NAMES_AHEAD_MS:
+    if entry.pop_ms <= now_ms + _NAMES_AHEAD_MS or entry.due_ms < entry.pop_ms:
         return entry
     due_ms = now_ms + max(entry.due_ms - entry.pop_ms, 0)
     return Entry(due_ms, entry.pop_ms, entry.attempt, entry.held, entry.attempt_id, entry.holder, entry.lane)

@@ -13,7 +13,7 @@
 | ended    | sequence                                   | how the transaction ended                 |
 | checks   | due ms, sequence                           | nothing: ask about it, or forget its end  |
 | inflight | group id, topic id, queue, offset          | due ms, pop ms, attempt, flags, holder …  |
-| progress | group id, topic id, queue                  | frontier                                  |
+| progress | group id, topic id, queue                  | frontier, latest name of a delivery       |
 | sizes    | topic id, queue, offset                    | bytes from the mark before up to offset   |
 | removed  | b"t" or b"g", id                           | nothing: a deleted topic or group whose   |
 |          |                                            | data has not all been removed yet         |
@@ -73,6 +73,9 @@ split_inflight_key = struct.Struct(">IIHQ").unpack
 progress_key = struct.Struct(">IIH").pack
 """group id, topic id, queue"""
 split_progress_key = struct.Struct(">IIH").unpack
+progress_value = struct.Struct(">QQ").pack
+"""frontier, the latest pop ms that named a delivery"""
+split_progress_value = struct.Struct(">QQ").unpack
 
 HALF_STATE = 0
 HALF_RECORD = 1

@@ -5,6 +5,11 @@ finished. An entry says who has the message until when, or that it rests. Nothin
 an entry's time is over: the message is just free again, and its next delivery is an entry that
 replaces the old one. All steps add to the store's batch and change memory in one go.
 
+A delivery is named by its time, and no two of a message may have the same name, or an old handle
+would finish a new delivery. While a message has an entry the next name is greater than its last
+one. After a `seek` the entries are gone, so the ledger keeps the latest name it ever gave with its
+frontier: a wall clock that is set back, even while nobody looks, makes no name come back.
+
 Here is what all ledgers have in common: the steps of one message. How a pop chooses is said in
 `unordered` and `ordered`.
 """
@@ -18,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import Entry, not_later
-from brokers.embedded.keys import INFLIGHT, PROGRESS, inflight_key, progress_key
+from brokers.embedded.keys import INFLIGHT, PROGRESS, inflight_key, progress_key, progress_value
 from brokers.embedded.log import MessageLog
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
@@ -50,7 +55,7 @@ class Ledger(ABC):
     """
 
     __slots__ = (
-        *("entries", "first_pop_ms", "frontier", "group", "last_pop_ms", "parts"),
+        *("entries", "first_pop_ms", "frontier", "group", "kept_pop_ms", "last_pop_ms", "parts"),
         *("queue", "ready", "refused", "share"),
     )
     ordered: bool
@@ -68,10 +73,17 @@ class Ledger(ABC):
         """Deliveries get no earlier name than this, so that old handles mean none of them."""
         self.last_pop_ms = 0
         """The latest name that a delivery got."""
+        self.kept_pop_ms = 0
+        """The same, as it stands in the store."""
 
     def __repr__(self) -> str:
         place = f"{self.group.name} {self.queue.topic.name}/{self.queue.queue_id}"
         return f"<{type(self).__name__} {place} frontier {self.frontier} entries {len(self.entries)}>"
+
+    def recall_names(self, last_pop_ms: int) -> None:
+        """Take up where a ledger in the store left off: no delivery gets one of the names it gave."""
+        self.last_pop_ms = self.kept_pop_ms = last_pop_ms
+        self.first_pop_ms = last_pop_ms + 1 if last_pop_ms else 0
 
     # -- how a pop chooses ----------------------------------------------------------------------
 
@@ -256,8 +268,14 @@ class Ledger(ABC):
 
     def _move_frontier(self, offset: int) -> None:
         self.frontier = offset
+        self.kept_pop_ms = self.last_pop_ms
         self.parts.store.put(
             PROGRESS,
             progress_key(self.group.id, self.queue.topic.id, self.queue.queue_id),
-            offset.to_bytes(8, "big"),
+            progress_value(offset, self.last_pop_ms),
         )
+
+    def _keep_names(self) -> None:
+        """At the end of a pop: what it named is in the store, also when the frontier stayed."""
+        if self.last_pop_ms > self.kept_pop_ms:
+            self._move_frontier(self.frontier)

@@ -137,6 +137,7 @@ class OrderedLedger(Ledger):
                 self.parts.schedule.add(want.due_ms, self, None, self.taken)
                 self.taken = []
             self._pass(behind, want)
+        self._keep_names()
         if len(want.taken) - first > 1:
             want.taken[first:] = sorted(want.taken[first:], key=_offset_of)
         if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():

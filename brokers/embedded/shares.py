@@ -9,8 +9,10 @@ from brokers.embedded.keys import (
     INFLIGHT,
     PROGRESS,
     progress_key,
+    progress_value,
     split_inflight_key,
     split_progress_key,
+    split_progress_value,
 )
 from brokers.embedded.ledger import Ledger, LedgerParts
 from brokers.embedded.ordered import OrderedLedger
@@ -53,7 +55,7 @@ class Share:
             offset = self.start_of(queue) if anew else queue.minimum
             self.ledgers[queue.queue_id] = self._kind()(self, queue, offset)
             key = progress_key(self.group.id, self.topic.id, queue.queue_id)
-            self.parts.store.put(PROGRESS, key, offset.to_bytes(8, "big"))
+            self.parts.store.put(PROGRESS, key, progress_value(offset, 0))
         return True
 
     def become(self, *, ordered: bool, now_ms: int) -> None:
@@ -64,6 +66,7 @@ class Share:
         for queue_id, old in list(self.ledgers.items()):
             new = self._kind()(self, old.queue, old.frontier)
             new.first_pop_ms, new.last_pop_ms = old.first_pop_ms, old.last_pop_ms
+            new.kept_pop_ms = old.kept_pop_ms
             entries = dict(old.entries)
             old.close()
             self.ledgers[queue_id] = new
@@ -116,18 +119,19 @@ class Shares:
             topic, group = self._catalogue.topic_by_id(topic_id), self._catalogue.group_by_id(group_id)
             if topic is not None and group is not None and queue_id < len(topic.queues):
                 share = self.share(topic, group)
-                queue = topic.queues[queue_id]
-                share.ledgers[queue_id] = UnorderedLedger(share, queue, int.from_bytes(value, "big"))
+                frontier, last_pop_ms = split_progress_value(value)
+                found = share.ledgers[queue_id] = UnorderedLedger(share, topic.queues[queue_id], frontier)
+                found.recall_names(last_pop_ms)
         entries: dict[int, Entry] = {}
         ledger: Ledger | None = None
         last_value, last_entry = b"", Entry(0, 0, 0, False)
         for key, value in store.scan(INFLIGHT, b""):
             group_id, topic_id, queue_id, offset = split_inflight_key(key)
-            found = self._find_ledger(topic_id, group_id, queue_id)
-            if found is not ledger:
+            named = self._find_ledger(topic_id, group_id, queue_id)
+            if named is not ledger:
                 if ledger is not None:
                     ledger.adopt(entries, now_ms)
-                ledger, entries = found, {}
+                ledger, entries = named, {}
             if ledger is None:
                 continue
             if offset >= ledger.frontier:

@@ -61,6 +61,7 @@ class UnorderedLedger(Ledger):
             self._take_new(want)
         if self.ready or self.returned:
             self._take_free(want, want.room)
+        self._keep_names()
         if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():
             want.more = True
 

@@ -10,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.keys import INFLIGHT, PROGRESS, TOPICS, commit_offset, inflight_key
+from brokers.embedded.keys import (
+    INFLIGHT,
+    PROGRESS,
+    TOPICS,
+    commit_offset,
+    inflight_key,
+    split_progress_value,
+)
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from popgate.context import Context
@@ -96,7 +103,7 @@ def in_flight(broker: EmbeddedBroker) -> list[int]:
 
 
 def stored_frontiers(broker: EmbeddedBroker) -> list[int]:
-    return [int.from_bytes(value, "big") for _, value in broker._state.store.scan(PROGRESS, b"")]
+    return [split_progress_value(value)[0] for _, value in broker._state.store.scan(PROGRESS, b"")]
 
 
 # -- what is written --------------------------------------------------------------------------
