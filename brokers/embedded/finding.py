@@ -20,7 +20,7 @@ from brokers.embedded.keys import (
     split_index_key,
     text_hash,
 )
-from brokers.embedded.log import stored_message
+from brokers.embedded.log import as_stored
 from brokers.embedded.taking import cost_of
 from brokers.embedded.topics import Topic
 from popgate.context import Context
@@ -127,9 +127,10 @@ class Finding(Facet):
             for offset in page:
                 record = log.get(topic, queue_id, offset)
                 await pace.spend(cost_of(record))
-                if record is None:
+                sound = log.decoded(topic, queue_id, offset, record) if record is not None else None
+                if record is None or sound is None:
                     continue
-                message = stored_message(record, self._state.settings.name)
+                message = as_stored(sound, self._state.settings.name)
                 if not span.begin_ms <= message.store_ms <= span.end_ms or not fits(message):
                     continue
                 if not newest.add(message, len(record)):
@@ -164,9 +165,10 @@ class Finding(Facet):
         if not queue.minimum <= offset < queue.visible:
             return None
         record = self._state.log.get(topic, queue_id, offset)
-        if record is None:
+        found = self._state.log.decoded(topic, queue_id, offset, record) if record is not None else None
+        if found is None:
             return None
-        message = stored_message(record, self._state.settings.name)
+        message = as_stored(found, self._state.settings.name)
         return message if message.store_host == host else None
 
 

@@ -17,6 +17,7 @@
 | sizes    | topic id, queue, offset                    | bytes from the mark before up to offset   |
 | removed  | b"t" or b"g", id                           | nothing: a deleted topic or group whose   |
 |          |                                            | data has not all been removed yet         |
+| damaged  | keyspace, b"/", key                        | a record that could not be decoded        |
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ INFLIGHT = "inflight"
 PROGRESS = "progress"
 SIZES = "sizes"
 REMOVED = "removed"
+DAMAGED = "damaged"
 
 SPACES = (
     *(META, TOPICS, GROUPS, FLOORS, MESSAGES, INDEX, TIMERS, HALF, ENDED, CHECKS),
-    *(INFLIGHT, PROGRESS, SIZES, REMOVED),
+    *(INFLIGHT, PROGRESS, SIZES, REMOVED, DAMAGED),
 )
 
 HIGHEST_U64 = (1 << 64) - 1

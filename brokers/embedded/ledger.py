@@ -31,7 +31,6 @@ from brokers.embedded.store import Store
 from brokers.embedded.taking import Want, cost_of
 from brokers.embedded.topics import Group, QueueState
 from popgate.model import FilterKind
-from popgate.wire.records import decode_record
 
 if TYPE_CHECKING:
     from brokers.embedded.shares import Share
@@ -166,7 +165,7 @@ class Ledger(ABC):
         """Move a message to the dead letters, now; the looks that it cost. Raises having changed nothing."""
         record = self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
         if record is not None:
-            self.parts.dead_letters.add(self.group, self.queue.topic, record)
+            self._copy_to_dead_letters(offset, record)
         self.finish(offset, now_ms)
         return cost_of(record)
 
@@ -221,10 +220,15 @@ class Ledger(ABC):
             want.changed = True
             want.looks -= cost_of(record)
             if record is not None:
-                self.parts.dead_letters.add(self.group, self.queue.topic, record)
+                self._copy_to_dead_letters(offset, record)
             self.finish(offset, want.now_ms)
             return True
-        found = decode_record(record)
+        found = self.parts.log.decoded(self.queue.topic, self.queue.queue_id, offset, record)
+        if found is None:
+            want.changed = True
+            want.looks -= cost_of(record)
+            self.finish(offset, want.now_ms)
+            return True
         if not want.passing.everything and not want.passing.matches(found.properties):
             want.looks -= cost_of(record)
             self._skip(want, offset, old)
@@ -243,6 +247,12 @@ class Ledger(ABC):
         want.deliver(queue.topic.name, offset, found, entry, head)
         self._will_be_due(entry, offset)
         return True
+
+    def _copy_to_dead_letters(self, offset: int, record: bytes) -> None:
+        """A damaged one stays where it is, and is told."""
+        topic = self.queue.topic
+        if self.parts.log.decoded(topic, self.queue.queue_id, offset, record) is not None:
+            self.parts.dead_letters.add(self.group, topic, record)
 
     def _reconsider(self, want: Want) -> None:
         """What other filters refused may pass this one."""

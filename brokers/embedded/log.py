@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from brokers.embedded.damage import Damages, decode_sound
 from brokers.embedded.keys import (
     HOUR_MS,
     INDEX,
@@ -24,8 +25,9 @@ from brokers.embedded.keys import (
 from brokers.embedded.store import Store
 from brokers.embedded.topics import QueueState, Topic
 from popgate.clock import Clock
+from popgate.errors import PeerWireError
 from popgate.model import StoredMessage
-from popgate.wire.records import decode_record, encode_record, host_text, place_record, record_store_ms
+from popgate.wire.records import Record, decode_record, encode_record, host_text, place_record
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
 _FEW = 4
@@ -37,7 +39,8 @@ Arrived = Callable[[QueueState, int], None]
 class MessageLog:
     """Appends to the store's batch; the caller commits. Reads what is committed."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(self, store: Store, clock: Clock, damages: Damages | None = None) -> None:
+        self.damages = damages if damages is not None else Damages(store)
         self.on_arrival: Arrived | None = None
         self._store = store
         self._clock = clock
@@ -144,14 +147,31 @@ class MessageLog:
         low, high = queue.minimum, queue.visible
         while low < high:
             middle = (low + high) // 2
-            record = self.get(queue.topic, queue.queue_id, middle)
-            if record is None or record_store_ms(record) < time_ms:
-                low = middle + 1
+            at, store_ms = self._first_time(queue, middle, high)
+            if store_ms is not None and store_ms < time_ms:
+                low = at + 1
             else:
                 high = middle
         return low
 
+    def decoded(self, topic: Topic, queue_id: int, offset: int, record: bytes) -> Record | None:
+        """The record, or None when it is damaged: then it is told and stepped over."""
+        try:
+            return decode_record(record)
+        except PeerWireError as error:
+            self.damages.leave(topic.name, (topic.id, queue_id, offset), error)
+            return None
+
     # -- inside -------------------------------------------------------------------------------
+
+    def _first_time(self, queue: QueueState, begin: int, end: int) -> tuple[int, int | None]:
+        """Offset and store time of the first sound record in [begin, end); (`end`, None) if there is none."""
+        for offset in range(begin, end):
+            record = self.get(queue.topic, queue.queue_id, offset)
+            found = decode_sound(record) if record is not None else None
+            if found is not None:
+                return offset, found.store_ms
+        return end, None
 
     def _take_place(self, queue: QueueState, now_ms: int) -> int:
         """Count the queue's maximum up; the store time of the new place (never before the last one's)."""
@@ -195,8 +215,12 @@ class MessageLog:
 
 
 def stored_message(record: bytes, broker: str) -> StoredMessage:
-    """A record as those who look it up see it: no attempt, no receipt."""
-    found = decode_record(record)
+    """A record as those who look it up see it: no attempt, no receipt. Raises PeerWireError."""
+    return as_stored(decode_record(record), broker)
+
+
+def as_stored(found: Record, broker: str) -> StoredMessage:
+    """The same for a record that was decoded."""
     return StoredMessage(
         found.topic,
         broker,

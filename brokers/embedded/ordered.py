@@ -20,7 +20,6 @@ from brokers.embedded.taking import Want, cost_of
 from brokers.embedded.topics import QueueState
 from popgate.model import StoredMessage
 from popgate.wire.properties import SHARDING_KEY, find_property
-from popgate.wire.records import record_properties
 
 if TYPE_CHECKING:
     from brokers.embedded.shares import Share
@@ -48,7 +47,7 @@ class OrderedLedger(Ledger):
                 continue
             old = entries[offset]
             name = old.lane.name if old.lane is not None else self._find_lane_name(offset)
-            if name is None:  # retention was here
+            if name is None:  # retention was here, or it is damaged
                 self.parts.store.delete(INFLIGHT, self._key(offset))
                 continue
             lane = self._join(name, offset)
@@ -65,8 +64,10 @@ class OrderedLedger(Ledger):
 
     def _find_lane_name(self, offset: int) -> bytes | None:
         """From the message itself: the entry was made while the group was not ordered."""
-        record = self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
-        return _lane_name(record) if record is not None else None
+        topic, queue_id = self.queue.topic, self.queue.queue_id
+        record = self.parts.log.get(topic, queue_id, offset)
+        found = self.parts.log.decoded(topic, queue_id, offset, record) if record is not None else None
+        return _lane_name(found.properties) if found is not None else None
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -94,12 +95,14 @@ class OrderedLedger(Ledger):
             return 0
         cost = 0
         for offset, record in self.parts.log.read(self.queue.topic, self.queue.queue_id, begin, end):
-            lane = self._join(_lane_name(record), offset)
-            self.entries[offset] = lane.waiting
             self.scanned = offset + 1
-            seen[offset] = record
-            if lane.offsets[0] == offset:
-                self._advance(lane, 0)
+            found = self.parts.log.decoded(self.queue.topic, self.queue.queue_id, offset, record)
+            if found is not None:
+                lane = self._join(_lane_name(found.properties), offset)
+                self.entries[offset] = lane.waiting
+                seen[offset] = record
+                if lane.offsets[0] == offset:
+                    self._advance(lane, 0)
             cost += cost_of(record)
             if cost >= looks:
                 return cost
@@ -269,8 +272,8 @@ class OrderedLedger(Ledger):
             self._tell_free()
 
 
-def _lane_name(record: bytes) -> bytes:
-    return find_property(record_properties(record), _SHARDING_KEY) or b""
+def _lane_name(properties: bytes) -> bytes:
+    return find_property(properties, _SHARDING_KEY) or b""
 
 
 def _offset_of(message: StoredMessage) -> int:

@@ -13,7 +13,6 @@ from brokers.embedded.topics import Group, Topic
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Forbidden, GatewayError, NotFound
 from popgate.model import Permission, Pop, StoredMessage
-from popgate.wire.records import decode_record
 
 _LONGEST_INVISIBLE_MS = 1 << 45
 _PATIENCE_S = 1.0
@@ -187,6 +186,7 @@ class Popping(Facet):
 
     def _take_same(self, share: Share, want: Want) -> None:
         """A repeated receive of an ordered group: what the first one still holds."""
+        state = self._state
         places = sorted(share.attempts[want.attempt_id])
         for queue_id, offset in places:
             ledger = share.ledgers[queue_id]
@@ -195,10 +195,11 @@ class Popping(Facet):
                 continue
             if want.room <= 0:
                 return
-            record = self._state.log.get(share.topic, queue_id, offset)
-            if record is not None:
+            record = state.log.get(share.topic, queue_id, offset)
+            found = state.log.decoded(share.topic, queue_id, offset, record) if record is not None else None
+            if found is not None:
                 head = receipt_head(entry, want.broker, queue_id, ordered=True)
-                want.deliver(share.topic.name, offset, decode_record(record), entry, head)
+                want.deliver(share.topic.name, offset, found, entry, head)
                 want.holds.append((ledger, entry, [offset]))
                 want.repeated = True
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from brokers.embedded.facet import Facet
-from brokers.embedded.log import stored_message
+from brokers.embedded.log import as_stored
 from brokers.embedded.state import pull_key
 from brokers.embedded.taking import cost_of
 from brokers.embedded.topics import QueueState
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
-from popgate.wire.records import record_properties
 
 
 class Reading(Facet):
@@ -78,10 +77,11 @@ class Reading(Facet):
         messages: list[StoredMessage] = []
         looks = state.settings.max_scan
         for at, record in state.log.read(queue.topic, queue.queue_id, offset, end):
-            if passing.everything or passing.matches(record_properties(record)):
+            found = state.log.decoded(queue.topic, queue.queue_id, at, record)
+            if found is not None and (passing.everything or passing.matches(found.properties)):
                 if messages and len(record) > max_bytes:
                     return messages, at
-                messages.append(stored_message(record, state.settings.name))
+                messages.append(as_stored(found, state.settings.name))
                 max_bytes -= len(record)
                 if len(messages) == max_messages:
                     return messages, at + 1

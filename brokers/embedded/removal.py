@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from functools import partial
 
+from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import (
     FLOORS,
     HOUR_MS,
@@ -31,7 +32,6 @@ from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
-from popgate.wire.records import record_store_ms
 
 _LOOK_UP = 4
 """What a look-up by a fresh iterator costs, next to one record of a running one."""
@@ -140,5 +140,8 @@ class Removal:
             except BrokerUnavailable:
                 return 0  # damaged, and its age unknown
             if head is not None:
-                hour = min(hour, record_store_ms(head[1]) // HOUR_MS)
+                found = decode_sound(head[1])
+                if found is None:
+                    return 0
+                hour = min(hour, found.store_ms // HOUR_MS)
         return hour

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
+from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import FLOORS, MESSAGES, floor_key, message_key
 from brokers.embedded.log import MessageLog
 from brokers.embedded.removal import Removal
@@ -22,7 +23,6 @@ from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, QueueState, Topic
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
-from popgate.wire.records import record_store_ms
 
 _log = logging.getLogger(__name__)
 _WORK_PER_TICK = 1024
@@ -177,15 +177,21 @@ class Retention:
             yield 8
 
     def _first_from(self, topic: Topic, queue: QueueState, offset: int) -> tuple[int, int] | None:
-        """Offset and store time of the first readable message from `offset` on."""
-        if offset >= queue.visible:
-            return None
-        found = self._store.first(
-            MESSAGES,
-            message_key(topic.id, queue.queue_id, offset),
-            message_key(topic.id, queue.queue_id, queue.visible),
-        )
-        return None if found is None else (int.from_bytes(found[0][6:], "big"), record_store_ms(found[1]))
+        """Offset and store time of the first sound message from `offset` on."""
+        while offset < queue.visible:
+            found = self._store.first(
+                MESSAGES,
+                message_key(topic.id, queue.queue_id, offset),
+                message_key(topic.id, queue.queue_id, queue.visible),
+            )
+            if found is None:
+                return None
+            offset = int.from_bytes(found[0][6:], "big")
+            sound = decode_sound(found[1])
+            if sound is not None:
+                return offset, sound.store_ms
+            offset += 1
+        return None
 
     def _raise_floor(self, topic: Topic, queue: QueueState, floor: int) -> None:
         """Remove the messages of a queue below `floor`, and say so in the same batch."""

@@ -12,6 +12,7 @@ import logging
 from pathlib import Path
 
 from brokers.embedded.alarm import Alarm
+from brokers.embedded.damage import Damages
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.ledger import LedgerParts
 from brokers.embedded.locks import Locks
@@ -63,6 +64,7 @@ class State:
         )
         self.waiting = Waiting(clock, settings)
         self.steady = SteadyTime(clock)
+        self.damages = Damages(self.store)
         self.locks = Locks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
         self.check_handler: CheckHandler | None = None
         self.open = False
@@ -181,6 +183,7 @@ class State:
             ),
             "waiting_pops": len(self.waiting),
             "store_bytes": self.store.figure("rocksdb.estimate-live-data-size") if self.open else 0,
+            "damaged_records": len(self.damages),
             "store_failing": float(self.store.failing),
         }
 
@@ -189,7 +192,7 @@ class State:
     def _make_parts(self) -> None:
         store, clock, settings = self.store, self.clock, self.settings
         self.catalogue = Catalogue(store, settings)
-        self.log = MessageLog(store, clock)
+        self.log = MessageLog(store, clock, self.damages)
         self.log.on_arrival = self._arrived
         dead_letters = DeadLetters(self.log, self.catalogue, clock)
         self.parts = LedgerParts(store, self.log, Schedule(), dead_letters, settings)
@@ -202,6 +205,7 @@ class State:
             self.halves.on_check(self.check_handler)
 
     def _load(self) -> None:
+        self.damages.load()
         self.catalogue.load()
         self.shares.load(self.steady.now_ms())
         self.timers.load()

@@ -15,6 +15,7 @@ import secrets
 import struct
 from typing import NamedTuple
 
+from brokers.embedded.damage import check_whole
 from brokers.embedded.due import DueKeys
 from brokers.embedded.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
 from brokers.embedded.log import MessageLog
@@ -22,7 +23,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
-from popgate.errors import BadRequest, NotFound, shown
+from popgate.errors import BadRequest, NotFound, PeerWireError, shown
 from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
 from popgate.wire.records import record_properties
 
@@ -85,6 +86,22 @@ def record_texts(record: bytes) -> tuple[bytes, list[bytes]]:
     return find_property(properties, _UNIQ_KEY) or b"", keys
 
 
+def _unpack(value: bytes) -> tuple[int, int, bytes]:
+    """Topic id, queue and record of a delayed message. Raises PeerWireError when it is damaged."""
+    record = value[_PLACE.size :]
+    check_whole(record)
+    topic_id, queue_id = _PLACE.unpack_from(value)
+    return topic_id, queue_id, record
+
+
+def _is_of(value: bytes, topic_id: int, message_id: bytes) -> bool:
+    try:
+        found_id, _, record = _unpack(value)
+    except PeerWireError:
+        return False
+    return found_id == topic_id and record_texts(record)[0] == message_id
+
+
 class Timers:
     """The delayed messages of all topics. Adds to the store's batch; the caller commits."""
 
@@ -133,10 +150,7 @@ class Timers:
         lowest = timer_key(wanted.due_ms, id_hash, 0)
         beyond = timer_key(wanted.due_ms, id_hash, HIGHEST_U64) + b"\0"
         found = [
-            key
-            for key, value in self._waiting.within(lowest, beyond)
-            if _PLACE.unpack_from(value)[0] == topic.id
-            and record_texts(value[_PLACE.size :])[0] == message_id
+            key for key, value in self._waiting.within(lowest, beyond) if _is_of(value, topic.id, message_id)
         ]
         if not found:
             raise NotFound(
@@ -148,13 +162,21 @@ class Timers:
         return wanted.message_id
 
     def tick(self, now_ms: int) -> None:
-        """Move what is due to its queue, a bounded number; messages of deleted topics vanish."""
+        """Move what is due to its queue, a bounded number.
+
+        Messages of deleted topics vanish, damaged ones are set aside.
+        """
         settings = self._settings
-        for _, value in self._waiting.take(now_ms, settings.max_due, settings.max_due_bytes):
-            topic_id, queue_id = _PLACE.unpack_from(value)
-            topic = self._catalogue.topic_by_id(topic_id)
+        for key, value in self._waiting.take(now_ms, settings.max_due, settings.max_due_bytes):
+            try:
+                topic_id, queue_id, record = _unpack(value)
+                topic = self._catalogue.topic_by_id(topic_id)
+                if topic is not None and queue_id >= len(topic.queues):
+                    raise PeerWireError(f"topic {topic.name} has no queue {queue_id}")
+            except PeerWireError as error:
+                self._log.damages.move(TIMERS, [(key, value)], error)
+                continue
             if topic is None:
                 continue
-            record = value[_PLACE.size :]
             message_id, keys = record_texts(record)
             self._log.append(topic, queue_id, record, message_id=message_id, keys=keys)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator
 
 from brokers.embedded.configs import group_in, group_out, topic_in, topic_out
+from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import (
     FLOORS,
     GROUPS,
@@ -31,7 +32,6 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
 from popgate.model import GroupConfig, TopicConfig
-from popgate.wire.records import record_store_ms
 
 _NEXT_TOPIC_ID = b"next topic id"
 _NEXT_GROUP_ID = b"next group id"
@@ -253,8 +253,17 @@ class Catalogue:
             topic_id, queue_id, offset = split_message_key(last[0])
             if (topic_id, queue_id) == (topic.id, queue.queue_id):
                 queue.maximum = max(offset + 1, queue.minimum)
-                queue.last_store_ms = record_store_ms(last[1])
+                queue.last_store_ms = self._last_store_ms(topic, queue, last)
         queue.visible = queue.maximum
+
+    def _last_store_ms(self, topic: Topic, queue: QueueState, last: tuple[bytes, bytes] | None) -> int:
+        """Of the last record that is not damaged."""
+        while last is not None and last[0] >= message_key(topic.id, queue.queue_id, 0):
+            found = decode_sound(last[1])
+            if found is not None:
+                return found.store_ms
+            last = self._store.last_below(MESSAGES, last[0])
+        return 0
 
     def _is_being_removed(self, kind: bytes, former_id: int) -> bool:
         """Whether retention has not yet removed all that belonged to the former owner of an id."""

@@ -13,7 +13,9 @@ Sources: protocol facts 3.9, 7.4 and 7.8; any-replica, section 2.
 from __future__ import annotations
 
 import logging
+import struct
 
+from brokers.embedded.damage import check_whole
 from brokers.embedded.due import DueKeys
 from brokers.embedded.half import Half, decode_half, without_transaction
 from brokers.embedded.keys import (
@@ -36,7 +38,7 @@ from brokers.embedded.topics import Catalogue, Topic
 from brokers.embedded.transaction_ids import TransactionIds
 from brokers.port import CheckHandler
 from popgate.clock import Clock
-from popgate.errors import GatewayError, IllegalTransactionId, TopicNotFound, shown
+from popgate.errors import GatewayError, IllegalTransactionId, PeerWireError, TopicNotFound, shown
 from popgate.model import EndTransaction, Message, Resolution, TopicConfig, TransactionCheck
 from popgate.naming import TRANSACTION_CHECKS_EXHAUSTED_TOPIC
 from popgate.wire.properties import (
@@ -147,7 +149,10 @@ class HalfMessages:
             raise IllegalTransactionId(
                 f"the transaction of message {shown(message_id)} was {_told(known)} already"
             )
-        half, record = self._half(sequence)
+        try:
+            half, record = self._half(sequence)
+        except PeerWireError as error:
+            raise IllegalTransactionId(f"that of message {shown(message_id)} is damaged: {error}") from error
         if half is None or record is None:
             raise IllegalTransactionId(
                 f"that of message {shown(message_id)} is not open: it ended long ago, or its topic is gone"
@@ -172,12 +177,20 @@ class HalfMessages:
                 return
             count += len(taken)
             for key, kind in taken:
-                _, sequence = split_check_key(key)
+                try:
+                    _, sequence = split_check_key(key)
+                except struct.error as error:
+                    self._log.damages.move(CHECKS, [(key, kind)], error)
+                    continue
                 if kind == _FORGET:
                     self._store.delete(ENDED, sequence_key(sequence))
                     self._ended[sequence] = None
                     continue
-                half, record = self._half(sequence)
+                try:
+                    half, record = self._half(sequence)
+                except PeerWireError as error:
+                    self._set_aside(sequence, error)
+                    continue
                 if half is not None and record is not None:
                     size += len(record)
                     self._check(now_ms, sequence, half, record)
@@ -191,12 +204,26 @@ class HalfMessages:
             self._ended.clear()
 
     def _half(self, sequence: int) -> tuple[Half | None, bytes | None]:
+        """Raises PeerWireError when it is damaged."""
         state, record = self._store.get_many(
             HALF, [half_key(sequence, HALF_STATE), half_key(sequence, HALF_RECORD)]
         )
         if sequence in self._changed:
             return self._changed[sequence], record
-        return None if state is None else decode_half(state), record
+        try:
+            half = None if state is None else decode_half(state)
+        except struct.error as error:
+            raise PeerWireError(f"its state cannot be read: {error}") from error
+        if record is not None:
+            check_whole(record)
+        return half, record
+
+    def _set_aside(self, sequence: int, why: PeerWireError) -> None:
+        """Keep a damaged half message where nothing comes back to it."""
+        keys = [half_key(sequence, part) for part in (HALF_STATE, HALF_RECORD)]
+        found = zip(keys, self._store.get_many(HALF, keys), strict=True)
+        self._log.damages.move(HALF, [(key, value) for key, value in found if value is not None], why)
+        self._drop(sequence)
 
     def _how_ended(self, sequence: int) -> bytes | None:
         if sequence in self._ended:

@@ -10,6 +10,7 @@ from brokers.embedded.keys import INFLIGHT, inflight_key
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.taking import Want, cost_of
 from brokers.embedded.topics import QueueState
+from popgate.errors import PeerWireError
 from popgate.wire.records import decode_record
 
 if TYPE_CHECKING:
@@ -112,7 +113,13 @@ class UnorderedLedger(Ledger):
         offsets: list[int] = []
         end = behind = min(begin + (room if everything else want.looks), queue.visible)
         for offset, record in self.parts.log.read(queue.topic, queue_id, begin, end):
-            found = decode_record(record)
+            try:
+                found = decode_record(record)
+            except PeerWireError as error:
+                self.parts.log.damages.leave(topic, (topic_id, queue_id, offset), error)
+                want.looks -= cost_of(record)
+                want.more = True  # what is behind it was not looked at
+                continue
             if everything or passing.matches(found.properties):
                 if not want.fits(len(record)):
                     behind = offset

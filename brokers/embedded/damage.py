@@ -1,0 +1,73 @@
+"""Records that cannot be decoded: told once, counted, kept, and stepped over.
+
+A record of `messages` stays where it is: groups and readers go on behind it, and retention removes
+it with its neighbours. What would be tried at its time again and again (a delayed message, a half
+message) is moved to the keyspace `damaged`, as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from brokers.embedded.keys import DAMAGED
+from brokers.embedded.store import Store
+from popgate.errors import PeerWireError
+from popgate.wire.records import Record, decode_record
+
+_log = logging.getLogger(__name__)
+_MOST_PLACES = 10_000
+
+
+class Damages:
+    """Lives as long as the broker. Adds to the store's batch; the caller commits."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._moved = 0
+        self._in_place: set[tuple[int, int, int]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Damages moved {self._moved} in place {len(self._in_place)}>"
+
+    def __len__(self) -> int:
+        """Records that were moved, and those in `messages` that somebody met since the start."""
+        return self._moved + len(self._in_place)
+
+    def load(self) -> None:
+        """Count what was moved before."""
+        self._moved = sum(1 for _ in self._store.scan(DAMAGED, b""))
+
+    def move(self, space: str, pairs: Iterable[tuple[bytes, bytes]], why: object) -> None:
+        """Keep pairs of a keyspace in `damaged`; the caller deletes them from where they were."""
+        found = list(pairs)
+        for key, value in found:
+            self._store.put(DAMAGED, space.encode() + b"/" + key, value)
+        self._moved += len(found)
+        keys = " ".join(key.hex() for key, _ in found)
+        _log.error("a record of %s is damaged and was set aside: %s (key %s)", space, why, keys)
+
+    def leave(self, topic: str, place: tuple[int, int, int], why: object) -> None:
+        """Step over a record of `messages`; `place` is topic id, queue, offset."""
+        if place in self._in_place or len(self._in_place) >= _MOST_PLACES:
+            return
+        self._in_place.add(place)
+        _log.error(
+            "message %d of queue %d of topic %s is damaged and is stepped over: %s",
+            *(place[2], place[1], topic, why),
+        )
+
+
+def check_whole(record: bytes) -> None:
+    """Raises PeerWireError for what is not exactly one record."""
+    found = decode_record(record)
+    if found.size != len(record):
+        raise PeerWireError(f"a record of {found.size} bytes has {len(record)}")
+
+
+def decode_sound(record: bytes) -> Record | None:
+    """The record, or None when it is damaged."""
+    try:
+        return decode_record(record)
+    except PeerWireError:
+        return None
