@@ -14,7 +14,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.errors import BrokerUnavailable
+from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.filters import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, Sent, TopicConfig
 
@@ -53,7 +53,7 @@ class Clients:
             try:
                 message = Message("T", body.encode().ljust(600), message_id=body)
                 [result] = await self.broker.send(CONTEXT, [message])
-            except BrokerUnavailable:
+            except (BrokerUnavailable, BrokerTimeout):
                 self.refused += 1
                 await asyncio.sleep(0.005)
                 continue
@@ -74,7 +74,7 @@ class Clients:
                 for message, error in zip(done, answers, strict=True):
                     if error is None:
                         self.acked.add(message.body.decode().rstrip())
-            except BrokerUnavailable:
+            except (BrokerUnavailable, BrokerTimeout):
                 await asyncio.sleep(0.005)
             await asyncio.sleep(0)
 
