@@ -34,7 +34,7 @@ need_environment() {
         python=$(find_python) || { echo "popgate needs Python 3.11 or newer: install it, or name it in PYTHON" >&2; exit 1; }
     }
     if ! [ -x .venv/bin/python ]; then
-        "$python" -m venv .venv 2>/dev/null || {
+        "$python" -m venv .venv >/dev/null 2>&1 || {
             rm -rf .venv
             apt_install python3-venv || { echo "cannot make a virtual environment: install python3-venv" >&2; exit 1; }
             "$python" -m venv .venv
