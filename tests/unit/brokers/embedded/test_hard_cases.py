@@ -1,4 +1,4 @@
-"""What an adversary found in the broker: wakes that went lost, handles that meant too much, large steps."""
+"""The hard cases of the broker: no wake goes lost, no handle means too much, no step is large."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

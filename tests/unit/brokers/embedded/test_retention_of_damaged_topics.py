@@ -1,4 +1,4 @@
-"""What an adversary found in retention: one damaged topic kept all the others for ever."""
+"""Retention goes on when a topic cannot be read: one damaged topic keeps no other one's old messages."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What an adversary found in what happens by itself: wakes that went lost, one failure that stopped all."""
+"""What happens by itself in `brokers.embedded.state`: it wakes who waits, and one failure stops nothing else."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
