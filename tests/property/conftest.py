@@ -42,8 +42,8 @@ T = TypeVar("T")
 _SETTINGS = EmbeddedSettings(durability=Durability.NONE)
 _QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "report_multiple_bugs": False}
 _EFFORTS: dict[str, dict[str, Any]] = {
-    "": {"max_examples": 80, "stateful_step_count": 40},
-    "ci": {"max_examples": 150, "stateful_step_count": 40, "derandomize": True, "database": None},
+    "": {"max_examples": 80, "stateful_step_count": 50},
+    "ci": {"max_examples": 200, "stateful_step_count": 50, "derandomize": True, "database": None},
     "long": {"max_examples": 3_000, "stateful_step_count": 80},
 }
 _EFFORT = os.environ.get("POPGATE_HYPOTHESIS", "")

@@ -155,17 +155,19 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
 
         # -- sending ----------------------------------------------------------------------------
 
-        def make(self, lane: str, tag: str, **how: Any) -> Sent:
-            self.count += 1
-            message = port.message(self.topic, f"{lane}{self.count}", lane=lane, tag=tag, **how)
-            queue = LANES.index(lane) % 2
-            (answer,) = port.send(message, queue_id=queue)
-            sent = Sent(f"{lane}{self.count}", lane, tag, message.message_id, message.deliver_at_ms)
-            sent.recall_handle, sent.transaction_id = answer.recall_handle, answer.transaction_id
-            if not answer.recall_handle and not answer.transaction_id:
-                self.appear(sent, answer.queue_id, answer.offset)
-            else:
-                self.hidden.append(sent)
+        def make(self, lane: str, tag: str, count: int = 1, **how: Any) -> Sent:
+            """Send `count` messages at once, to the queue of their line."""
+            bodies = [f"{lane}{self.count + n}" for n in range(count)]
+            self.count += count
+            messages = [port.message(self.topic, body, lane=lane, tag=tag, **how) for body in bodies]
+            answers = port.send(*messages, queue_id=LANES.index(lane) % 2)
+            for body, message, answer in zip(bodies, messages, answers, strict=True):
+                sent = Sent(body, lane, tag, message.message_id, message.deliver_at_ms)
+                sent.recall_handle, sent.transaction_id = answer.recall_handle, answer.transaction_id
+                if answer.recall_handle or answer.transaction_id:
+                    self.hidden.append(sent)
+                else:
+                    self.appear(sent, answer.queue_id, answer.offset)
             return sent
 
         def appear(self, sent: Sent, queue: int, offset: int) -> None:
@@ -183,8 +185,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
 
         @step(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), count=st.integers(1, 3))
         def send(self, lane: str, tag: str, count: int) -> None:
-            for _ in range(count):
-                self.make(lane, tag)
+            self.make(lane, tag, count)
             self.harvest()
 
         @step(lane=st.sampled_from(LANES), tag=st.sampled_from(TAGS), delay=st.sampled_from([1, 500, 20_000]))
@@ -250,6 +251,19 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 key = (group.kind, message.receipt)
                 assert key not in self.handles
                 self.handles[key] = (share, share.delivery)
+
+        @step(lane=st.sampled_from(LANES), count=st.integers(2, 6), at_most=st.integers(1, 6))
+        def send_and_pop(self, lane: str, count: int, at_most: int) -> None:
+            """What happens most, and so more often than the rest."""
+            self.make(lane, "red", count)
+            self.harvest()
+            for kind in GROUPS:
+                type(self).pop(self, kind=kind, at_most=at_most, invisible_ms=60_000)
+
+        @step(kind=st.sampled_from(GROUPS), count=st.integers(1, 4))
+        def wait_together(self, kind: str, count: int) -> None:
+            for _ in range(count):
+                type(self).wait(self, kind=kind, at_most=1, max_bytes=1)
 
         @step(
             kind=st.sampled_from(GROUPS),
@@ -319,10 +333,15 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         # -- finishing --------------------------------------------------------------------------
 
         def holder(self, data: Any) -> tuple[Group, str, Share, bool]:
-            kind, handle = key = data.draw(st.sampled_from(list(self.handles)), label="handle")
+            """Any handle ever given out, more often a good one; its message, and whether it is good."""
+            good = [key for key in self.handles if self.is_good(key)]
+            stale = not good or data.draw(st.integers(0, 3), label="any") == 0
+            key = data.draw(st.sampled_from(list(self.handles) if stale else good), label="handle")
+            return self.groups[key[0]], key[1], self.handles[key][0], self.is_good(key)
+
+        def is_good(self, key: tuple[str, str]) -> bool:
             share, delivery = self.handles[key]
-            good = not share.over and share.held and share.delivery == delivery
-            return self.groups[kind], handle, share, good
+            return not share.over and share.held and share.delivery == delivery
 
         @precondition(lambda self: self.handles)
         @step(data=st.data())
@@ -337,11 +356,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
         @step(kind=st.sampled_from(GROUPS))
         def ack_all(self, kind: str) -> None:
             group = self.groups[kind]
-            known = [(h, *self.handles[k, h]) for k, h in self.handles if k == kind]
-            good = [(h, s) for h, s, d in known if not s.over and s.held and s.delivery == d]
-            assert port.ack(self.topic, group.name, [h for h, _ in good]) == [None] * len(good)
-            for _, share in good:
-                share.over = True
+            good = [key for key in self.handles if key[0] == kind and self.is_good(key)]
+            assert port.ack(self.topic, group.name, [handle for _, handle in good]) == [None] * len(good)
+            for key in good:
+                self.handles[key][0].over = True
             self.harvest()
 
         @precondition(lambda self: self.handles)
@@ -357,6 +375,18 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             assert self.handles.setdefault(key, (share, share.delivery)) == (share, share.delivery)
             group.time_is(port.now())
             self.harvest()
+
+        @precondition(lambda self: self.handles)
+        @step(kind=st.sampled_from(GROUPS), keep=st.sets(st.integers(0, 5)))
+        def free_most(self, kind: str, keep: set[int]) -> None:
+            """Consumers leave: what they hold is free, but for some."""
+            good = [key for key in self.handles if key[0] == kind and self.is_good(key)]
+            freed = {id(self.handles[key][0]): key for n, key in enumerate(good) if n not in keep}
+            for key in freed.values():
+                assert isinstance(port.hide(self.topic, self.groups[kind].name, key[1], 0), str)
+                self.handles[key][0].due = port.now()
+                self.groups[kind].time_is(port.now())
+                self.harvest()
 
         @precondition(lambda self: self.handles)
         @step(data=st.data())
@@ -407,7 +437,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             port.broker.on_check(lambda check: False)
             self.end_waiters()
 
-        @step(kind=st.sampled_from(GROUPS), to=st.sampled_from(StartFrom), chance=st.integers(0, 2))
+        @step(kind=st.sampled_from(GROUPS), to=st.sampled_from(StartFrom), chance=st.integers(0, 5))
         def reset(self, kind: str, to: StartFrom, chance: int) -> None:
             if chance:
                 return
@@ -421,7 +451,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
             self.time_is(port.now())
 
-        @step(chance=st.integers(0, 3))
+        @step(chance=st.integers(0, 5))
         def make_the_topic_again(self, chance: int) -> None:
             if chance:
                 return
@@ -434,7 +464,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             for group in self.groups.values():
                 group.shares.clear()
 
-        @step(kind=st.sampled_from(GROUPS), chance=st.integers(0, 3))
+        @step(kind=st.sampled_from(GROUPS), chance=st.integers(0, 5))
         def make_a_group_again(self, kind: str, chance: int) -> None:
             if chance:
                 return
@@ -456,15 +486,14 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.harvest()
             self.time_is(port.now())
 
-        def one_held(self, kind: str) -> tuple[str, Share] | None:
-            for (known, handle), (share, delivery) in self.handles.items():
-                if known == kind and not share.over and share.held and share.delivery == delivery:
-                    return handle, share
-            return None
+        def one_held(self, kind: str) -> str:
+            return next((key[1] for key in self.handles if key[0] == kind and self.is_good(key)), "")
 
-        @step(kind=st.sampled_from(GROUPS), what=st.sampled_from(WRITES))
-        def a_write_fails(self, kind: str, what: str) -> None:
+        @step(kind=st.sampled_from(GROUPS), what=st.sampled_from(WRITES), chance=st.integers(0, 2))
+        def a_write_fails(self, kind: str, what: str, chance: int) -> None:
             """Whoever is told that the broker was not available may be sure that nothing was done."""
+            if chance:
+                return
             group, held = self.groups[kind], self.one_held(kind)
             name, broker, context = group.name, port.broker, port.context
             half = next((s for s in self.hidden if s.transaction_id), None)
@@ -480,13 +509,13 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 wanted = EndTransaction(self.topic, half.transaction_id, half.message_id, Resolution.COMMIT)
                 work = broker.end_transaction(context, wanted)
             elif what == "ack" and held:
-                work = broker.ack(context, self.topic, name, [held[0]])
+                work = broker.ack(context, self.topic, name, [held])
             elif what == "hide" and held:
-                work = broker.change_invisible(context, self.topic, name, held[0], 0)
+                work = broker.change_invisible(context, self.topic, name, held, 0)
             elif what == "give back" and held:
-                work = broker.give_back(context, self.topic, name, [held[0]])
+                work = broker.give_back(context, self.topic, name, [held])
             elif what == "dead letter" and held:
-                work = broker.dead_letter(context, self.topic, name, held[0])
+                work = broker.dead_letter(context, self.topic, name, held)
             elif what == "reset":
                 work = broker.reset(name, self.topic, StartFrom.FIRST)
             else:

@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 
 from popgate.errors import IllegalReceipt
 
-LANES = ("A", "B", "C", "")
+LANES = ("A", "B", "")
 
 
 @dataclass
@@ -81,9 +81,15 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.handles: dict[str, tuple[Known, int]] = {}
 
         def holder(self, data: Any) -> tuple[str, Known, bool]:
-            handle = data.draw(st.sampled_from(list(self.handles)), label="handle")
+            """Any handle ever given out, more often a good one; its message, and whether it is good."""
+            good = [h for h in self.handles if self.is_good(h)]
+            stale = not good or data.draw(st.integers(0, 3), label="any") == 0
+            handle = data.draw(st.sampled_from(list(self.handles) if stale else good), label="handle")
+            return handle, self.handles[handle][0], self.is_good(handle)
+
+        def is_good(self, handle: str) -> bool:
             m, delivery = self.handles[handle]
-            return handle, m, not m.over and m.held and m.delivery == delivery
+            return not m.over and m.held and m.delivery == delivery
 
         @rule(lanes=st.lists(st.sampled_from(LANES), min_size=1, max_size=6))
         def send(self, lanes: list[str]) -> None:
@@ -130,6 +136,12 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert g.receipt not in self.handles
                 self.handles[g.receipt] = (m, m.delivery)
 
+        @rule(lanes=st.lists(st.sampled_from(LANES), min_size=3, max_size=6))
+        def send_and_pop(self, lanes: list[str]) -> None:
+            """What happens most, and so twice as often as the rest."""
+            self.send(lanes)
+            self.pop(5, 10_000, "x", False)
+
         def lane_of(self, message: Any) -> str:
             return next(m.lane for m in self.model.messages if m.offset == message.offset)
 
@@ -163,6 +175,17 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.model.time_is(port.now())
 
         @precondition(lambda self: self.handles)
+        @rule(keep=st.sets(st.integers(0, 5)))
+        def free_most(self, keep: set[int]) -> None:
+            """Consumers leave: what they hold is free, but for some."""
+            good = [h for h in self.handles if self.is_good(h)]
+            freed = {id(self.handles[h][0]): h for n, h in enumerate(good) if n not in keep}
+            for handle in freed.values():
+                assert isinstance(port.hide(*self.where, handle, 0), str)
+                self.handles[handle][0].due = port.now()
+            self.model.time_is(port.now())
+
+        @precondition(lambda self: self.handles)
         @rule(data=st.data())
         def give_back(self, data: Any) -> None:
             handle, m, _ = self.holder(data)
@@ -184,8 +207,10 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert isinstance(answer, IllegalReceipt)
 
         @precondition(lambda self: self.model.messages)
-        @rule(data=st.data())
-        def seek(self, data: Any) -> None:
+        @rule(data=st.data(), chance=st.integers(0, 3))
+        def seek(self, data: Any, chance: int) -> None:
+            if chance:
+                return
             messages = self.model.messages
             at = data.draw(st.integers(0, len(messages)), label="position")
             offset = messages[at].offset if at < len(messages) else messages[-1].offset + 1

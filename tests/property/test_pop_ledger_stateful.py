@@ -68,10 +68,15 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             self.handles: dict[str, tuple[Known, int]] = {}
 
         def holder(self, data: Any) -> tuple[str, Known, bool]:
-            """Any handle ever given out, its message, and whether it is good."""
-            handle = data.draw(st.sampled_from(list(self.handles)), label="handle")
+            """Any handle ever given out, more often a good one; its message, and whether it is good."""
+            good = [h for h in self.handles if self.is_good(h)]
+            stale = not good or data.draw(st.integers(0, 3), label="any") == 0
+            handle = data.draw(st.sampled_from(list(self.handles) if stale else good), label="handle")
+            return handle, self.handles[handle][0], self.is_good(handle)
+
+        def is_good(self, handle: str) -> bool:
             m, delivery = self.handles[handle]
-            return handle, m, not m.over and m.held and m.delivery == delivery
+            return not m.over and m.held and m.delivery == delivery
 
         def note(self, handle: str, m: Known) -> None:
             assert self.handles.setdefault(handle, (m, m.delivery)) == (m, m.delivery)
@@ -98,6 +103,12 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert g.receipt not in self.handles
                 self.note(g.receipt, m)
 
+        @rule(count=st.integers(1, 5))
+        def send_and_pop(self, count: int) -> None:
+            """What happens most, and so twice as often as the rest."""
+            self.send(count)
+            self.pop(6, 10_000)
+
         @precondition(lambda self: self.handles)
         @rule(data=st.data())
         def ack(self, data: Any) -> None:
@@ -118,6 +129,17 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             assert isinstance(answer, str)
             m.due = port.now() + ms
             self.note(answer, m)
+            self.model.time_is(port.now())
+
+        @precondition(lambda self: self.handles)
+        @rule(keep=st.sets(st.integers(0, 5)))
+        def free_most(self, keep: set[int]) -> None:
+            """Consumers leave: what they hold is free, but for some."""
+            good = [h for h in self.handles if self.is_good(h)]
+            freed = {id(self.handles[h][0]): h for n, h in enumerate(good) if n not in keep}
+            for handle in freed.values():
+                assert isinstance(port.hide(*self.where, handle, 0), str)
+                self.handles[handle][0].due = port.now()
             self.model.time_is(port.now())
 
         @precondition(lambda self: self.handles)
@@ -143,9 +165,11 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert not m.over or isinstance(answer, ReceiptExpired)
 
         @precondition(lambda self: self.model.messages)
-        @rule(data=st.data())
-        def seek(self, data: Any) -> None:
+        @rule(data=st.data(), chance=st.integers(0, 3))
+        def seek(self, data: Any, chance: int) -> None:
             """Set the position: from there on everything is new, below it is over."""
+            if chance:
+                return
             messages = self.model.messages
             at = data.draw(st.integers(0, len(messages)), label="position")
             offset = messages[at].offset if at < len(messages) else messages[-1].offset + 1
