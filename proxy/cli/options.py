@@ -48,3 +48,14 @@ def moment(text: str | None) -> int | None:
         return parse_moment(text, time.time_ns() // 1_000_000)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+def pairs(texts: list[str] | None) -> dict[str, str]:
+    """What options of the form name=value say. Raises BadParameter."""
+    found = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{text!r} does not name a value: write name=value")
+        found[name] = value
+    return found

@@ -13,7 +13,7 @@ import typer
 from proxy.cli import printing
 from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, Topic, duration
+from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, Topic, duration, pairs
 from proxy.cli.printing import Output, Printer
 
 _BATCH = 100
@@ -51,7 +51,7 @@ def send(
         "tag": tag,
         "message_group": message_group,
         "delay_ms": None if seconds is None else round(seconds * 1000),
-        "properties": dict(map(_pair, properties or ())),
+        "properties": pairs(properties),
     }
     template = {name: value for name, value in template.items() if value}
     if lines and body != "-":
@@ -88,13 +88,6 @@ def _print_sent(printer: Printer, topic: str, results: list[dict[str, Any]]) -> 
         pretty = f"{printing.title(result['message_id'])}  {place}"
         printer.item((result["message_id"], where, result["offset"]), pretty, result)
     return failed
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise typer.BadParameter(f"{text!r} is no property: write name=value")
-    return name, value
 
 
 def _bodies(body: str, count: int, *, lines: bool) -> Iterator[bytes | None]:

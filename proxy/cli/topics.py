@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from proxy.cli.calling import Gateway
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration
+from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, pairs
 from proxy.cli.printing import Output, Printer
 from proxy.units import duration_text, parse_size, size_text
 
@@ -36,6 +36,12 @@ def create(
     retention_bytes: Annotated[
         str | None, typer.Option(metavar="SIZE", help="Keep at most so much, like 10GiB.")
     ] = None,
+    permission: Annotated[
+        str | None, typer.Option(metavar="WHAT", help="read-write (default), read, write or none.")
+    ] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable.")
+    ] = None,
     admin: Admin = DEFAULT_ADMIN,
     output: Shown = Output.AUTO,
 ) -> None:
@@ -48,6 +54,8 @@ def create(
         "queues": queues,
         "retention_ms": None if seconds is None else round(seconds * 1000),
         "retention_bytes": _size(retention_bytes),
+        "permission": permission,
+        "attributes": pairs(attribute) or None,
     }
     with Gateway(admin) as gateway:
         topic = gateway.post(

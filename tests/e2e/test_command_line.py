@@ -112,6 +112,16 @@ def test_types_may_be_repeated_and_default_to_all(run: Callable[..., Ran]) -> No
     assert run("topic", "create", "t-any", "-o", "json").json["types"] == []
 
 
+def test_a_topic_may_have_a_permission_and_attributes(run: Callable[..., Ran]) -> None:
+    run("topic", "create", "t-read", "--permission", "read", "--attribute", "owner=billing")
+    shown = run("topic", "show", "t-read")
+    assert {"permission\tread", "attribute owner\tbilling"} <= set(shown.lines)
+    refused = run("send", "t-read", "x")
+    assert (refused.code, "t-read" in refused.err) == (FAILED, True)
+    assert run("topic", "create", "t", "--permission", "all").code == FAILED
+    assert run("topic", "create", "t", "--attribute", "owner").code == USAGE
+
+
 def test_a_group_from_its_making_to_its_end(run: Callable[..., Ran]) -> None:
     made = run(
         *("group", "create", "g-life", "--ordered", "--max-attempts", "3", "--from", "last"),
