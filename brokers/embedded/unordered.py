@@ -48,8 +48,8 @@ class UnorderedLedger(Ledger):
         """
         self._reconsider(want)
         if self.returned:
-            self._take_free(want, want.room)
-        if self.ready:
+            self._take_free(want, min(want.room, len(self.returned)))
+        if self.ready and want.room > 0:
             if not self._has_new():
                 self._take_free(want, want.room)
             elif want.room > 1:

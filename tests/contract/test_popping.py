@@ -180,6 +180,28 @@ async def test_redeliveries_do_not_starve_new_messages_nor_the_other_way_round(u
     assert len(seen) == 40
 
 
+@pytest.mark.parametrize("at_most", [1, 2, 3, 6])
+async def test_returned_failed_and_new_messages_together_are_no_more_than_asked_for(user, at_most):
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.send(topic, *(str(n) for n in range(12)))
+    first = await user.collect(topic, group, 12)
+    for number, message in enumerate(first):
+        if number < 3:
+            await user.give_back(topic, group, message)
+        else:
+            await user.hide(topic, group, message.receipt, 0)
+    await user.send(topic, *(str(n) for n in range(12, 18)))
+    await user.lag()
+    seen: list[bytes] = []
+    for _ in range(40):
+        got = await user.pop(topic, group, at_most)
+        assert len(got) <= at_most
+        seen += [m.body for m in got]
+        if len(seen) == 18:
+            break
+    assert len(set(seen)) == len(seen) == 18
+
+
 async def test_a_topic_that_grows_loses_nothing_of_its_new_queues(user, texts):
     topic = await user.topic(queues=1)
     first, last = await user.group(), await user.group(start_from=StartFrom.LAST)
