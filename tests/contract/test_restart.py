@@ -52,7 +52,7 @@ async def test_everything_is_as_it_was_after_a_restart(user, texts, traits):
     await user.nothing(topic, group)
 
 
-async def test_a_handle_works_after_a_restart(user):
+async def test_scenario_07_a_handle_works_after_a_restart(user):
     topic, group = await user.topic(), await user.group()
     await user.send(topic, *"abcd")
     a, b, c, d = await user.collect(topic, group, 4, invisible_ms=20_000)

@@ -40,7 +40,7 @@ async def test_a_message_arrives_as_it_was_sent(user, properties_of):
         assert found[name] == value
 
 
-async def test_every_message_of_a_batch_has_its_own_result_in_order(user, texts):
+async def test_scenario_15_every_message_of_a_batch_has_its_own_result_in_order(user, texts):
     topic, group = await user.topic(), await user.group()
     messages = [user.message(topic, f"m{n}") for n in range(10)]
     results = await user.put(*messages)

@@ -20,7 +20,7 @@ async def test_every_trait_has_a_value_of_its_type(traits):
         assert type(getattr(traits, field.name)) is kinds[str(field.type)]
 
 
-async def test_the_first_handle_still_acknowledges_after_a_change(user, traits):
+async def test_scenario_01_the_first_handle_still_acknowledges_after_a_change(user, traits):
     if not traits.renewal_keeps_receipt:
         pytest.skip("a change gives a new handle here")
     topic, group = await user.topic(), await user.group()
@@ -65,7 +65,7 @@ async def test_the_returned_handle_acknowledges_where_a_change_gives_a_new_one(u
     await user.nothing(topic, group)
 
 
-async def test_an_expired_acknowledgement_is_refused(user, traits):
+async def test_scenario_04_an_expired_acknowledgement_is_refused_aloud(user, traits):
     if not traits.acks_are_checked:
         pytest.skip("this broker answers all acknowledgements alike")
     topic, group = await user.topic(), await user.group()
