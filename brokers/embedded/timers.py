@@ -58,19 +58,13 @@ def parse_recall_handle(handle: str) -> RecallHandle:
     try:
         text = base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True).decode()
     except (binascii.Error, UnicodeError):
-        raise BadRequest(
-            f"invalid recall handle {shown(handle)}: it is no URL-safe Base64 of a text"
-        ) from None
+        raise _bad(handle, "it is no URL-safe Base64 of a text") from None
     parts = text.split(" ", 4)
     if len(parts) != 5 or parts[0] != "v1" or not all(parts):
-        raise BadRequest(
-            f"invalid recall handle {shown(handle)}: it does not hold the five parts of version v1"
-        )
+        raise _bad(handle, "it does not hold the five parts of version v1")
     _, topic, broker, due, message_id = parts
     if not (due.isascii() and due.isdigit() and len(due) < 20 and int(due) < _LATEST_MS):
-        raise BadRequest(
-            f"invalid recall handle {shown(handle)}: its delivery time is no number of milliseconds"
-        )
+        raise _bad(handle, "its delivery time is no number of milliseconds")
     return RecallHandle(topic, broker, int(due), message_id)
 
 

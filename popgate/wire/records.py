@@ -251,13 +251,6 @@ def place_record(record: bytes, *, queue_id: int, offset: int, commit_offset: in
     return bytes(placed)
 
 
-def record_store_ms(record: bytes) -> int:
-    """The store time alone, of a record that `encode_record` made."""
-    at = 68 if record[39] & BORN_HOST_V6 else 56
-    value: int = _unpack_long(record, at)[0]
-    return value
-
-
 def record_properties(record: bytes) -> bytes:
     """The properties block alone, of a whole record that `encode_record` made."""
     at = _HEADS[record[39] & _HOSTS_V6].size

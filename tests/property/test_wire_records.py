@@ -15,7 +15,6 @@ from popgate.wire.records import (
     encode_record,
     place_record,
     record_properties,
-    record_store_ms,
 )
 
 INT = st.integers(-(1 << 31), (1 << 31) - 1)
@@ -58,7 +57,6 @@ def test_a_record_comes_back(arguments: dict[str, Any]) -> None:
     assert record.sys_flag & ~0x30 == arguments["sys_flag"] & ~0x30
     assert record.size == len(data)
     assert record_properties(data) == record.properties
-    assert record_store_ms(data) == record.store_ms
 
 
 @given(ARGUMENTS, INT, LONG, LONG, LONG)

@@ -15,7 +15,6 @@ from popgate.wire.records import (
     pack_host,
     place_record,
     record_properties,
-    record_store_ms,
 )
 
 V4 = pack_host("10.0.0.1:10911")
@@ -86,7 +85,6 @@ def test_every_form_of_the_layout_comes_back(
     assert (record.born_host, record.store_host) == (born_host, store_host)
     assert (record.body, record.properties, record.size) == (b"hello", BLOCK, len(data))
     assert record_properties(data) == BLOCK
-    assert record_store_ms(data) == record.store_ms
     assert data[4:8].hex() == ("daa320ab" if len(topic) > 127 else "daa320a7")
 
     placed = place_record(data, queue_id=3, offset=1 << 40, commit_offset=1 << 50, store_ms=1800000000000)
