@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -577,5 +578,6 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
     return WholeBroker
 
 
+@pytest.mark.timeout(900)  # for when it fails: looking for the shortest way there takes minutes
 def test_the_whole_broker_agrees_with_its_model(port: Any, stateful: Any) -> None:
     run_state_machine_as_test(make_machine(port), settings=stateful)

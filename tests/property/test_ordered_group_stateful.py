@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -244,5 +245,6 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
     return OrderedGroup
 
 
+@pytest.mark.timeout(900)  # for when it fails: looking for the shortest way there takes minutes
 def test_an_ordered_group_agrees_with_its_model(port: Any, stateful: Any) -> None:
     run_state_machine_as_test(make_machine(port), settings=stateful)

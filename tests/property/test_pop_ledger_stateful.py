@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -204,5 +205,6 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
     return PopLedger
 
 
+@pytest.mark.timeout(900)  # for when it fails: looking for the shortest way there takes minutes
 def test_the_pop_ledger_agrees_with_its_model(port: Any, stateful: Any) -> None:
     run_state_machine_as_test(make_machine(port), settings=stateful)
