@@ -52,7 +52,6 @@ _unpack_short = Struct(">h").unpack_from
 _place_queue = Struct(">i").pack_into
 _place_offsets = Struct(">qq").pack_into
 _place_time = Struct(">q").pack_into
-_unpack_long = Struct(">q").unpack_from
 _unpack_length = Struct(">I").unpack_from
 
 
