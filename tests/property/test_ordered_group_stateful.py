@@ -227,7 +227,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
             port.pass_ms(ms)
             self.model.time_is(port.now())
 
-        @rule(chance=st.integers(0, 2))
+        @rule(chance=st.integers(0, 7))
         def restart(self, chance: int) -> None:
             if chance == 0:
                 port.restart()
