@@ -24,15 +24,20 @@ PATIENCE = 300
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("wheel")]
 
 
+def clean_environment() -> dict[str, str]:
+    """Without what points at the checkout, and without settings: unknown ones are refused."""
+    ours = ("PYTHON", "VIRTUAL_ENV", "POPGATE_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
 def run(*command: str | Path, **options: object) -> str:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         [str(part) for part in command],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
-        env=environment,
+        env=clean_environment(),
         **options,  # type: ignore[call-overload]
     )
     assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
@@ -110,6 +115,7 @@ def test_the_wheel_serves_beside_packages_of_the_same_names(wheel: Path, tmp_pat
         stderr=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
+        env=clean_environment(),
     )
     try:
         assert gateway.stdout is not None
@@ -126,6 +132,8 @@ def test_the_wheel_serves_beside_packages_of_the_same_names(wheel: Path, tmp_pat
         received = json.loads(run(*popgate, "receive", "wheels", "--group", "g", *reach, cwd=tmp_path))
         assert "hello" in json.dumps(received)
     finally:
-        gateway.send_signal(signal.SIGTERM)
+        if gateway.poll() is None:
+            gateway.send_signal(signal.SIGTERM)
         _, complaints = gateway.communicate(timeout=30)
+        print(complaints)
     assert gateway.returncode == 0, complaints
