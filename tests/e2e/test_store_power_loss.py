@@ -240,15 +240,19 @@ async def test_with_interval_an_answer_is_on_the_disk_an_interval_later_and_not_
         await left.stop()
         return found
 
+    async def synced(times: int) -> None:
+        deadline = asyncio.get_running_loop().time() + 30
+        while disk.syncs < times:
+            assert asyncio.get_running_loop().time() < deadline, "nothing was synced"
+            await asyncio.sleep(0.001)
+
     clock.advance(0.1)
-    while disk.syncs == 0:
-        await asyncio.sleep(0.001)
+    await synced(1)
     assert sorted(await left_in("in time")) == ["a", "b"]
     await send(broker, "c")
     clock.advance(0.099)
     assert sorted(await left_in("too early")) == ["a", "b"]
     clock.advance(0.002)
-    while disk.syncs == 1:
-        await asyncio.sleep(0.001)
+    await synced(2)
     assert sorted(await left_in("in time again")) == ["a", "b", "c"]
     await broker.stop()

@@ -166,6 +166,8 @@ def idle(run: Run) -> None:
     simple = run.simple(run["group"], {topic: None}, await_s=20)
     run.push(run["group2"], {pushed: None}, consume)
     run.receive(simple, by="empty")
+    # No wait for a fact: being idle is what is tried here. The push consumer's own first poll, of 20 s
+    # as well, began a little later, and nothing in the client tells when it ended.
     time.sleep(4)
     for where in (topic, pushed):
         run.sent(producer, run.message(where, "at last"))

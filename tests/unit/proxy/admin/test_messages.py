@@ -189,14 +189,20 @@ async def test_scenario_03_a_caller_that_went_away_holds_nothing(api: Any) -> No
     assert message["body"] == "for whoever is there"
 
 
+async def somebody_waits(app: App) -> None:
+    deadline = asyncio.get_running_loop().time() + 30
+    while not app.processor.figures()["waiting_receives"]:
+        assert asyncio.get_running_loop().time() < deadline, "nobody waits"
+        await asyncio.sleep(0.01)
+
+
 async def test_a_receive_that_waits_is_answered_with_nothing_when_the_drain_begins(
     app: App, api: Any
 ) -> None:
     await send(api, "orders", {"body": "one"})
     await receive(api, "orders", "billing")
     waiting = asyncio.ensure_future(receive(api, "orders", "billing", wait_ms=20_000))
-    while not app.processor.figures()["waiting_receives"]:
-        await asyncio.sleep(0.01)
+    await somebody_waits(app)
     await app.drain()
     assert await asyncio.wait_for(waiting, 5) == []
     assert await receive(api, "orders", "billing", wait_ms=20_000) == []
@@ -208,7 +214,6 @@ async def test_a_stop_without_a_drain_answers_a_receive_that_waits_too(app: App,
     await send(api, "orders", {"body": "one"})
     await receive(api, "orders", "billing")
     waiting = asyncio.ensure_future(receive(api, "orders", "billing", wait_ms=20_000))
-    while not app.processor.figures()["waiting_receives"]:
-        await asyncio.sleep(0.01)
+    await somebody_waits(app)
     await app.stop()
     assert await asyncio.wait_for(waiting, 5) == []
