@@ -174,7 +174,7 @@ def _java_driver() -> Path | Missing:
     digest = hashlib.sha256()
     for source in _sources():
         digest.update(source.relative_to(HERE).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
-    cache = Path(os.environ.get("POPGATE_TEST_CACHE") or Path.home() / ".cache" / "popgate-tests")
+    cache = Path(os.environ.get("TEST_CACHE") or Path.home() / ".cache" / "popgate-tests")
     cache.mkdir(parents=True, exist_ok=True)
     built = cache / f"java-{digest.hexdigest()[:20]}"
     with (cache / "java.lock").open("w") as lock:

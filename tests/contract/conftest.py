@@ -4,7 +4,7 @@ A test asks for `user`. It holds the broker, makes topics and groups of its own,
 waits. Nothing here or in the tests knows a queue id, an offset or a timing that was not asked of
 the broker, and what may differ is read from `broker.traits`.
 
-Another implementation joins by adding a `Site`: `_SITES` names them, `POPGATE_CONTRACT_SITE`
+Another implementation joins by adding a `Site`: `_SITES` names them, `TEST_CONTRACT_SITE`
 chooses one for the whole run.
 """
 
@@ -128,7 +128,7 @@ _SITES: dict[str, Callable[[Path], Site]] = {
     "embedded-none": lambda path: EmbeddedSite(path, Durability.NONE, movable=True),
     "embedded-real-time": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=False),
 }
-_CHOSEN = os.environ.get("POPGATE_CONTRACT_SITE")
+_CHOSEN = os.environ.get("TEST_CONTRACT_SITE")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -4,7 +4,7 @@ Every RPC gets requests that were right before some of their fields were changed
 huge, odd Unicode, absent, many), and bytes that are no request at all. None may be answered INTERNAL
 or with a gRPC error that is not documented, and the gateway must work afterwards. The seeds say how
 requests are changed; which handles there are to be changed is a matter of timing.
-`POPGATE_FUZZ_ROUNDS` asks for more.
+`TEST_FUZZ_ROUNDS` asks for more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.rpcs import STREAMED, UNARY, Streamed
 
-ROUNDS = int(os.environ.get("POPGATE_FUZZ_ROUNDS", "30"))
+ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "30"))
 STREAMS = {what.name: what for what in STREAMED}
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 DEADLINE_S = 2.0

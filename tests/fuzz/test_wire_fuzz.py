@@ -1,7 +1,7 @@
 """Seeded mutations of valid input, a bounded number of them in every run.
 
 More than in the property tests, and bigger input: the same seeds every time, so that a failure
-comes back. `POPGATE_FUZZ_ROUNDS` asks for more.
+comes back. `TEST_FUZZ_ROUNDS` asks for more.
 """
 
 import os
@@ -19,7 +19,7 @@ from popgate.wire.properties import decode_properties, encode_properties, find_p
 from popgate.wire.record_reader import RecordReader
 from popgate.wire.records import encode_record, pack_host
 
-ROUNDS = int(os.environ.get("POPGATE_FUZZ_ROUNDS", "400"))
+ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "400"))
 LIMIT = 1 << 16
 BLOCK = encode_properties({"UNIQ_KEY": "01" * 17, "TAGS": "TagA", "KEYS": "k1 k2", "n": "42", "中": "文"})
 BODY = bytes(range(256)) * 8

@@ -1,6 +1,6 @@
 """How hard hypothesis tries, and a broker that a state machine can drive step by step.
 
-`POPGATE_HYPOTHESIS` chooses: nothing is a few seconds per test, `ci` the same examples in every
+`TEST_HYPOTHESIS` chooses: nothing is a few seconds per test, `ci` the same examples in every
 run, `long` minutes to hours of looking.
 """
 
@@ -46,7 +46,7 @@ _EFFORTS: dict[str, dict[str, Any]] = {
     "ci": {"max_examples": 200, "stateful_step_count": 50, "derandomize": True, "database": None},
     "long": {"max_examples": 3_000, "stateful_step_count": 80},
 }
-_EFFORT = os.environ.get("POPGATE_HYPOTHESIS", "")
+_EFFORT = os.environ.get("TEST_HYPOTHESIS", "")
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=3_000, deadline=None)
