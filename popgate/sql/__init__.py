@@ -9,8 +9,8 @@ unknown, and so is a text that should be a number and is none; only TRUE passes.
 What RocketMQ's filter accepts is accepted, but for text behind the end of an expression and digits
 right behind a number, which are errors here. Three things mean what SQL means by them instead:
 `NOT a = 1` is `NOT (a = 1)`; a comparison with an unknown is unknown on either side; a text that
-is no number makes its own comparison unknown, not the whole expression, and 3.0 equals 3. A property where a condition belongs is TRUE when it
-reads "true" (there: never).
+is no number makes its own comparison unknown, not the whole expression, and 3.0 equals 3. A property
+where a condition belongs is TRUE when it reads "true" (there: never).
 """
 
 from __future__ import annotations
