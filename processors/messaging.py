@@ -2,8 +2,8 @@
 
 Every method is the same five steps in the same order, written down in each and hidden by no
 chain: admit (permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
-reports a request that fails in any of them. Topics, groups, positions and look-ups are in
-`processors.directing`.
+reports a request that fails in any of them. What becomes of deliveries is in `processors.settling`,
+topics, groups, positions and look-ups are in `processors.directing`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from popgate.context import Context
 from popgate.errors import (
     Forbidden,
     GatewayError,
-    IllegalReceipt,
     NotFound,
     TopicNotFound,
 )
@@ -26,23 +25,22 @@ from popgate.kinds import Action
 from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.checking import Checking
-from processors.clients import ClientHandle, ClientKind, Clients
-from processors.consuming import check_change, check_receipts, is_node, pop_of, surely_held_until
-from processors.directing import Directing
+from processors.clients import ClientHandle
+from processors.consuming import pop_of, surely_held_until
 from processors.limits import Limits
 from processors.observing import NullObserver, Observer, Watch
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message, topic_of
 from processors.pushing import PushSession
-from processors.renewing import Renewing
 from processors.requests import Assignments, Receive, Taken
 from processors.routing import place
+from processors.settling import Settling
 from processors.transacting import check_end, check_recall
 
 _SWEEP_S = 10.0
 
 
-class MessagingProcessor(Directing):
+class MessagingProcessor(Settling):
     """What doors call. Of one broker, and of as many doors as there are."""
 
     def __init__(
@@ -57,23 +55,11 @@ class MessagingProcessor(Directing):
         limits = limits if limits is not None else Limits()
         observer = observer if observer is not None else NullObserver()
         super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
-        self.clients = Clients(
-            clock,
-            max_clients=limits.max_clients,
-            max_topics=limits.max_topics_per_client,
-            expiry_s=limits.client_expiry_s,
-        )
-        self.renewing = Renewing(broker, self.clients, clock, limits, observer)
-        self.clients.on_leave = self.renewing.releasing.left
         self._checking = Checking(self.clients, observer)
         self._sweep: Timer | None = None
-        self._returns: set[asyncio.Task[int]] = set()
         self._watch_route = Watch(observer, "route")
         self._watch_send = Watch(observer, "send")
         self._watch_receive = Watch(observer, "receive")
-        self._watch_ack = Watch(observer, "ack")
-        self._watch_change = Watch(observer, "change_invisible")
-        self._watch_dead_letter = Watch(observer, "dead_letter")
         self._watch_recall = Watch(observer, "recall")
         self._watch_end = Watch(observer, "end_transaction")
 
@@ -219,114 +205,6 @@ class MessagingProcessor(Directing):
         self._observer.received(topic, group, len(messages), size, answered - began)
         return Taken(messages, until)
 
-    async def give_back(
-        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
-    ) -> None:
-        """Free messages of a `receive` that did not reach their client: they are there again at once.
-
-        Goes on when its caller is cancelled, as callers of this often are. Failures are not told:
-        then the messages come back when their time is over.
-        """
-        receipts = [message.receipt for message in messages if message.receipt]
-        if not receipts:
-            return
-        self.renewing.returned(topic, group, receipts)
-        task = asyncio.get_running_loop().create_task(self._broker.give_back(context, topic, group, receipts))
-        self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
-        try:
-            freed = await asyncio.shield(task)
-        except GatewayError as error:
-            self._observer.failed("give_back", error.fault)
-        else:
-            self._observer.returned(topic, group, freed)
-
-    async def ack(
-        self, context: Context, topic: str, group: str, receipts: Sequence[str]
-    ) -> list[GatewayError | None]:
-        """Finish deliveries; per handle None or why not. Finishing what was finished is no error.
-
-        Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden.
-        """
-        began = self._clock.monotonic()
-        with self._watch_ack:
-            check_topic(topic)
-            check_group(group)
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
-            check_receipts(receipts, self._limits)
-            claim = self.renewing.newest(context, topic, group, receipts)
-            results: list[GatewayError | None] | None = None
-            try:
-                results = await self._broker.ack(context, topic, group, claim.handles)
-            finally:
-                self.renewing.settled(topic, group, claim, results)
-        refused = len(results) - results.count(None)
-        if refused:
-            for result in results:
-                if result is not None:
-                    self._observer.failed("ack", result.fault)
-        self._observer.acked(topic, group, len(results) - refused, refused, self._clock.monotonic() - began)
-        return results
-
-    async def change_invisible(
-        self,
-        context: Context,
-        topic: str,
-        group: str,
-        receipt: str,
-        invisible_ms: int,
-        *,
-        message_id: str = "",
-    ) -> str:
-        """Hide a held message for so long from now; the handle to use from here on.
-
-        Raises BadRequest (ILLEGAL_INVISIBLE_TIME), IllegalReceipt, ReceiptExpired.
-        """
-        began = self._clock.monotonic()
-        with self._watch_change:
-            check_topic(topic)
-            check_group(group)
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
-            check_change(invisible_ms, self._limits)
-            if not receipt:
-                raise IllegalReceipt(receipt, "it must not be blank")
-            if is_node(context):
-                invisible_ms = await self._rest_of(context, topic, group, receipt, invisible_ms)
-            claim = self.renewing.newest(context, topic, group, (receipt,))
-            results: list[GatewayError | None] | None = None
-            try:
-                handle = await self._broker.change_invisible(
-                    context, topic, group, claim.handles[0], invisible_ms
-                )
-                results = [None]
-            except GatewayError as error:
-                results = [error]
-                raise
-            finally:
-                self.renewing.settled(topic, group, claim, results)
-        self._observer.changed(topic, group, self._clock.monotonic() - began)
-        return handle
-
-    async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
-        """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired."""
-        with self._watch_dead_letter:
-            check_topic(topic)
-            check_group(group)
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
-            if not receipt:
-                raise IllegalReceipt(receipt, "it must not be blank")
-            claim = self.renewing.newest(context, topic, group, (receipt,))
-            results: list[GatewayError | None] | None = None
-            try:
-                await self._broker.dead_letter(context, topic, group, claim.handles[0])
-                results = [None]
-            except GatewayError as error:
-                results = [error]
-                raise
-            finally:
-                self.renewing.settled(topic, group, claim, results)
-        self._observer.dead_lettered(topic, group)
-
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
         """Take back a delayed message; its id. Raises BadRequest, MessageTypeMismatch, NotFound."""
         with self._watch_recall:
@@ -368,20 +246,6 @@ class MessagingProcessor(Directing):
             self.renewing.seen(context)
             self.clients.unregister(context.client_id)
         return handle
-
-    async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
-        """For how long a message rests that a push consumer of Node.js gives up.
-
-        It asks for 0, or for as many milliseconds as the policy has seconds, and never for what a user
-        chose: so the group's policy counts. Of a client that is not known here 0 is taken for that.
-        """
-        client = self.clients.get(context.client_id)
-        pushed = not asked_ms if client is None else client.kind is ClientKind.PUSH_CONSUMER
-        if not pushed:
-            return asked_ms
-        attempt = self.renewing.attempt_of(topic, group, receipt)
-        config = await self._routing.settings(group)
-        return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)
 
     def _arm_sweep(self) -> None:
         self._sweep = self._clock.call_later(_SWEEP_S, self._swept)

@@ -1,0 +1,167 @@
+"""What becomes of a delivery: finished, hidden for longer, given up, or given back.
+
+The middle floor of the `MessagingProcessor`, with the same five steps in every method.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from brokers.port import Broker
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import GatewayError, IllegalReceipt
+from popgate.kinds import Action
+from popgate.model import StoredMessage
+from popgate.naming import check_group, check_topic
+from processors.clients import ClientKind, Clients
+from processors.consuming import check_change, check_receipts, is_node
+from processors.directing import Directing
+from processors.limits import Limits
+from processors.observing import Observer, Watch
+from processors.policies.registry import Policies
+from processors.renewing import Renewing
+
+
+class Settling(Directing):
+    """Deliveries, and what is softly remembered of them and of the clients that hold them."""
+
+    def __init__(
+        self, broker: Broker, clock: Clock, limits: Limits, policies: Policies, observer: Observer
+    ) -> None:
+        super().__init__(broker, clock, limits, policies, observer)
+        self.clients = Clients(
+            clock,
+            max_clients=limits.max_clients,
+            max_topics=limits.max_topics_per_client,
+            expiry_s=limits.client_expiry_s,
+        )
+        self.renewing = Renewing(broker, self.clients, clock, limits, observer)
+        self.clients.on_leave = self.renewing.releasing.left
+        self._returns: set[asyncio.Task[int]] = set()
+        self._watch_ack = Watch(observer, "ack")
+        self._watch_change = Watch(observer, "change_invisible")
+        self._watch_dead_letter = Watch(observer, "dead_letter")
+
+    async def give_back(
+        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
+    ) -> None:
+        """Free messages of a `receive` that did not reach their client: they are there again at once.
+
+        Goes on when its caller is cancelled, as callers of this often are. Failures are not told:
+        then the messages come back when their time is over.
+        """
+        receipts = [message.receipt for message in messages if message.receipt]
+        if not receipts:
+            return
+        self.renewing.returned(topic, group, receipts)
+        task = asyncio.get_running_loop().create_task(self._broker.give_back(context, topic, group, receipts))
+        self._returns.add(task)
+        task.add_done_callback(self._returns.discard)
+        try:
+            freed = await asyncio.shield(task)
+        except GatewayError as error:
+            self._observer.failed("give_back", error.fault)
+        else:
+            self._observer.returned(topic, group, freed)
+
+    async def ack(
+        self, context: Context, topic: str, group: str, receipts: Sequence[str]
+    ) -> list[GatewayError | None]:
+        """Finish deliveries; per handle None or why not. Finishing what was finished is no error.
+
+        Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden.
+        """
+        began = self._clock.monotonic()
+        with self._watch_ack:
+            check_topic(topic)
+            check_group(group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            check_receipts(receipts, self._limits)
+            claim = self.renewing.newest(context, topic, group, receipts)
+            results: list[GatewayError | None] | None = None
+            try:
+                results = await self._broker.ack(context, topic, group, claim.handles)
+            finally:
+                self.renewing.settled(topic, group, claim, results)
+        refused = len(results) - results.count(None)
+        if refused:
+            for result in results:
+                if result is not None:
+                    self._observer.failed("ack", result.fault)
+        self._observer.acked(topic, group, len(results) - refused, refused, self._clock.monotonic() - began)
+        return results
+
+    async def change_invisible(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        message_id: str = "",
+    ) -> str:
+        """Hide a held message for so long from now; the handle to use from here on.
+
+        Raises BadRequest (ILLEGAL_INVISIBLE_TIME), IllegalReceipt, ReceiptExpired.
+        """
+        began = self._clock.monotonic()
+        with self._watch_change:
+            check_topic(topic)
+            check_group(group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            check_change(invisible_ms, self._limits)
+            if not receipt:
+                raise IllegalReceipt(receipt, "it must not be blank")
+            if is_node(context):
+                invisible_ms = await self._rest_of(context, topic, group, receipt, invisible_ms)
+            claim = self.renewing.newest(context, topic, group, (receipt,))
+            results: list[GatewayError | None] | None = None
+            try:
+                handle = await self._broker.change_invisible(
+                    context, topic, group, claim.handles[0], invisible_ms
+                )
+                results = [None]
+            except GatewayError as error:
+                results = [error]
+                raise
+            finally:
+                self.renewing.settled(topic, group, claim, results)
+        self._observer.changed(topic, group, self._clock.monotonic() - began)
+        return handle
+
+    async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
+        """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired."""
+        with self._watch_dead_letter:
+            check_topic(topic)
+            check_group(group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            if not receipt:
+                raise IllegalReceipt(receipt, "it must not be blank")
+            claim = self.renewing.newest(context, topic, group, (receipt,))
+            results: list[GatewayError | None] | None = None
+            try:
+                await self._broker.dead_letter(context, topic, group, claim.handles[0])
+                results = [None]
+            except GatewayError as error:
+                results = [error]
+                raise
+            finally:
+                self.renewing.settled(topic, group, claim, results)
+        self._observer.dead_lettered(topic, group)
+
+    async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
+        """For how long a message rests that a push consumer of Node.js gives up.
+
+        It asks for 0, or for as many milliseconds as the policy has seconds, and never for what a user
+        chose: so the group's policy counts. Of a client that is not known here 0 is taken for that.
+        """
+        client = self.clients.get(context.client_id)
+        pushed = not asked_ms if client is None else client.kind is ClientKind.PUSH_CONSUMER
+        if not pushed:
+            return asked_ms
+        attempt = self.renewing.attempt_of(topic, group, receipt)
+        config = await self._routing.settings(group)
+        return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)
