@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any, TextIO
 
-from proxy.settings import Log, LogFormat
+from proxy.tables import Log, LogFormat
 
 # structlog loads rich where it finds it, for tracebacks in colour: 4 MB of memory and 40 ms of every
 # start that a gateway has no use for.

@@ -16,7 +16,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from proxy import settings as reference
+from proxy import settings as top
+from proxy import tables
 from proxy.layers import environment_name, group_of
 from proxy.settings import Settings
 from proxy.units import duration_text, size_text
@@ -147,7 +148,7 @@ def _bounds(field: FieldInfo, name: str) -> str:
 def _docstrings() -> dict[str, dict[str, str]]:
     """The text beneath each setting, by class; read from the source, so that no start pays for it."""
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(reference)).body:
+    for node in [*ast.parse(inspect.getsource(tables)).body, *ast.parse(inspect.getsource(top)).body]:
         if isinstance(node, ast.ClassDef):
             texts = found.setdefault(node.name, {})
             for one, after in zip(node.body, node.body[1:], strict=False):

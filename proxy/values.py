@@ -14,7 +14,8 @@ from processors.limits import Limits
 from processors.policies.registry import Policies, PolicyNotFound, make_policy
 from protocols.adapter import Listen, joined, parse_advertised
 from proxy.layers import SettingsWrong
-from proxy.settings import RetryKind, Settings
+from proxy.settings import Settings
+from proxy.tables import RetryKind
 
 
 def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSettings:

@@ -15,7 +15,8 @@ from proxy.layers import (
     nest,
     parse_assignment,
 )
-from proxy.settings import Durability, Settings
+from proxy.settings import Settings
+from proxy.tables import Durability
 
 
 @pytest.fixture

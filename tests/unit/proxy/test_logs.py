@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from proxy.logs import Sampling, logger, loop_trouble, set_up_logs
-from proxy.settings import Log, LogFormat, LogLevel
+from proxy.tables import Log, LogFormat, LogLevel
 
 
 class Watch:
