@@ -213,9 +213,16 @@ class ExponentialRetry:
 DEFAULT_RETRY = CustomizedRetry()
 
 
+BROADCAST_GROUP = "popgate.broadcast.group"
+"""The attribute of a group that belongs to one client of a broadcast group: that group's name."""
+
+
 @dataclass(slots=True, frozen=True)
 class GroupConfig:
-    """A consumer group's settings. `max_attempts` counts deliveries, the first included."""
+    """A consumer group's settings. `max_attempts` counts deliveries, the first included.
+
+    `broadcast`: every client gets every message, by a cursor of its own.
+    """
 
     name: str
     ordered: bool = False
@@ -225,6 +232,7 @@ class GroupConfig:
     start_from: StartFrom = StartFrom.FIRST
     consume_enabled: bool = True
     attributes: Mapping[str, str] = field(default_factory=dict)
+    broadcast: bool = False
 
 
 @dataclass(slots=True)

@@ -11,6 +11,8 @@ TOPIC_LONGEST = 127
 GROUP_LONGEST = 120
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+MEMBER_PREFIX = "%MEMBER%"
+"""Of the groups that the gateway makes for the clients of a broadcast group."""
 TRANSACTION_CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
@@ -55,7 +57,7 @@ def check_group(name: str) -> str:
         raise IllegalGroup(name, f"it has {len(name)} characters, the limit is {GROUP_LONGEST}")
     if not _LEGAL.match(name):
         raise IllegalGroup(name, "only letters, digits and % | - _ are allowed")
-    if name.startswith(_SYSTEM_GROUP_PREFIX):
+    if name.startswith((_SYSTEM_GROUP_PREFIX, MEMBER_PREFIX)):
         raise IllegalGroup(name, "it belongs to the system")
     return name
 
@@ -84,6 +86,18 @@ def pop_retry_topic_v1(group: str, topic: str) -> str:
 
 def pop_retry_topic_v2(group: str, topic: str) -> str:
     return f"{RETRY_PREFIX}{group}+{topic}"
+
+
+def member_group(group: str, client: str) -> str:
+    """The group of one client of a broadcast group; `client` is a digest of its id."""
+    return f"{MEMBER_PREFIX}{group}%{client}"
+
+
+def told_group(group: str) -> str:
+    """The group as people know it: that of a member group, or itself."""
+    if not group.startswith(MEMBER_PREFIX):
+        return group
+    return group[len(MEMBER_PREFIX) :].rpartition("%")[0]
 
 
 def split_namespace(name: str) -> tuple[str, str]:

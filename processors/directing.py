@@ -23,6 +23,8 @@ from popgate.model import (
 )
 from popgate.naming import check_group, check_topic, is_system_topic
 from processors.admitting import Admission
+from processors.budgets import Budgets
+from processors.broadcasting import Broadcasting, Member, check_broadcast, is_member
 from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
 from processors.observing import Observer, Watch
@@ -46,6 +48,18 @@ class Directing:
         self._policies = policies
         self._admit = Admission(policies, clock).admit
         self._routing = Routing(broker, clock, limits, observer)
+        self.budgets = Budgets(
+            process_bytes=limits.process_bytes,
+            group_bytes=limits.group_bytes,
+            connection_bytes=limits.connection_bytes,
+        )
+        self.broadcasting = Broadcasting(
+            broker,
+            self._routing,
+            clock,
+            expiry_s=limits.broadcast_expiry_s,
+            max_members=limits.max_broadcast_members,
+        )
         self._waiting = 0
         self._watch_pull = Watch(observer, "pull")
         self._watch_offsets = Watch(observer, "offsets")
@@ -70,6 +84,10 @@ class Directing:
             if group is not None:
                 check_enabled(await self._routing.group(group))
             await self._routing.route(topic)
+            max_bytes = min(max(request.max_bytes, 1), self._limits.max_pull_bytes)
+            if context.allowance is not None:
+                context.allowance.for_group(group or "")
+                max_bytes = min(max_bytes, context.allowance.room())
             self._check_waiting()
             self._waiting += 1
             try:
@@ -80,7 +98,7 @@ class Directing:
                     request.queue_id,
                     request.offset,
                     max_messages=min(max(request.max_messages, 1), self._limits.max_pull_messages),
-                    max_bytes=min(max(request.max_bytes, 1), self._limits.max_pull_bytes),
+                    max_bytes=max_bytes,
                     passing=passing,
                     wait_until=until,
                 )
@@ -118,8 +136,9 @@ class Directing:
         with self._watch_offsets:
             self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
             _check_queue(queue_id)
+            reader = await self.broadcasting.of(context, group)
             try:
-                return await self._broker.committed(context, group, topic, broker, queue_id)
+                return await self._broker.committed(context, reader, topic, broker, queue_id)
             except GroupNotFound:
                 if not self._limits.auto_create_groups:
                     raise
@@ -135,8 +154,8 @@ class Directing:
             _check_queue(queue_id)
             if not 0 <= offset < 1 << 63:
                 raise BadRequest(f"the offset {offset} is out of range", Fault.ILLEGAL_OFFSET)
-            await self._routing.group(group)
-            await self._broker.commit(context, group, topic, broker, queue_id, offset)
+            reader = await self.broadcasting.join(context, await self._routing.group(group))
+            await self._broker.commit(context, reader, topic, broker, queue_id, offset)
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
         """Every stored copy with this message id (the client's, or the one of the place)."""
@@ -205,9 +224,17 @@ class Directing:
             return await self._broker.group(name)
 
     async def groups(self, context: Context) -> list[GroupConfig]:
+        """Those that people made or named; `members` are those of one broadcast group."""
         with self._watch_directory:
             self._admit(context, Action.LIST)
-            return await self._broker.groups()
+            return [group for group in await self._broker.groups() if not is_member(group)]
+
+    async def members(self, context: Context, group: str) -> list[Member]:
+        """The clients of a broadcast group that have a cursor. Raises GroupNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.GET, group=group)
+            await self._broker.group(group)
+            return await self.broadcasting.members(group)
 
     async def create_group(self, context: Context, config: GroupConfig) -> None:
         """Raises IllegalGroup, BadRequest (its settings), AlreadyExists."""
@@ -224,6 +251,8 @@ class Directing:
             self._check_group_config(config)
             await self._broker.update_group(config)
             self._routing.forget_group(config.name)
+            if not config.broadcast:
+                await self.broadcasting.forget(config.name)
 
     async def delete_group(self, context: Context, name: str) -> None:
         """Raises GroupNotFound."""
@@ -232,6 +261,7 @@ class Directing:
             self._routing.forget_group(name)
             await self._broker.delete_group(name)
             self._routing.forget_group(name)
+            await self.broadcasting.forget(name)
 
     async def progress(self, context: Context, group: str, topic: str) -> list[Progress]:
         """How far the group is, per queue. Raises GroupNotFound, TopicNotFound."""
@@ -270,6 +300,7 @@ class Directing:
                 raise BadRequest(f"the retention is {value} {unit}, it must be above 0")
 
     def _check_group_config(self, config: GroupConfig) -> None:
+        check_broadcast(config)
         if not 1 <= config.max_attempts <= self._limits.max_attempts:
             raise BadRequest(
                 f"the group has {config.max_attempts} attempts, it must be at least 1"

@@ -23,6 +23,11 @@ class Limits:
     how long before the request's deadline an empty answer is given (never more than a fifth of
     the time that is left). `default_wait_s` is waited when neither a time nor a deadline is given.
 
+    Broadcast: `broadcast_expiry_s` after its last receive a client's cursor is forgotten.
+
+    Budgets: `process_bytes`, `group_bytes` and `connection_bytes` may be under way at a time, as
+    requests and as answers that are not written yet (`processors.budgets`).
+
     Renewing: `max_hold_ms` is the longest that a consumer which leaves renewing to the gateway can
     hold a message; `renew_ahead_ms` is how long before its end an invisible time is renewed;
     `release_grace_s` is how long a client whose connection broke may take to come back before
@@ -52,6 +57,10 @@ class Limits:
     max_pull_bytes: int = 64 * 1024 * 1024
     max_found: int = 1024
 
+    process_bytes: int = 256 * 1024 * 1024
+    group_bytes: int = 128 * 1024 * 1024
+    connection_bytes: int = 64 * 1024 * 1024
+
     auto_create_topics: bool = True
     auto_create_groups: bool = True
     max_waiting: int = 100_000
@@ -62,6 +71,9 @@ class Limits:
     max_auto_groups: int = 10_000
     new_topic_queues: int = 8
     new_group: GroupConfig = _NEW_GROUP
+
+    broadcast_expiry_s: float = 86_400.0
+    max_broadcast_members: int = 10_000
 
     max_hold_ms: int = 10_800_000
     renew_ahead_ms: int = 10_000

@@ -90,6 +90,7 @@ class MessagingProcessor(Settling):
             self._sweep.cancel()
             self._sweep = None
         await self.renewing.stop()
+        await self.broadcasting.stop()
         while self._returns:
             await asyncio.wait(self._returns)
 
@@ -98,6 +99,7 @@ class MessagingProcessor(Settling):
         return {
             "clients": len(self.clients),
             "waiting_receives": self._waiting,
+            "bytes_under_way": self.budgets.used,
             "held_deliveries": self.renewing.holdings.held,
             "longest_held_ms": self.renewing.holdings.longest_held_ms(self.renewing.now_ms()),
         }
@@ -176,9 +178,14 @@ class MessagingProcessor(Settling):
             readable = (await self._routing.route(topic)).readable
             if not readable:
                 raise Forbidden(f"topic {topic} has no readable queue")
+            if config.broadcast:
+                pop.group = await self.broadcasting.join(context, config)
             if pop.broker and pop.queue_id < 0 and not any(q.broker == pop.broker for q in readable):
                 # An older route of the client may name a broker that is gone (protocol facts 1.5, 7).
                 pop.broker = ""
+            if context.allowance is not None:
+                context.allowance.for_group(group)
+                pop.max_bytes = min(pop.max_bytes, context.allowance.room())
             self._check_waiting()
             self._waiting += 1
             if request.auto_renew:
@@ -191,6 +198,7 @@ class MessagingProcessor(Settling):
                 # Deleted elsewhere: the next request finds out, or makes them anew.
                 self._routing.forget_topic(topic)
                 self._routing.forget_group(group)
+                self.broadcasting.left(pop.group)
                 raise
             finally:
                 self._waiting -= 1
@@ -200,7 +208,9 @@ class MessagingProcessor(Settling):
         answered = self._clock.monotonic()
         until = surely_held_until(asked, answered, pop.invisible_ms)
         if messages and request.auto_renew:
-            self.renewing.delivered(context, topic, group, messages, hold_ms=pop.invisible_ms, until=until)
+            self.renewing.delivered(
+                context, topic, pop.group, messages, hold_ms=pop.invisible_ms, until=until
+            )
         size = sum([len(message.body) for message in messages])
         self._observer.received(topic, group, len(messages), size, answered - began)
         return Taken(messages, until)
@@ -229,7 +239,7 @@ class MessagingProcessor(Settling):
 
     def push(self, context: Context, request: Receive, *, window: int) -> PushSession:
         """A pop loop with a window, for doors that hand out messages unasked. Its owner stops it."""
-        forever = replace(context, deadline=None)
+        forever = replace(context, deadline=None, allowance=None)
         return PushSession(
             request,
             window=window,
@@ -252,4 +262,5 @@ class MessagingProcessor(Settling):
 
     def _swept(self) -> None:
         self.clients.expire(self._clock.monotonic())
+        self.broadcasting.sweep_when_due()
         self._arm_sweep()

@@ -13,6 +13,7 @@ from brokers.port import Broker
 from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.naming import told_group
 from processors.clients import ClientHandle, Clients
 from processors.holding import Delivery, Holdings
 from processors.observing import Observer
@@ -125,7 +126,7 @@ class Releasing:
             raise_bugs(outcomes)
             freed += sum(1 for outcome in outcomes if isinstance(outcome, str))
         if freed:
-            self._observer.released(delivery.topic, delivery.group, freed)
+            self._observer.released(delivery.topic, told_group(delivery.group), freed)
 
 
 def raise_bugs(outcomes: Sequence[object]) -> None:

@@ -17,6 +17,7 @@ from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, NotFound
 from popgate.model import StoredMessage
+from popgate.naming import told_group
 from processors.clients import ClientKind, Clients, connection_of
 from processors.holding import Delivery, Holdings
 from processors.limits import Limits
@@ -241,7 +242,7 @@ class Renewing:
                     self.holdings.finished(delivery.topic, delivery.group, [first])
             raise_bugs(outcomes)
         if renewed:
-            self._observer.renewed(delivery.topic, delivery.group, renewed)
+            self._observer.renewed(delivery.topic, told_group(delivery.group), renewed)
         if failed:
             self._put_on_at(delivery, self.now_ms() + _RETRY_MS)
         else:

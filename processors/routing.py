@@ -146,6 +146,18 @@ class Routing:
         _keep(self._groups, name, config, self._clock.monotonic() + _FRESH_S)
         return config
 
+    async def known(self, name: str) -> GroupConfig | None:
+        """The group's settings; None when there is no such group, and none is made."""
+        kept = self._groups.get(name)
+        if kept is not None and self._clock.monotonic() < kept[0]:
+            return kept[1]
+        try:
+            config = await self._broker.group(name)
+        except GroupNotFound:
+            return None
+        _keep(self._groups, name, config, self._clock.monotonic() + _FRESH_S)
+        return config
+
     def assign(self, to: Routed, group: GroupConfig) -> Assignments:
         """What a consumer may receive from. Raises Forbidden when no queue is readable.
 

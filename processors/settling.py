@@ -14,7 +14,7 @@ from popgate.context import Context
 from popgate.errors import GatewayError, IllegalReceipt
 from popgate.kinds import Action
 from popgate.model import StoredMessage
-from popgate.naming import check_group, check_topic
+from popgate.naming import check_group, check_topic, told_group
 from processors.clients import ClientKind, Clients
 from processors.consuming import check_change, check_receipts, is_node
 from processors.directing import Directing
@@ -55,8 +55,7 @@ class Settling(Directing):
         receipts = [message.receipt for message in messages if message.receipt]
         if not receipts:
             return
-        self.renewing.returned(topic, group, receipts)
-        task = asyncio.get_running_loop().create_task(self._broker.give_back(context, topic, group, receipts))
+        task = asyncio.get_running_loop().create_task(self._give_back(context, topic, group, receipts))
         self._returns.add(task)
         task.add_done_callback(self._returns.discard)
         try:
@@ -65,6 +64,11 @@ class Settling(Directing):
             self._observer.failed("give_back", error.fault)
         else:
             self._observer.returned(topic, group, freed)
+
+    async def _give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
+        reader = await self.broadcasting.of(context, group)
+        self.renewing.returned(topic, reader, receipts)
+        return await self._broker.give_back(context, topic, reader, receipts)
 
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
@@ -79,12 +83,13 @@ class Settling(Directing):
             check_group(group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_receipts(receipts, self._limits)
-            claim = self.renewing.newest(context, topic, group, receipts)
+            reader = await self.broadcasting.of(context, group)
+            claim = self.renewing.newest(context, topic, reader, receipts)
             results: list[GatewayError | None] | None = None
             try:
-                results = await self._broker.ack(context, topic, group, claim.handles)
+                results = await self._broker.ack(context, topic, reader, claim.handles)
             finally:
-                self.renewing.settled(topic, group, claim, results)
+                self.renewing.settled(topic, reader, claim, results)
         refused = len(results) - results.count(None)
         if refused:
             for result in results:
@@ -115,20 +120,21 @@ class Settling(Directing):
             check_change(invisible_ms, self._limits)
             if not receipt:
                 raise IllegalReceipt(receipt, "it must not be blank")
+            reader = await self.broadcasting.of(context, group)
             if is_node(context):
-                invisible_ms = await self._rest_of(context, topic, group, receipt, invisible_ms)
-            claim = self.renewing.newest(context, topic, group, (receipt,))
+                invisible_ms = await self._rest_of(context, topic, reader, receipt, invisible_ms)
+            claim = self.renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None
             try:
                 handle = await self._broker.change_invisible(
-                    context, topic, group, claim.handles[0], invisible_ms
+                    context, topic, reader, claim.handles[0], invisible_ms
                 )
                 results = [None]
             except GatewayError as error:
                 results = [error]
                 raise
             finally:
-                self.renewing.settled(topic, group, claim, results)
+                self.renewing.settled(topic, reader, claim, results)
         self._observer.changed(topic, group, self._clock.monotonic() - began)
         return handle
 
@@ -140,16 +146,17 @@ class Settling(Directing):
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             if not receipt:
                 raise IllegalReceipt(receipt, "it must not be blank")
-            claim = self.renewing.newest(context, topic, group, (receipt,))
+            reader = await self.broadcasting.of(context, group)
+            claim = self.renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None
             try:
-                await self._broker.dead_letter(context, topic, group, claim.handles[0])
+                await self._broker.dead_letter(context, topic, reader, claim.handles[0])
                 results = [None]
             except GatewayError as error:
                 results = [error]
                 raise
             finally:
-                self.renewing.settled(topic, group, claim, results)
+                self.renewing.settled(topic, reader, claim, results)
         self._observer.dead_lettered(topic, group)
 
     async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
@@ -163,5 +170,5 @@ class Settling(Directing):
         if not pushed:
             return asked_ms
         attempt = self.renewing.attempt_of(topic, group, receipt)
-        config = await self._routing.settings(group)
+        config = await self._routing.settings(told_group(group))
         return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)

@@ -16,6 +16,7 @@ from pydantic import Field
 from proxy.tables import (
     Advertised,
     Api,
+    Broadcast,
     Durability,
     Embedded,
     Group,
@@ -55,6 +56,7 @@ class Settings(Group):
     limits: Limits = Limits()
     topics: Topics = Topics()
     groups: Groups = Groups()
+    broadcast: Broadcast = Broadcast()
     holding: Holding = Holding()
     policies: Policies = Policies()
     retention: Retention = Retention()

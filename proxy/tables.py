@@ -194,6 +194,15 @@ class Groups(Group):
     """How long a push consumer may work on a message; at most `max_invisible_s` counts."""
 
 
+class Broadcast(Group):
+    """Broadcast groups, of which every client gets every message."""
+
+    expiry_s: Seconds = Field(default=86_400.0, ge=60)
+    """A client that has not received for so long is forgotten, with its place in the topics."""
+    max_members: Count = Field(default=10_000, ge=1, le=100_000)
+    """Clients of one broadcast group that have a place of their own."""
+
+
 class Holding(Group):
     """Messages that push consumers hold, and clients that come and go."""
 

@@ -86,6 +86,8 @@ def limits_values(settings: Settings, new_group: GroupConfig) -> Limits:
         max_auto_groups=settings.groups.max_auto_created,
         new_topic_queues=settings.topics.queues,
         new_group=new_group,
+        broadcast_expiry_s=settings.broadcast.expiry_s,
+        max_broadcast_members=settings.broadcast.max_members,
         max_hold_ms=_ms(holding.max_hold_s),
         renew_ahead_ms=_ms(holding.renew_ahead_s),
         release_grace_s=holding.release_grace_s,

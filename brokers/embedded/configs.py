@@ -71,6 +71,7 @@ def group_out(group_id: int, config: GroupConfig) -> bytes:
             "start_from": config.start_from.value,
             "consume_enabled": config.consume_enabled,
             "attributes": dict(config.attributes),
+            "broadcast": config.broadcast,
         }
     ).encode()
 
@@ -92,4 +93,5 @@ def group_in(stored: Mapping[str, Any]) -> GroupConfig:
         start_from=StartFrom(stored["start_from"]),
         consume_enabled=stored["consume_enabled"],
         attributes=stored["attributes"],
+        broadcast=stored.get("broadcast", False),
     )

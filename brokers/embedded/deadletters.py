@@ -11,7 +11,7 @@ from brokers.embedded.log import MessageLog
 from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.message_id import encode_offset_message_id
-from popgate.model import TopicConfig
+from popgate.model import BROADCAST_GROUP, TopicConfig
 from popgate.naming import dead_letter_topic
 from popgate.wire.hosts import host_text
 from popgate.wire.properties import (
@@ -41,7 +41,7 @@ class DeadLetters:
 
     def add(self, group: Group, topic: Topic, record: bytes) -> None:
         """Copy a record of `topic` to the dead-letter topic of `group`, which is made on demand."""
-        target = self._catalogue.ensure_topic(_dead_letter_config(group.name), bounded=False)
+        target = self._catalogue.ensure_topic(_dead_letter_config(_told(group)), bounded=False)
         found = decode_record(record)
         block = found.properties
         message_id = find_property(block, _UNIQ_KEY)
@@ -69,6 +69,11 @@ def _with_origin(block: bytes, topic: bytes, message_id: bytes) -> bytes:
     if find_property(block, _ORIGIN_TOPIC) is None:
         marked = set_property(set_property(block, _ORIGIN_TOPIC, topic), _ORIGIN_ID, message_id)
     return marked if len(marked) <= LONGEST_BLOCK else block
+
+
+def _told(group: Group) -> str:
+    """Whose dead letters these are: those of one client of a broadcast group are the group's."""
+    return group.config.attributes.get(BROADCAST_GROUP) or group.name
 
 
 @lru_cache(maxsize=1024)

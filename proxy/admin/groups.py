@@ -52,6 +52,8 @@ class Groups:
             "clients": len(self._processor.clients.consumers_of(name)),
             "progress": await self._all_progress(context, name, await self._topics_of(context, name)),
         }
+        if config.broadcast:
+            told["members"] = await self._members(context, name)
         return web.json_response(told)
 
     async def _progress(self, request: web.Request) -> web.Response:
@@ -84,6 +86,16 @@ class Groups:
         shown_ones = [client_out(client) for client in clients[:_MOST_CLIENTS_SHOWN]]
         return web.json_response({"clients": shown_ones, "count": len(clients)})
 
+    async def _members(self, context: Context, group: str) -> list[dict[str, object]]:
+        """The clients of a broadcast group, and how far each one is."""
+        members = await self._processor.members(context, group)
+        told: list[dict[str, object]] = []
+        for one in members[:_MOST_CLIENTS_SHOWN]:
+            reader = one.member_group
+            progress = await self._all_progress(context, reader, await self._topics_of(context, reader))
+            told.append({"client_id": one.client_id, "seen_ms": one.seen_ms, "progress": progress})
+        return told
+
     async def _topics_of(self, context: Context, group: str) -> list[str]:
         return sorted(await self._processor.topics_of(context, group))
 
@@ -96,14 +108,18 @@ class Groups:
         defaults = self._defaults
         attempts, timeout = fields.number("max_attempts"), fields.number("consume_timeout_ms")
         retry = fields.inner("retry")
+        broadcast = fields.flag("broadcast", defaults.broadcast)
+        # Who joins a broadcast is told what is said from now on, unless somebody wants it otherwise.
+        start = StartFrom.LAST if broadcast else defaults.start_from
         config = replace(
             defaults,
             name=fields.required("name"),
             ordered=fields.flag("ordered", defaults.ordered),
+            broadcast=broadcast,
             max_attempts=defaults.max_attempts if attempts is None else attempts,
             retry=defaults.retry if retry is None else _retry(retry),
             consume_timeout_ms=defaults.consume_timeout_ms if timeout is None else timeout,
-            start_from=_start(fields.text("start_from", defaults.start_from.value)),
+            start_from=_start(fields.text("start_from", start.value)),
             consume_enabled=fields.flag("consume_enabled", defaults.consume_enabled),
             attributes=fields.pairs("attributes"),
         )

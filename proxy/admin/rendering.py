@@ -62,6 +62,7 @@ def group_out(group: GroupConfig) -> dict[str, Any]:
         "retry": retry_out(group.retry),
         "consume_timeout_ms": group.consume_timeout_ms,
         "consume_enabled": group.consume_enabled,
+        "broadcast": group.broadcast,
         "attributes": dict(group.attributes),
     }
 

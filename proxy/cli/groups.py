@@ -32,6 +32,9 @@ def create(
     ordered: Annotated[
         bool, typer.Option("--ordered", help="Deliver the messages of a message group in order.")
     ] = False,
+    broadcast: Annotated[
+        bool, typer.Option("--broadcast", help="Every client gets every message; from the last one on.")
+    ] = False,
     max_attempts: Annotated[
         int | None, typer.Option(help="Deliveries, the first included, before the dead-letter topic.")
     ] = None,
@@ -57,6 +60,7 @@ def create(
     wanted = {
         "name": name,
         "ordered": ordered,
+        "broadcast": broadcast or None,
         "max_attempts": max_attempts,
         "start_from": start.value if start else None,
         "retry": parse_retry(retry) if retry else None,
@@ -66,7 +70,7 @@ def create(
         group = gateway.post(
             "groups", body={key: value for key, value in wanted.items() if value is not None}
         )
-    kind = "ordered" if group["ordered"] else "unordered"
+    kind = ("broadcast, " if group["broadcast"] else "") + ("ordered" if group["ordered"] else "unordered")
     Printer(output).done(
         f"group {name} created: {kind}, {group['max_attempts']} attempts,"
         f" from the {group['start_from']} message",
@@ -119,6 +123,9 @@ def show(
         "consume timeout": duration_text(group["consume_timeout_ms"] / 1000),
         "clients": group["clients"],
     }
+    for one in group.get("members", []):
+        lag = sum(topic["lag"] for topic in one["progress"])
+        facts[f"member {one['client_id']}"] = f"{lag} to do, seen {moment_text(one['seen_ms'])}"
     for one in group["progress"]:
         facts[f"topic {one['topic']}"] = (
             f"{one['lag']} to do, {one['in_flight']} held, {one['waiting']} waiting for another attempt"

@@ -1,0 +1,223 @@
+"""Broadcast groups: every client gets every message, by a cursor of its own.
+
+The gateway keeps no cursor. A client of a broadcast group is given a consumer group of its own at
+the broker, its *member group*, whose name follows from the group and the client id; so any replica
+finds it, and everything else (order, attempts, acknowledgements) is what it is for any group. What
+a member gives up on goes to the dead letters of the broadcast group. A member that has not received
+for long is forgotten, with its cursor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from brokers.port import Broker
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import AlreadyExists, BadRequest, GatewayError, GroupNotFound, TooManyRequests
+from popgate.model import BROADCAST_GROUP, GroupConfig
+from popgate.naming import MEMBER_PREFIX, member_group
+from processors.routing import Routing
+
+BROADCAST_CLIENT = "popgate.broadcast.client"
+BROADCAST_SEEN = "popgate.broadcast.seen"
+
+LONGEST_BROADCAST_GROUP = 90
+"""So that the names of its member groups fit what RocketMQ takes for a group."""
+_MOST_KNOWN = 16_384
+
+
+@dataclass(slots=True, frozen=True)
+class Member:
+    """A client of a broadcast group. `seen_ms`: it received then or somewhat later, wall time."""
+
+    group: str
+    client_id: str
+    member_group: str
+    seen_ms: int
+
+
+@dataclass(slots=True, frozen=True)
+class _Known:
+    config: GroupConfig
+    until: float
+
+
+class Broadcasting:
+    """Finds, makes and forgets member groups."""
+
+    def __init__(
+        self, broker: Broker, routing: Routing, clock: Clock, *, expiry_s: float, max_members: int
+    ) -> None:
+        self._broker = broker
+        self._routing = routing
+        self._clock = clock
+        self._expiry_s = expiry_s
+        self._max_members = max_members
+        self._known: dict[str, _Known] = {}
+        self._next_sweep = 0.0
+        self._sweeping: asyncio.Task[int] | None = None
+
+    def __repr__(self) -> str:
+        return f"<Broadcasting known {len(self._known)}>"
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    async def join(self, context: Context, group: GroupConfig) -> str:
+        """The group that a receive of this client reads as; made when it is the client's first.
+
+        Raises BadRequest (no client id), TooManyRequests (too many members).
+        """
+        if not group.broadcast:
+            return group.name
+        if not context.client_id:
+            raise BadRequest(f"group {group.name} is a broadcast group: a receive needs a client id")
+        name = member_group(group.name, _digest(context.client_id))
+        known = self._known.get(name)
+        if known is None or _changed(known.config, group) or self._clock.monotonic() >= known.until:
+            await self._see(name, context.client_id, group)
+        return name
+
+    def left(self, member_group: str) -> None:
+        """A member group is not there any more: the client's next receive makes it anew."""
+        self._known.pop(member_group, None)
+
+    async def of(self, context: Context, group: str) -> str:
+        """The group that this client's deliveries, or positions, of `group` belong to; nothing is made."""
+        config = await self._routing.known(group)
+        if config is None or not config.broadcast or not context.client_id:
+            return group
+        return member_group(group, _digest(context.client_id))
+
+    async def members(self, group: str) -> list[Member]:
+        """Who has received as this broadcast group and was not forgotten, by client id."""
+        found = [_member(config) for config in await self._broker.groups()]
+        return sorted((one for one in found if one and one.group == group), key=lambda one: one.client_id)
+
+    async def forget(self, group: str) -> None:
+        """Forget all members of a group, when it is deleted or no broadcast group any more."""
+        await self._delete([one.member_group for one in await self.members(group)])
+
+    def sweep_when_due(self) -> None:
+        """Begin a sweep if the last one is long ago; `stop` ends it."""
+        now = self._clock.monotonic()
+        if now >= self._next_sweep and (self._sweeping is None or self._sweeping.done()):
+            self._next_sweep = now + self._touch_s
+            self._sweeping = asyncio.get_running_loop().create_task(self._swept())
+
+    async def stop(self) -> None:
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.wait((self._sweeping,))
+
+    async def _swept(self) -> int:
+        try:
+            return await self.sweep()
+        except GatewayError:
+            return 0  # the broker does not answer: the next sweep finds them
+
+    async def sweep(self) -> int:
+        """Forget members that did not receive for so long, or whose group is gone; how many."""
+        configs = await self._broker.groups()
+        parents = {config.name for config in configs if config.broadcast}
+        oldest = self._clock.now_ms() - round(self._expiry_s * 1000)
+        over = [
+            one.member_group
+            for one in map(_member, configs)
+            if one is not None and (one.seen_ms < oldest or one.group not in parents)
+        ]
+        return await self._delete(over)
+
+    async def _see(self, name: str, client_id: str, group: GroupConfig) -> None:
+        now_ms = self._clock.now_ms()
+        attributes = {
+            BROADCAST_GROUP: group.name,
+            BROADCAST_CLIENT: client_id,
+            BROADCAST_SEEN: str(now_ms),
+        }
+        wanted = replace(group, name=name, broadcast=False, attributes={**group.attributes, **attributes})
+        try:
+            there = await self._broker.group(name)
+        except GroupNotFound:
+            await self._make(wanted, group)
+        else:
+            # Written now and then only, so that it costs no write per receive.
+            stale = now_ms - _number(there.attributes.get(BROADCAST_SEEN)) >= self._touch_s * 1000
+            if stale or _differs(there, wanted):
+                await self._broker.update_group(wanted)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[name] = _Known(group, self._clock.monotonic() + self._touch_s)
+
+    async def _make(self, wanted: GroupConfig, group: GroupConfig) -> None:
+        if len(await self.members(group.name)) >= self._max_members:
+            raise TooManyRequests(
+                f"broadcast group {group.name} has {self._max_members} members, which is the limit;"
+                f" those that do not receive are forgotten after {self._expiry_s:g} s",
+                60.0,
+            )
+        try:
+            await self._broker.create_group(wanted)
+        except AlreadyExists:
+            return
+
+    @property
+    def _touch_s(self) -> float:
+        return self._expiry_s / 8
+
+    async def _delete(self, names: Sequence[str]) -> int:
+        deleted = 0
+        for name in names:
+            self._known.pop(name, None)
+            try:
+                await self._broker.delete_group(name)
+            except GatewayError:
+                continue  # gone already, or the next sweep tries again
+            deleted += 1
+        return deleted
+
+
+def check_broadcast(config: GroupConfig) -> None:
+    """Raises BadRequest for a broadcast group with a name too long for its members."""
+    if config.broadcast and len(config.name) > LONGEST_BROADCAST_GROUP:
+        raise BadRequest(
+            f"the name of a broadcast group has at most {LONGEST_BROADCAST_GROUP} characters,"
+            f" this one has {len(config.name)}"
+        )
+
+
+def is_member(config: GroupConfig) -> bool:
+    """Whether this is the member group of one client: nothing that an operator made."""
+    return config.name.startswith(MEMBER_PREFIX)
+
+
+def _member(config: GroupConfig) -> Member | None:
+    if not is_member(config):
+        return None
+    told = config.attributes
+    return Member(
+        told.get(BROADCAST_GROUP, ""),
+        told.get(BROADCAST_CLIENT, ""),
+        config.name,
+        _number(told.get(BROADCAST_SEEN)),
+    )
+
+
+def _changed(before: GroupConfig, now: GroupConfig) -> bool:
+    return before is not now and before != now
+
+
+def _differs(there: GroupConfig, wanted: GroupConfig) -> bool:
+    return replace(there, attributes={}) != replace(wanted, attributes={})
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+
+
+def _digest(client_id: str) -> str:
+    return hashlib.blake2b(client_id.encode("utf-8", "surrogatepass"), digest_size=10).hexdigest()
