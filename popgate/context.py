@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 
 @dataclass(slots=True, frozen=True)
@@ -15,12 +16,34 @@ class Principal:
 ANONYMOUS = Principal()
 
 
+class Allowance(Protocol):
+    """What a request may hold of the bytes under way. Who opened the request releases it in the end."""
+
+    def for_group(self, group: str) -> None:
+        """What is taken from here on is for this consumer group."""
+        ...
+
+    def room(self) -> int:
+        """How many bytes of messages may be taken now, at least 1. Raises TooManyRequests."""
+        ...
+
+    def take(self, size: int) -> None:
+        """Hold these bytes too, if there is room for them. Raises TooManyRequests."""
+        ...
+
+    def add(self, size: int) -> None:
+        """These bytes were taken; below 0: so many were let go again."""
+        ...
+
+
 @dataclass(slots=True)
 class Context:
     """The circumstances of one request.
 
     `deadline` is in loop seconds (None: the caller set none). `door` is the scheme of the
     listener, `peer` and `local` are the two ends of the connection as "host:port".
+    A broker that takes messages for a request with an `allowance` asks it for room in the same
+    step, and tells it what it took.
     """
 
     client_id: str = ""
@@ -33,3 +56,4 @@ class Context:
     deadline: float | None = None
     principal: Principal = ANONYMOUS
     connection: object = None
+    allowance: Allowance | None = None

@@ -38,6 +38,9 @@ class Fault(Enum):
     PROPERTIES_TOO_LARGE = auto()
     CLIENT_ID_REQUIRED = auto()
     CLIENT_TYPE_UNKNOWN = auto()
+    ILLEGAL_CLIENT_PROPERTIES = auto()
+    CLIENT_NOT_FOUND = auto()
+    CLIENT_TIMEOUT = auto()
     TOPIC_NOT_FOUND = auto()
     GROUP_NOT_FOUND = auto()
     MESSAGE_NOT_FOUND = auto()
@@ -206,6 +209,26 @@ class GroupNotFound(NotFound):
         self.group = group
 
 
+class ClientNotFound(NotFound):
+    """No client of that id is known to this replica, or it left."""
+
+    def __init__(self, client_id: str, why: str = "is not known here") -> None:
+        super().__init__(f"client {shown(client_id)} {why}", Fault.CLIENT_NOT_FOUND)
+        self.client_id = client_id
+
+
+class ClientTimeout(GatewayError):
+    """A client was asked and did not answer in time."""
+
+    fault = Fault.CLIENT_TIMEOUT
+    retryable = True
+
+    def __init__(self, client_id: str, seconds: float) -> None:
+        super().__init__(f"client {shown(client_id)} did not answer within {seconds:g} s")
+        self.client_id = client_id
+        self.seconds = seconds
+
+
 class AlreadyExists(GatewayError):
     """A topic or group of that name is there already."""
 
@@ -230,14 +253,18 @@ class Forbidden(GatewayError):
 
 
 class TooManyRequests(GatewayError):
-    """A bound is reached; `retry_after` is in seconds."""
+    """A bound is reached; `retry_after` is in seconds.
+
+    `alone`: it is the bound of one connection, so that another one may ask for the same with success.
+    """
 
     fault = Fault.TOO_MANY_REQUESTS
     retryable = True
 
-    def __init__(self, sentence: str, retry_after: float = 1.0) -> None:
+    def __init__(self, sentence: str, retry_after: float = 1.0, *, alone: bool = False) -> None:
         super().__init__(sentence)
         self.retry_after = retry_after
+        self.alone = alone
 
 
 class BrokerUnavailable(GatewayError):

@@ -17,6 +17,7 @@ from proxy.tables import (
     Advertised,
     Api,
     Broadcast,
+    Budgets,
     Durability,
     Embedded,
     Group,
@@ -54,6 +55,7 @@ class Settings(Group):
     advertised: Advertised = Advertised()
     embedded: Embedded = Embedded()
     limits: Limits = Limits()
+    budgets: Budgets = Budgets()
     topics: Topics = Topics()
     groups: Groups = Groups()
     broadcast: Broadcast = Broadcast()

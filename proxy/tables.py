@@ -165,6 +165,18 @@ class Limits(Group):
     """Receives and pulls that wait for a message at a time."""
 
 
+class Budgets(Group):
+    """How many bytes of requests and of answers that are not written yet may be under way. What is above
+    is answered TOO_MANY_REQUESTS; one message passes always when nothing else is under way."""
+
+    process_bytes: Bytes = Field(default=256 << 20, ge=1 << 16)
+    """In the whole process. No group, and no connection that sends, holds more of it than is left free."""
+    group_bytes: Bytes = Field(default=128 << 20, ge=1 << 16)
+    """Of one consumer group: messages that it was given and that are not written to its connections yet."""
+    connection_bytes: Bytes = Field(default=64 << 20, ge=1 << 16)
+    """Of one connection, in both directions."""
+
+
 class Topics(Group):
     """Topics that are created on first use, and defaults of those that are created by hand."""
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from brokers.embedded.facet import Facet
+from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.handles import encode_handle, expired, find_delivery, find_undelivered
 from brokers.embedded.shares import Share
 from brokers.embedded.taking import Want, receipt_head
 from brokers.embedded.topics import Group, Topic
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Forbidden, GatewayError, NotFound
+from popgate.errors import BadRequest, Fault, Forbidden, GatewayError, NotFound, TooManyRequests
 from popgate.model import Permission, Pop, StoredMessage
 
 _LONGEST_INVISIBLE_MS = 1 << 45
@@ -31,13 +31,24 @@ class Popping(Facet):
         while True:
             topic, group = self._admit(request)
             share = state.shares.share(topic, group)
-            want = self._take(context, request, share)
+            try:
+                max_bytes = bytes_for(context, request.max_bytes)
+            except TooManyRequests as error:
+                if error.alone:
+                    state.waiting.pass_on(topic.id, group.id, wake)
+                raise
+            want = self._take(context, request, share, max_bytes)
             goes_on = want.more and not want.taken and state.clock.monotonic() < patience
             if wake and not goes_on and (want.refused or _has_work(share)):
                 state.waiting.pass_on(topic.id, group.id, wake)
             if want.taken:
+                taken = max_bytes - want.bytes_left
+                if context.allowance is not None:
+                    context.allowance.add(taken)
                 if await self._keep(want):
                     return want.taken
+                if context.allowance is not None:
+                    context.allowance.add(-taken)
                 continue
             if goes_on:
                 try:
@@ -158,13 +169,14 @@ class Popping(Facet):
         topic, group = state.catalogue.topic(topic_name), state.catalogue.group(group_name)
         return state.shares.get(topic.id, group.id), topic, state.steady.now_ms()
 
-    def _take(self, context: Context, request: Pop, share: Share) -> Want:
+    def _take(self, context: Context, request: Pop, share: Share, max_bytes: int) -> Want:
         """Take what there is now, in memory and in the batch."""
         state = self._state
         now_ms = state.steady.now_ms()
         want = Want(
             request, state.settings.name, context.client_id, now_ms=now_ms, looks=state.settings.max_scan
         )
+        want.bytes_left = max_bytes
         ordered = request.ordered or share.group.config.ordered
         try:
             state.fall_due(now_ms)
@@ -173,8 +185,18 @@ class Popping(Facet):
             share.become(ordered=ordered, now_ms=now_ms)
             if ordered and want.attempt_id in share.attempts:
                 self._take_same(share, want)
+            retries = share.retries
+            if retries is not None:
+                if retries.begin():
+                    want.changed = True
+                retries.become(ordered=ordered, now_ms=now_ms)
+                if ordered and want.attempt_id in retries.attempts:
+                    self._take_same(retries, want)
             if not want.repeated:
-                _take_in_turn(share, want, request.queue_id)
+                if retries is None:
+                    _take_in_turn(share, want, request.queue_id)
+                else:
+                    _take_with_retries(share, retries, want, request.queue_id)
         except Exception as error:
             state.abandon(error)
             raise
@@ -198,8 +220,10 @@ class Popping(Facet):
             record = state.log.get(share.topic, queue_id, offset)
             found = state.log.decoded(share.topic, queue_id, offset, record) if record is not None else None
             if found is not None:
-                head = receipt_head(entry, want.broker, queue_id, ordered=True)
-                want.deliver(share.topic.name, offset, found, entry, head)
+                head = receipt_head(
+                    entry, want.broker, queue_id, ordered=True, topic_type=share.topic_type
+                )
+                want.deliver(share.shown_topic, offset, found, entry, head)
                 want.holds.append((ledger, entry, [offset]))
                 want.repeated = True
 
@@ -240,6 +264,15 @@ def _illegal_invisible_time(invisible_ms: int) -> BadRequest:
     return BadRequest(f"an invisible time of {invisible_ms} ms is not possible", Fault.ILLEGAL_INVISIBLE_TIME)
 
 
+def _take_with_retries(share: Share, retries: Share, want: Want, queue_id: int) -> None:
+    """Take from a topic and from the group's retries of it: each is asked first every other time."""
+    share.retries_first = not share.retries_first
+    for chosen in (retries, share) if share.retries_first else (share, retries):
+        if want.room > 0 and not want.full and want.looks > 0:
+            want.turn_to(chosen.topic_type)
+            _take_in_turn(chosen, want, queue_id if chosen is share else -1)
+
+
 def _take_in_turn(share: Share, want: Want, queue_id: int) -> None:
     """Take from the queue that is asked for, or from all, beginning at another one each time."""
     if queue_id >= 0:
@@ -257,5 +290,7 @@ def _take_in_turn(share: Share, want: Want, queue_id: int) -> None:
 
 
 def _has_work(share: Share) -> bool:
+    if share.retries is not None and _has_work(share.retries):
+        return True
     readable = share.topic.config.read_queues
     return any(ledger.has_work() for queue_id, ledger in share.ledgers.items() if queue_id < readable)

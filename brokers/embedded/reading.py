@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from brokers.embedded.facet import Facet
+from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.log import as_stored
 from brokers.embedded.state import pull_key
 from brokers.embedded.taking import cost_of
@@ -37,9 +37,12 @@ class Reading(Facet):
         if not queue.minimum <= offset <= queue.visible:
             raise IllegalOffset(offset, queue.minimum, queue.visible)
         while True:
-            messages, offset = self._read(queue, offset, max_messages, max_bytes, passing)
+            room = bytes_for(context, max_bytes)
+            messages, offset = self._read(queue, offset, max_messages, room, passing)
             bounds = Bounds(queue.minimum, queue.visible)
             if messages or wait_until is None or state.clock.monotonic() >= wait_until:
+                if messages and context.allowance is not None:
+                    context.allowance.add(sum([len(m.body) + len(m.properties) for m in messages]))
                 return Pulled(messages, offset, bounds)
             if offset < queue.visible:
                 await asyncio.sleep(0)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, IllegalOffset, NotFound, shown
+from processors.budgets import Budgets
 from processors.messaging import MessagingProcessor
 from processors.requests import Pull
 from protocols.draining import Waits
@@ -30,6 +31,11 @@ class Positions:
     def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor
         self._polls = Waits()
+
+    @property
+    def budgets(self) -> Budgets:
+        """How many bytes may be under way; the door counts."""
+        return self._processor.budgets
 
     async def pull_message(
         self,

@@ -33,12 +33,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, frozen=True)
 class Unary:
-    """One RPC with one answer."""
+    """One RPC with one answer.
+
+    Requests of up to `spared_bytes` count towards the budgets, but pass them: a consumer that reads
+    slowly must still be able to acknowledge, and to say that it lives.
+    """
 
     name: str
     request: type[Message]
     answer: type[Any]
     method: Callable[[MessagingService, Any, Context], Awaitable[Message]]
+    spared_bytes: int = 64 * 1024
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,7 +59,7 @@ class Streamed:
 UNARY = (
     Unary("QueryRoute", rpc.QueryRouteRequest, rpc.QueryRouteResponse, MessagingService.query_route),
     Unary("Heartbeat", rpc.HeartbeatRequest, rpc.HeartbeatResponse, MessagingService.heartbeat),
-    Unary("SendMessage", rpc.SendMessageRequest, rpc.SendMessageResponse, MessagingService.send_message),
+    Unary("SendMessage", rpc.SendMessageRequest, rpc.SendMessageResponse, MessagingService.send_message, 0),
     Unary(
         "QueryAssignment",
         rpc.QueryAssignmentRequest,
@@ -154,26 +159,38 @@ class Door:
         self._health = health
         self._clock = clock
         self._authenticator = authenticator
+        self._budgets = service.budgets
 
     async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
         """The answer to a unary RPC: a message of its answer's class."""
         context = open_context(call, self._clock)
+        held = context.allowance = self._budgets.allowance(context.connection)
         try:
             self._admit(context, call)
-            return await what.method(self._service, _readable(request), context)
+            readable = _readable(request)
+            size = readable.ByteSize()
+            if size > what.spared_bytes:
+                held.take(size)
+            else:
+                held.add(size)
+            return await what.method(self._service, readable, context)
         except GatewayError as error:
             return what.answer(status=status_of(error, context))
         except Exception:
             return what.answer(status=_bug(what.name, context))
+        finally:
+            held.release()
 
     async def streamed(
         self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
     ) -> None:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
-        Raises BrokenStream when the client is gone and even that could not be told.
+        What it took counts until the last of it is written; its request does not, for it may wait
+        for long. Raises BrokenStream when the client is gone and even that could not be told.
         """
         context = open_context(call, self._clock)
+        held = context.allowance = self._budgets.allowance(context.connection)
         try:
             try:
                 self._admit(context, call)
@@ -185,10 +202,13 @@ class Door:
             return
         except Exception:
             await answers.write(what.answer(status=_bug(what.name, context)))
+        finally:
+            held.release()
 
     async def telemetry(self, commands: Commands, call: Call) -> None:
         """Raises CallFailed, and BrokenStream when the client is gone and a failure could not be told."""
         context = open_context(call, self._clock)
+        held = context.allowance = self._budgets.allowance(context.connection)
         try:
             self._admit(context, call)
             await self._service.telemetry(commands, context)
@@ -200,6 +220,8 @@ class Door:
             raise
         except Exception:
             raise CallFailed(CallStatus.INTERNAL, _bug("Telemetry", context).message) from None
+        finally:
+            held.release()
 
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse:
         """Open to everybody, as is `watch_health`. Raises CallFailed."""

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from popgate.context import Context
-from popgate.errors import GatewayError
+from popgate.errors import GatewayError, TooManyRequests
 from popgate.model import TransactionCheck
 from processors.clients import ClientKind, connection_of
 from processors.messaging import MessagingProcessor
@@ -50,7 +50,11 @@ class TelemetryStream:
         try:
             while (command := await waits.wait(self._commands.read())) is not None:
                 if command.WhichOneof("command") == "settings":
+                    size = command.ByteSize()
+                    if self._context.allowance is not None:
+                        self._context.allowance.take(size)
                     await self._take(command.settings)
+                    self._let_go(size)
                 # Answers to questions that nobody asked are dropped, and so is what is unknown.
         except BrokenStream:
             pass
@@ -107,6 +111,8 @@ class TelemetryStream:
         size = len(question.message.body)
         if self._questions and self._question_bytes + size > _MOST_QUESTION_BYTES:
             return False
+        if not self._may_hold(size):
+            return False
         # A producer is asked for an answer, not for an acknowledgement.
         question.message.system_properties.ClearField("receipt_handle")
         self._questions.append(TelemetryCommand(recover_orphaned_transaction_command=question))
@@ -119,8 +125,12 @@ class TelemetryStream:
         try:
             while self._questions:
                 question = self._questions.popleft()
-                self._question_bytes -= len(question.recover_orphaned_transaction_command.message.body)
-                await self._write(question)
+                size = len(question.recover_orphaned_transaction_command.message.body)
+                self._question_bytes -= size
+                try:
+                    await self._write(question)
+                finally:
+                    self._let_go(size)
         except BrokenStream:
             # The reading side notices too, and ends the stream.
             self._forget_questions()
@@ -128,8 +138,23 @@ class TelemetryStream:
             self._asking = None
 
     def _forget_questions(self) -> None:
+        self._let_go(self._question_bytes)
         self._questions.clear()
         self._question_bytes = 0
+
+    def _may_hold(self, size: int) -> bool:
+        """Count bytes that wait for the client to read them, if its budget has room."""
+        if self._context.allowance is not None:
+            try:
+                self._context.allowance.take(size)
+            except TooManyRequests:
+                return False
+        return True
+
+    def _let_go(self, size: int) -> None:
+        # Of a stream that ended the door has released everything.
+        if self.alive and self._context.allowance is not None:
+            self._context.allowance.add(-size)
 
     async def _write(self, command: TelemetryCommand) -> None:
         async with self._writing:

@@ -50,19 +50,22 @@ class Messages:
         items = fields.items("messages")
         fields.end()
         messages = [self._message_in(topic, context.peer, Fields(one, "a message")) for one in items]
-        results = await self._processor.send(context, messages)
+        with self._processor.budgets.allowance(context.peer) as held:
+            held.take(sum(len(message.body) for message in messages))
+            results = await self._processor.send(context, messages)
         return web.json_response({"results": [sent_out(one) for one in results]})
 
     async def _receive(self, request: web.Request) -> web.StreamResponse:
         """Messages whose answer cannot be written are given back: they were never received."""
         context, fields = context_of(request), await read_object(request)
         wanted = self._receive_in(request.match_info["topic"], fields)
-        messages = await self._waits.wait(self._processor.receive(context, wanted)) or []
-        try:
-            return await self._answer(request, messages)
-        except BaseException:
-            await self._processor.give_back(context, wanted.topic, wanted.group, messages)
-            raise
+        with self._processor.budgets.allowance(context.peer) as context.allowance:
+            messages = await self._waits.wait(self._processor.receive(context, wanted)) or []
+            try:
+                return await self._answer(request, messages)
+            except BaseException:
+                await self._processor.give_back(context, wanted.topic, wanted.group, messages)
+                raise
 
     async def _answer(self, request: web.Request, messages: Sequence[StoredMessage]) -> web.StreamResponse:
         body = json.dumps({"messages": [message_out(one) for one in messages]}, ensure_ascii=False)
