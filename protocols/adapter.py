@@ -66,12 +66,17 @@ class House:
 
     `advertised` is the "host:port" that clients are told to connect to; empty: what each client
     dialled itself. Without an `authenticator` every caller is anonymous and credentials are ignored.
+    A connection older than `connection_age_s` (0: any age is fine; spread by a tenth up or down, so
+    that those of one start do not end together) is told to go, and has `connection_grace_s` to end
+    what it is doing.
     """
 
     processor: MessagingProcessor
     clock: Clock
     advertised: str = ""
     authenticator: Authenticator | None = None
+    connection_age_s: float = 0.0
+    connection_grace_s: float = 30.0
 
 
 class Adapter(Protocol):

@@ -148,7 +148,14 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             observer=metrics,
         )
         identity = policies.authenticator if settings.policies.identity != "anyone" else None
-        house = House(processor, clock, settings.advertised.address, identity)
+        house = House(
+            processor,
+            clock,
+            settings.advertised.address,
+            identity,
+            connection_age_s=settings.connections.max_age_s,
+            connection_grace_s=settings.connections.age_grace_s,
+        )
         doors = [_door(listen, house) for listen in listens]
     except GatewayError as error:
         raise SettingsWrong(error.sentence) from None

@@ -18,6 +18,7 @@ from proxy.tables import (
     Api,
     Broadcast,
     Budgets,
+    Connections,
     Durability,
     Embedded,
     Group,
@@ -53,6 +54,7 @@ class Settings(Group):
     """The admin port; `off` for none. It has no authentication: open it to people you trust only."""
     api: Api = Api()
     advertised: Advertised = Advertised()
+    connections: Connections = Connections()
     embedded: Embedded = Embedded()
     limits: Limits = Limits()
     budgets: Budgets = Budgets()

@@ -99,6 +99,18 @@ class Advertised(Group):
     """`host:port` given to gRPC clients in routes; empty: the address that each client dialled itself."""
 
 
+class Connections(Group):
+    """Connections of clients."""
+
+    max_age_s: Seconds = Field(default=0.0, le=366 * 86_400)
+    """A connection that is older (a tenth more or less) is told to go and make a new one, so that the
+    clients behind a load balancer spread over gateways that were added; 0: it may stay. C# clients never
+    open their telemetry stream again, Python clients after minutes: they are not asked about transactions
+    until then."""
+    age_grace_s: Seconds = Field(default=30.0, gt=0, le=3600)
+    """What such a connection has under way may take so long; make it longer than `limits.max_wait_s`."""
+
+
 class Embedded(Group):
     """The broker inside this process (`broker = "embedded:"`)."""
 

@@ -49,7 +49,13 @@ class GrpcAdapter:
         service = MessagingService(house.processor, house.clock, advertised=fixed)
         health = Health([SERVICE])
         door = Door(service, health, house.clock, house.authenticator)
-        server = GrpcioServer(door, self._listen.host, self._listen.port)
+        server = GrpcioServer(
+            door,
+            self._listen.host,
+            self._listen.port,
+            age_s=house.connection_age_s,
+            age_grace_s=house.connection_grace_s,
+        )
         await server.start()
         if fixed is not None and not fixed.addresses[0].port:
             fixed.addresses[0].port = server.port

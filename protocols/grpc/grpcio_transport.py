@@ -36,7 +36,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # Two gateways on one port would each get half of the clients.
     ("grpc.so_reuseport", 0),
 )
-"""No maximum age and no idle limit: some clients never open their telemetry stream again."""
+"""No idle limit, and no maximum age unless somebody sets one: some clients never open their telemetry
+stream again."""
 
 _Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -55,12 +56,25 @@ def _reason(host: str, port: int) -> str:
     return ""
 
 
+def _ageing(age_s: float, grace_s: float) -> tuple[tuple[str, int], ...]:
+    """gRPC spreads the age by a tenth up or down by itself (scenario 10)."""
+    if not age_s:
+        return ()
+    return (
+        ("grpc.max_connection_age_ms", round(age_s * 1000)),
+        ("grpc.max_connection_age_grace_ms", round(grace_s * 1000)),
+    )
+
+
 class GrpcioServer:
     """One listening server. `port` 0 lets the system choose; `port` tells which it was."""
 
-    def __init__(self, door: Door, host: str, port: int) -> None:
+    def __init__(
+        self, door: Door, host: str, port: int, *, age_s: float = 0.0, age_grace_s: float = 30.0
+    ) -> None:
         self._door = door
         self._host = host
+        self._ageing = _ageing(age_s, age_grace_s)
         self.port = port
         self._server: grpc.aio.Server | None = None
 
@@ -69,7 +83,7 @@ class GrpcioServer:
 
     async def start(self) -> None:
         """Raises OSError when it cannot listen there."""
-        server = grpc.aio.server(options=OPTIONS)
+        server = grpc.aio.server(options=(*OPTIONS, *self._ageing))
         server.add_generic_rpc_handlers((self._handlers(), self._health_handlers()))
         address = joined(self._host, self.port)
         try:
