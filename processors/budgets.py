@@ -15,7 +15,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
-from popgate.errors import TooManyRequests, shown
+from popgate.errors import TooManyRequests
 
 _RETRY_S = 0.1
 
@@ -66,14 +66,12 @@ class Budgets:
             own = self._groups.get(group, 0)
             of_group = self.group_bytes - own
             if of_group < size and own:
-                raise TooManyRequests(
-                    _full(f"consumer group {shown(group)}", own, self.group_bytes, size), _RETRY_S
-                )
+                raise TooManyRequests(_full(f"consumer group {group}", own, self.group_bytes, size), _RETRY_S)
             room = min(room, of_group)
         used = self.used
         of_all = self.process_bytes - used - own
         if of_all < size and used:
-            who = f"consumer group {shown(group)}" if group else f"connection {connection}"
+            who = f"consumer group {group}" if group else f"connection {connection}"
             raise TooManyRequests(
                 f"{_full('the gateway', used, self.process_bytes, size)}; {own} of them are of {who},"
                 " which may not hold more than is left free",
