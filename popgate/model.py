@@ -20,6 +20,8 @@ class MessageType(Enum):
     FIFO = "FIFO"
     DELAY = "DELAY"
     TRANSACTION = "TRANSACTION"
+    LITE = "LITE"
+    PRIORITY = "PRIORITY"
 
 
 class Permission(IntFlag):
@@ -66,6 +68,7 @@ class Message:
     block that is stored. A door that has the block already (remoting) gives it, and lifts the
     fields that decide something out of it. `queue_id` -1 and an empty `broker` leave the choice
     of the queue to the gateway. `deliver_at_ms` 0: at once. `sys_flag` has RocketMQ's bits.
+    `lite_topic`: the light queue within the topic that it goes to. `priority` None: it has none.
     """
 
     topic: str
@@ -88,6 +91,8 @@ class Message:
     properties: bytes = b""
     broker: str = ""
     queue_id: int = -1
+    lite_topic: str = ""
+    priority: int | None = None
 
 
 @dataclass(slots=True)
@@ -281,6 +286,7 @@ class Progress:
 
     `committed`: everything below is done. `frontier`: the first offset never delivered.
     `in_flight`: delivered and held; `waiting`: delivered before, free again or resting.
+    `retry`: a queue of the group's own retry topic, which its pops of the topic read too.
     """
 
     broker: str
@@ -290,11 +296,64 @@ class Progress:
     in_flight: int
     waiting: int
     bounds: Bounds
+    retry: bool = False
 
     @property
     def lag(self) -> int:
         """Messages not done yet: never delivered, held, or resting."""
         return max(self.bounds.maximum - self.frontier, 0) + self.in_flight + self.waiting
+
+
+@dataclass(slots=True, frozen=True)
+class Standing:
+    """How a group stands with a topic, for operators and metrics; retries of the topic count with it.
+
+    `lag` is all that is not done: `unread`, never looked at; `free`, can be delivered again, or first;
+    `in_flight`, delivered and invisible; `behind`, kept back by earlier messages of its message group.
+    `refused`: those of `free` that passed the filter of nobody who looked. `receivers`: pops that wait now.
+    `full`: so much is unfinished that nothing new is given out. `redelivered` and `dead_lettered` count
+    since the broker started.
+    """
+
+    group: str
+    topic: str
+    lag: int
+    unread: int
+    free: int
+    in_flight: int
+    behind: int
+    refused: int
+    receivers: int
+    full: bool
+    redelivered: int
+    dead_lettered: int
+
+
+@dataclass(slots=True, frozen=True)
+class Held:
+    """A message that was delivered and is invisible: who has it, since when, and what waits behind it.
+
+    `receipt` is good for it now. `holder`: the client id of the receive that took it; a very long one
+    stands by its hash, `#…`. `until_ms`: when it comes back by itself. `renewals`: how often its time
+    was changed since, by the client or by the gateway (63 and more are told as 63). `waiting_behind`:
+    messages that cannot be delivered before this one is finished, as far as the broker has looked.
+    """
+
+    topic: str
+    broker: str
+    queue_id: int
+    offset: int
+    message_id: str
+    message_group: str
+    tag: str
+    keys: tuple[str, ...]
+    receipt: str
+    holder: str
+    since_ms: int
+    until_ms: int
+    attempt: int
+    renewals: int
+    waiting_behind: int
 
 
 @unique

@@ -12,6 +12,8 @@ from popgate.errors import IllegalReceipt
 
 ORDERED = 999
 """The revive queue id that marks an ordered pop."""
+OF_TOPIC, OF_RETRY_V1, OF_RETRY_V2 = range(3)
+"""The topic types: of the topic itself, of the group's pop retry topic by its older or its newer name."""
 
 _LONGEST = 512
 
@@ -69,7 +71,7 @@ def parse_receipt(handle: str) -> Receipt:
         and 0 <= pop_ms < 1 << 63
         and 0 <= invisible_ms < 1 << 63
         and 0 <= revive < 1 << 31
-        and kind in (0, 1, 2)
+        and kind in (OF_TOPIC, OF_RETRY_V1, OF_RETRY_V2)
         and 0 <= queue_id < 1 << 31
         and 0 <= offset < 1 << 63
         and -1 <= commit < 1 << 63

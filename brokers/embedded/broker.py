@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from brokers.embedded.directing import Directing
 from brokers.embedded.finding import Finding
+from brokers.embedded.looking import Looking
 from brokers.embedded.pop import Popping
 from brokers.embedded.positions import Positions
 from brokers.embedded.reading import Reading
+from brokers.embedded.redriving import Redriving
 from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
-from brokers.embedded.store import Durability
+from brokers.embedded.store import Durability, Store
 from brokers.port import Broker, CheckHandler, OrderScope, Traits
 from popgate.clock import Clock
 from popgate.context import Context
+from popgate.faults import Faults
 from popgate.model import EndTransaction
 
 
-class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, Broker):
-    """A broker in the folder `path`. Everything is done in the loop that starts it."""
+class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, Looking, Redriving, Broker):
+    """A broker in the folder `path`. Everything is done in the loop that starts it.
+
+    `faults`, for tests only, happen to its store. Raises ValueError for some that cannot be.
+    """
 
     def __init__(
         self,
@@ -30,6 +37,7 @@ class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, B
         clock: Clock,
         settings: EmbeddedSettings | None = None,
         durability: Durability | None = None,
+        faults: Faults | None = None,
     ) -> None:
         settings = settings or EmbeddedSettings()
         if durability is not None:
@@ -47,7 +55,7 @@ class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, B
             exact_message_groups=True,
             max_delay_ms=settings.max_delay_ms,
         )
-        self._state = State(path, clock, settings)
+        self._state = State(path, clock, settings, _store_maker(faults))
 
     def __repr__(self) -> str:
         return f"<EmbeddedBroker {self.name} {self._state!r}>"
@@ -71,3 +79,12 @@ class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, B
 
     def figures(self) -> dict[str, float]:
         return self._state.figures()
+
+
+def _store_maker(faults: Faults | None) -> Callable[..., Store]:
+    """Decided once, when the broker is made: without faults nothing of them is in the way."""
+    if faults is None:
+        return Store
+    from brokers.embedded.faults import store_maker
+
+    return store_maker(faults)

@@ -12,13 +12,14 @@ from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.message_id import encode_offset_message_id
 from popgate.model import BROADCAST_GROUP, TopicConfig
-from popgate.naming import dead_letter_topic
+from popgate.naming import dead_letter_topic, pop_retry_topic_v2
 from popgate.wire.hosts import host_text
 from popgate.wire.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     KEYS,
     LONGEST_BLOCK,
+    RETRY_TOPIC,
     UNIQ_KEY,
     find_property,
     set_property,
@@ -29,6 +30,7 @@ _UNIQ_KEY = UNIQ_KEY.encode()
 _KEYS = KEYS.encode()
 _ORIGIN_TOPIC = DLQ_ORIGIN_TOPIC.encode()
 _ORIGIN_ID = DLQ_ORIGIN_MESSAGE_ID.encode()
+_RETRY_TOPIC = RETRY_TOPIC.encode()
 
 
 class DeadLetters:
@@ -51,7 +53,7 @@ class DeadLetters:
             target,
             0,
             found.body,
-            _with_origin(block, topic.packed_name, message_id),
+            _with_origin(block, _taken_from(group, topic), message_id),
             message_id=message_id,
             keys=(find_property(block, _KEYS) or b"").split(),
             now_ms=self._clock.now_ms(),
@@ -64,11 +66,20 @@ class DeadLetters:
 
 
 def _with_origin(block: bytes, topic: bytes, message_id: bytes) -> bytes:
-    """The properties, and where the message came from first; as they were when that is too much."""
+    """The properties, where the message came from first, and from which topic it was taken now if that
+    is another one; as they were when that is too much.
+    """
     marked = block
     if find_property(block, _ORIGIN_TOPIC) is None:
         marked = set_property(set_property(block, _ORIGIN_TOPIC, topic), _ORIGIN_ID, message_id)
+    if (find_property(marked, _RETRY_TOPIC) or find_property(marked, _ORIGIN_TOPIC)) != topic:
+        marked = set_property(marked, _RETRY_TOPIC, topic)
     return marked if len(marked) <= LONGEST_BLOCK else block
+
+
+def _taken_from(group: Group, topic: Topic) -> bytes:
+    """The topic that the group read: of its own retry topic that is the one whose retries are in there."""
+    return topic.packed_name.removeprefix(pop_retry_topic_v2(group.name, "").encode())
 
 
 def _told(group: Group) -> str:

@@ -8,7 +8,7 @@ from brokers.embedded.ledger import Ledger
 from brokers.embedded.shares import Share
 from brokers.embedded.topics import Topic
 from popgate.errors import IllegalReceipt, ReceiptExpired
-from popgate.receipt import ORDERED, Receipt, parse_receipt
+from popgate.receipt import OF_TOPIC, ORDERED, Receipt, parse_receipt
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
 _FINISHED = "the message is finished already"
@@ -19,7 +19,8 @@ def find_delivery(
 ) -> tuple[Ledger, int, Entry] | None:
     """The ledger, the offset and the entry of the delivery; None if the message is finished.
 
-    Raises IllegalReceipt for what was never given to this group, ReceiptExpired for what was.
+    A receipt of the group's retry topic is for what `share` has of that. Raises IllegalReceipt for
+    what was never given to this group, ReceiptExpired for what was.
     """
     fields = handle.split(" ")
     if share is not None and len(fields) == 9 and len(handle) < 256 and fields[5] == broker:
@@ -62,7 +63,7 @@ def encode_handle(ledger: Ledger, offset: int, entry: Entry, broker: str) -> str
         entry.pop_ms,
         max(entry.due_ms - entry.pop_ms, 0),
         ORDERED if ledger.ordered else 0,
-        0,
+        ledger.share.topic_type,
         broker,
         queue.queue_id,
         offset,
@@ -98,6 +99,10 @@ def _ledger_of(share: Share | None, topic: Topic, broker: str, handle: str) -> t
     receipt = parse_receipt(handle)
     if receipt.broker != broker:
         raise IllegalReceipt(handle, "it was given out by another broker")
+    if receipt.topic_type != OF_TOPIC:
+        share = share.retries if share is not None else None
+        if share is not None:
+            topic = share.topic
     ledger = share.ledgers.get(receipt.queue_id) if share is not None else None
     if ledger is None:
         raise IllegalReceipt(handle, "this group was given nothing from that queue")

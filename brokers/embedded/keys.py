@@ -18,6 +18,7 @@
 | removed  | b"t" or b"g", id                           | nothing: a deleted topic or group whose   |
 |          |                                            | data has not all been removed yet         |
 | damaged  | keyspace, b"/", key                        | a record that could not be decoded        |
+| redriven | topic id, queue, offset                    | ms: when this dead letter was redriven    |
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ PROGRESS = "progress"
 SIZES = "sizes"
 REMOVED = "removed"
 DAMAGED = "damaged"
+REDRIVEN = "redriven"
 
 SPACES = (
     *(META, TOPICS, GROUPS, FLOORS, MESSAGES, INDEX, TIMERS, HALF, ENDED, CHECKS),
-    *(INFLIGHT, PROGRESS, SIZES, REMOVED, DAMAGED),
+    *(INFLIGHT, PROGRESS, SIZES, REMOVED, DAMAGED, REDRIVEN),
 )
 
 HIGHEST_U64 = (1 << 64) - 1

@@ -36,6 +36,14 @@ if TYPE_CHECKING:
     from brokers.embedded.shares import Share
 
 
+@dataclass(slots=True)
+class Tallies:
+    """What happened to the messages of all groups since the broker started."""
+
+    redelivered: int = 0
+    dead_lettered: int = 0
+
+
 @dataclass(slots=True, eq=False)
 class LedgerParts:
     """What all ledgers work with. `freed` counts per ledger what became free since it was last read."""
@@ -45,6 +53,7 @@ class LedgerParts:
     schedule: Schedule
     dead_letters: DeadLetters
     settings: EmbeddedSettings
+    tallies: Tallies = field(default_factory=Tallies)
     freed: dict[Ledger, int] = field(default_factory=dict)
 
 
@@ -147,7 +156,7 @@ class Ledger(ABC):
 
     def hide(self, offset: int, entry: Entry, due_ms: int, now_ms: int) -> Entry:
         """Hold a held message until `due_ms`; it is still the same delivery."""
-        again = Entry(due_ms, entry.pop_ms, entry.attempt, True, entry.attempt_id, entry.holder, entry.lane)
+        again = entry.due(due_ms, entry.renewals + 1)
         self._set(offset, again)
         if due_ms <= now_ms:
             self.fall_due(offset, again, now_ms)
@@ -243,8 +252,11 @@ class Ledger(ABC):
         queue = self.queue
         value, head = want.texts(entry, queue.queue_id, ordered=self.ordered)
         self._set(offset, entry, value)
+        if entry.attempt > 1:
+            self.share.redelivered += 1
+            self.parts.tallies.redelivered += 1
         want.holds.append((self, entry, [offset]))
-        want.deliver(queue.topic.name, offset, found, entry, head)
+        want.deliver(self.share.shown_topic, offset, found, entry, head)
         self._will_be_due(entry, offset)
         return True
 
@@ -253,6 +265,8 @@ class Ledger(ABC):
         topic = self.queue.topic
         if self.parts.log.decoded(topic, self.queue.queue_id, offset, record) is not None:
             self.parts.dead_letters.add(self.group, topic, record)
+            self.share.dead_lettered += 1
+            self.parts.tallies.dead_lettered += 1
 
     def _reconsider(self, want: Want) -> None:
         """What other filters refused may pass this one."""

@@ -220,9 +220,7 @@ class Popping(Facet):
             record = state.log.get(share.topic, queue_id, offset)
             found = state.log.decoded(share.topic, queue_id, offset, record) if record is not None else None
             if found is not None:
-                head = receipt_head(
-                    entry, want.broker, queue_id, ordered=True, topic_type=share.topic_type
-                )
+                head = receipt_head(entry, want.broker, queue_id, ordered=True, topic_type=share.topic_type)
                 want.deliver(share.shown_topic, offset, found, entry, head)
                 want.holds.append((ledger, entry, [offset]))
                 want.repeated = True

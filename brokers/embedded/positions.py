@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from brokers.embedded.facet import Facet
 from brokers.embedded.shares import Share
+from brokers.embedded.topics import QueueState
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds, Progress, StartFrom
@@ -47,20 +48,33 @@ class Positions(Facet):
         state.check_open()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
         share = state.shares.get(held_topic.id, held_group.id) or Share(held_topic, held_group, state.parts)
+        found = self._progress_of(share)
+        return found if share.retries is None else found + self._progress_of(share.retries)
+
+    def _progress_of(self, share: Share) -> list[Progress]:
+        state = self._state
         now_ms = state.steady.now_ms()
+        retry = share.main is not None
         found = []
-        for queue in held_topic.queues:
+        for queue in share.topic.queues:
             bounds = Bounds(queue.minimum, queue.visible)
             ledger = share.ledgers.get(queue.queue_id)
             if ledger is None:
                 start = queue.minimum if share.ledgers else share.start_of(queue)
-                found.append(Progress(state.settings.name, queue.queue_id, start, start, 0, 0, bounds))
+                found.append(Progress(state.settings.name, queue.queue_id, start, start, 0, 0, bounds, retry))
                 continue
             held, waiting = ledger.count(now_ms)
             frontier = max(ledger.frontier, queue.minimum)
             found.append(
                 Progress(
-                    state.settings.name, queue.queue_id, ledger.committed(), frontier, held, waiting, bounds
+                    state.settings.name,
+                    queue.queue_id,
+                    ledger.committed(),
+                    frontier,
+                    held,
+                    waiting,
+                    bounds,
+                    retry,
                 )
             )
         return found
@@ -70,28 +84,33 @@ class Positions(Facet):
         state.check_open()
         held_group = state.catalogue.group(group)
         return sorted(
-            share.topic.name for share in state.shares if share.group is held_group and share.ledgers
+            share.topic.name
+            for share in state.shares
+            if share.group is held_group and share.ledgers and share.main is None
         )
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
         state = self._state
         state.check_writable()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        offsets = []  # all are known before the first queue is changed
-        for queue in held_topic.queues:
-            if to is StartFrom.FIRST:
-                offsets.append(queue.minimum)
-            elif to is StartFrom.LAST:
-                offsets.append(queue.visible)
-            else:
-                offsets.append(state.log.offset_at(queue, int(to)))
         share = state.shares.share(held_topic, held_group)
-        share.begin()
+        shares = [share] if share.retries is None else [share, share.retries]
+        # All are known before the first queue is changed.
+        offsets = [[self._offset_of(queue, to) for queue in one.topic.queues] for one in shares]
         now_ms = state.steady.now_ms()
-        for queue_id, offset in enumerate(offsets):
-            share.ledgers[queue_id].seek(offset, now_ms)
+        for one, places in zip(shares, offsets, strict=True):
+            one.begin()
+            for queue_id, offset in enumerate(places):
+                one.ledgers[queue_id].seek(offset, now_ms)
         state.wake_freed()
         await state.settled()
+
+    def _offset_of(self, queue: QueueState, to: StartFrom | int) -> int:
+        if to is StartFrom.FIRST:
+            return queue.minimum
+        if to is StartFrom.LAST:
+            return queue.visible
+        return self._state.log.offset_at(queue, int(to))
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]

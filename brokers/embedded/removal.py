@@ -17,6 +17,7 @@ from brokers.embedded.keys import (
     INFLIGHT,
     MESSAGES,
     PROGRESS,
+    REDRIVEN,
     REMOVED,
     REMOVED_TOPIC,
     SIZES,
@@ -80,6 +81,7 @@ class Removal:
             (MESSAGES, message_key(topic_id, 0, 0)[:4]),
             (FLOORS, floor_key(topic_id, 0)[:4]),
             (SIZES, message_key(topic_id, 0, 0)[:4]),
+            (REDRIVEN, message_key(topic_id, 0, 0)[:4]),
         ):
             yield self._remove(space, prefix)
         for group in list(self._catalogue.groups()):

@@ -19,15 +19,24 @@ from brokers.embedded.ordered import OrderedLedger
 from brokers.embedded.topics import Catalogue, Group, QueueState, Topic
 from brokers.embedded.unordered import UnorderedLedger
 from popgate.model import StartFrom
+from popgate.naming import pop_retry_topic_v2
+from popgate.receipt import OF_RETRY_V2, OF_TOPIC
 
 
 class Share:
     """One group's part of one topic.
 
     `ordered`: of which kind its ledgers are. `attempts`: which receive holds what, in an ordered group.
+    `retries`: what the group has of its own retry topic of this topic, if there is one; its pops
+    of the topic read that too. `main`: of such a retry share, the share that reads it.
+    `redelivered`, `dead_lettered`: how many of its messages, since the broker started.
     """
 
-    __slots__ = ("attempts", "group", "ledgers", "ordered", "parts", "topic", "turn")
+    __slots__ = (
+        *("attempts", "dead_lettered", "group", "ledgers", "main", "ordered", "parts", "redelivered"),
+        *("retries", "retries_first"),
+        *("topic", "turn"),
+    )
 
     def __init__(self, topic: Topic, group: Group, parts: LedgerParts) -> None:
         self.topic = topic
@@ -37,9 +46,24 @@ class Share:
         self.attempts: dict[str, dict[tuple[int, int], None]] = {}
         self.ordered = False
         self.turn = 0
+        self.main: Share | None = None
+        self.retries: Share | None = None
+        self.retries_first = False
+        self.redelivered = 0
+        self.dead_lettered = 0
 
     def __repr__(self) -> str:
         return f"<Share {self.group.name} of {self.topic.name} ledgers {len(self.ledgers)}>"
+
+    @property
+    def topic_type(self) -> int:
+        """What receipts say of the topic (`popgate.receipt.Receipt`)."""
+        return OF_TOPIC if self.main is None else OF_RETRY_V2
+
+    @property
+    def shown_topic(self) -> str:
+        """What consumers see as the topic of its messages: of a retry, the topic that they subscribe to."""
+        return self.topic.name if self.main is None else self.main.topic.name
 
     def begin(self) -> bool:
         """Fix where the group starts, on every queue it has no position on; whether that was needed.
@@ -74,7 +98,8 @@ class Share:
 
     def start_of(self, queue: QueueState) -> int:
         """Where the group would start on a queue of a topic that it never read."""
-        return queue.visible if self.group.config.start_from is StartFrom.LAST else queue.minimum
+        last = self.group.config.start_from is StartFrom.LAST and self.main is None
+        return queue.visible if last else queue.minimum
 
     def remember(self, attempt_id: str, queue_id: int, offset: int) -> None:
         if attempt_id:
@@ -154,7 +179,15 @@ class Shares:
         share = shares.get(group.id)
         if share is None:
             share = shares[group.id] = Share(topic, group, self._parts)
+            self.link_retries(share)
         return share
+
+    def link_retries(self, share: Share) -> None:
+        """Let a share read the group's retry topic of its topic, if there is one."""
+        retry_topic = self._catalogue.find_topic(pop_retry_topic_v2(share.group.name, share.topic.name))
+        if retry_topic is not None and share.retries is None:
+            share.retries = self.share(retry_topic, share.group)
+            share.retries.main = share
 
     def raise_floor(self, topic: Topic, queue: QueueState, now_ms: int) -> None:
         """Retention removed messages from a queue: tell all who have something of it."""
@@ -163,9 +196,19 @@ class Shares:
             if ledger is not None:
                 ledger.raise_floor(now_ms)
 
+    def retries_of(self, owner: Topic | Group) -> list[Share]:
+        """What groups have of retry topics: of this topic, or of all topics but this group only."""
+        return [
+            share.retries
+            for share in self
+            if share.retries is not None and (share.topic is owner or share.group is owner)
+        ]
+
     def drop_topic(self, topic: Topic) -> None:
         """Forget the shares of a deleted topic."""
         for share in self._shares.pop(topic.id, {}).values():
+            if share.main is not None:
+                share.main.retries = None
             share.close()
 
     def drop_group(self, group: Group) -> None:

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from brokers.embedded.alarm import Alarm
 from brokers.embedded.damage import Damages
 from brokers.embedded.deadletters import DeadLetters
-from brokers.embedded.ledger import LedgerParts
+from brokers.embedded.figures import store_figures
+from brokers.embedded.ledger import LedgerParts, Tallies
 from brokers.embedded.locks import Locks
 from brokers.embedded.log import MessageLog
+from brokers.embedded.redriven import forget_below
 from brokers.embedded.retention import Retention
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
@@ -30,6 +33,7 @@ from brokers.embedded.waiting import Waiting
 from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, shown
+from popgate.naming import DEAD_LETTER_PREFIX
 from popgate.wire.hosts import pack_host
 
 _log = logging.getLogger(__name__)
@@ -50,11 +54,17 @@ class State:
     halves: HalfMessages
     retention: Retention
 
-    def __init__(self, path: Path, clock: Clock, settings: EmbeddedSettings) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        settings: EmbeddedSettings,
+        make_store: Callable[..., Store] = Store,
+    ) -> None:
         self.clock = clock
         self.settings = settings
         self.store_host = pack_host(settings.store_host)
-        self.store = Store(
+        self.store = make_store(
             path,
             clock,
             durability=settings.durability,
@@ -66,6 +76,7 @@ class State:
         self.steady = SteadyTime(clock)
         self.damages = Damages(self.store)
         self.locks = Locks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
+        self.tallies = Tallies()
         self.check_handler: CheckHandler | None = None
         self.open = False
         self._alarm = Alarm(clock, self._tick)
@@ -150,8 +161,11 @@ class State:
         freed.clear()
         for ledger, count in found:
             if ledger.has_work() or ledger.refused:
-                queue = ledger.queue
-                self.waiting.wake(queue.topic.id, ledger.group.id, queue.queue_id, count)
+                queue, main = ledger.queue, ledger.share.main
+                if main is None:
+                    self.waiting.wake(queue.topic.id, ledger.group.id, queue.queue_id, count)
+                else:  # every pop of the topic reads its retries, whichever queue it asks for
+                    self.waiting.wake(main.topic.id, ledger.group.id, -1, count)
 
     def arm(self) -> None:
         """Set the alarm to the earliest thing that will happen."""
@@ -182,9 +196,11 @@ class State:
                 len(ledger.entries) for share in self.shares for ledger in share.ledgers.values()
             ),
             "waiting_pops": len(self.waiting),
-            "store_bytes": self.store.figure("rocksdb.estimate-live-data-size") if self.open else 0,
             "damaged_records": len(self.damages),
-            "store_failing": float(self.store.failing),
+            "half_messages": self.halves.pending,
+            "redeliveries_total": self.tallies.redelivered,
+            "dead_letters_total": self.tallies.dead_lettered,
+            **store_figures(self.store),
         }
 
     # -- inside -------------------------------------------------------------------------------
@@ -195,7 +211,7 @@ class State:
         self.log = MessageLog(store, clock, self.damages)
         self.log.on_arrival = self._arrived
         dead_letters = DeadLetters(self.log, self.catalogue, clock)
-        self.parts = LedgerParts(store, self.log, Schedule(), dead_letters, settings)
+        self.parts = LedgerParts(store, self.log, Schedule(), dead_letters, settings, self.tallies)
         self.shares = Shares(self.catalogue, self.parts)
         self.timers = Timers(store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
@@ -242,6 +258,8 @@ class State:
 
     def _floor_raised(self, topic: Topic, queue: QueueState) -> None:
         self.shares.raise_floor(topic, queue, self.steady.now_ms())
+        if topic.name.startswith(DEAD_LETTER_PREFIX):
+            forget_below(self.store, queue)
 
     def _notice(self, topic_id: int, group_id: int, queue: QueueState, count: int) -> None:
         share = self.shares.get(topic_id, group_id)

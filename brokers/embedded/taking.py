@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from brokers.embedded.entries import Entry, short_text
 from popgate.model import Filter, Pop, StoredMessage
-from popgate.receipt import ORDERED
+from popgate.receipt import OF_TOPIC, ORDERED
 from popgate.wire.records import Record, host_text
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Want:
             "repeated",
             "room",
             "taken",
+            "topic_type",
         ),
     )
 
@@ -61,9 +62,15 @@ class Want:
         self.changed = False
         self.repeated = False
         self.refused = False
+        self.topic_type = OF_TOPIC
 
     def __repr__(self) -> str:
         return f"<Want room {self.room} taken {len(self.taken)}>"
+
+    def turn_to(self, topic_type: int) -> None:
+        """What is taken from now on is of another kind of topic: its receipts say so."""
+        self.topic_type = topic_type
+        self.made = {}
 
     def fits(self, size: int) -> bool:
         """Whether a record of `size` bytes may be taken; the first always may. If not, this is full."""
@@ -77,7 +84,8 @@ class Want:
         key = (entry.pop_ms, entry.attempt, queue_id, entry.tells_lane())
         made = self.made.get(key)
         if made is None:
-            made = entry.front(), receipt_head(entry, self.broker, queue_id, ordered=ordered)
+            head = receipt_head(entry, self.broker, queue_id, ordered=ordered, topic_type=self.topic_type)
+            made = entry.front(), head
             self.made[key] = made
         if entry.lane is None:
             return made
@@ -110,10 +118,12 @@ class Want:
         self.bytes_left -= record.size
 
 
-def receipt_head(entry: Entry, broker: str, queue_id: int, *, ordered: bool) -> str:
+def receipt_head(
+    entry: Entry, broker: str, queue_id: int, *, ordered: bool, topic_type: int = OF_TOPIC
+) -> str:
     """Fields 2 to 7 of a receipt, with the blanks around them. Source: protocol facts 4.1."""
     revive = ORDERED if ordered else 0
-    return f"{entry.pop_ms} {max(entry.due_ms - entry.pop_ms, 0)} {revive} 0 {broker} {queue_id} "
+    return f"{entry.pop_ms} {max(entry.due_ms - entry.pop_ms, 0)} {revive} {topic_type} {broker} {queue_id} "
 
 
 def cost_of(record: bytes | None) -> int:

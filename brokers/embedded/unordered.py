@@ -107,7 +107,7 @@ class UnorderedLedger(Ledger):
         everything = passing.everything
         pop_ms = want.now_ms if want.now_ms > self.first_pop_ms else self.first_pop_ms
         entry = Entry(want.due_ms, pop_ms, 1, True, "", want.holder)
-        topic_id, topic, queue_id = queue.topic.id, queue.topic.name, queue.queue_id
+        topic_id, topic, queue_id = queue.topic.id, self.share.shown_topic, queue.queue_id
         value, head = want.texts(entry, queue_id, ordered=False)
         group_id, put = self.group.id, self.parts.store.put
         offsets: list[int] = []

@@ -73,6 +73,10 @@ BORN_TIMESTAMP = "BORN_TIMESTAMP"
 CRC32 = "__CRC32#"
 DLQ_ORIGIN_TOPIC = "DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID = "DLQ_ORIGIN_MESSAGE_ID"
+REDRIVE_COUNT = "REDRIVE_COUNT"
+"""Our own: how often a message was redriven from the dead letters; consumers see it."""
+LITE_TOPIC = "__LITE_TOPIC"
+PRIORITY = "_SYS_MSG_PRIORITY_"
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 """Names that begin so are never stored."""
 
@@ -87,6 +91,7 @@ RESERVED: frozenset[str] = frozenset(
         *(TIMER_DELAY_SEC, TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS),
         *(TIMER_ROLL_TIMES, TIMER_OUT_MS, TIMER_DEL_UNIQKEY, TIMER_DELAY_LEVEL),
         *(BORN_HOST, BORN_TIMESTAMP, CRC32, DLQ_ORIGIN_TOPIC, DLQ_ORIGIN_MESSAGE_ID),
+        *(LITE_TOPIC, PRIORITY),
     }
 )
 """Names that a user must not give a property, and that no user property of a delivery shows."""

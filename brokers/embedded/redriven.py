@@ -1,0 +1,38 @@
+"""Which dead letters were redriven, and when: marks beside them, so that none is redriven twice.
+
+A dead letter that was redriven stays where it is until retention removes it: who reads the dead-letter
+topic goes on finding it, and offsets of a queue never come back. Marks are read and written in the
+store alone; nothing of them is in memory.
+"""
+
+from __future__ import annotations
+
+from brokers.embedded.keys import REDRIVEN, message_key
+from brokers.embedded.store import Store
+from brokers.embedded.topics import QueueState
+
+
+def mark(store: Store, queue: QueueState, offset: int, now_ms: int) -> None:
+    """Note in this turn's batch that the message was redriven now."""
+    store.put(REDRIVEN, message_key(queue.topic.id, queue.queue_id, offset), now_ms.to_bytes(8, "big"))
+
+
+def marked_ms(store: Store, queue: QueueState, offset: int) -> int:
+    """When the message was redriven, 0 if it was not."""
+    value = store.get(REDRIVEN, message_key(queue.topic.id, queue.queue_id, offset))
+    return int.from_bytes(value, "big") if value else 0
+
+
+def marks(store: Store, queue: QueueState, begin: int, end: int) -> dict[int, int]:
+    """Offsets in [begin, end) that were redriven, and when."""
+    place = queue.topic.id, queue.queue_id
+    found = store.scan(REDRIVEN, message_key(*place, begin), message_key(*place, max(end, begin)))
+    return {int.from_bytes(key[6:], "big"): int.from_bytes(value, "big") for key, value in found}
+
+
+def forget_below(store: Store, queue: QueueState) -> None:
+    """Retention removed messages: forget the marks below the queue's minimum, if there are any."""
+    begin = message_key(queue.topic.id, queue.queue_id, 0)
+    end = message_key(queue.topic.id, queue.queue_id, queue.minimum)
+    if store.first(REDRIVEN, begin, end) is not None:
+        store.delete_range(REDRIVEN, begin, end)

@@ -1,0 +1,157 @@
+"""Dead letters on their way back to the group that could not consume them.
+
+The copy in the retry topic and the mark that remembers it are one batch: whenever the process ends,
+the message is either a dead letter still, or one that the group gets again, and never both or neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+
+from brokers.capabilities import Redriven, RedrivesDeadLetters
+from brokers.embedded.facet import Facet
+from brokers.embedded.ledger import Ledger
+from brokers.embedded.redriven import mark, marked_ms, marks
+from brokers.embedded.topics import Group, QueueState, Topic
+from popgate.context import Context
+from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound, Unsupported
+from popgate.model import TopicConfig
+from popgate.naming import dead_letter_topic, pop_retry_topic_v2
+from popgate.wire.properties import (
+    DLQ_ORIGIN_TOPIC,
+    KEYS,
+    LONGEST_BLOCK,
+    REDRIVE_COUNT,
+    RETRY_TOPIC,
+    UNIQ_KEY,
+    find_property,
+    set_property,
+)
+from popgate.wire.records import Record
+
+_ORIGIN_TOPIC, _RETRY_TOPIC = DLQ_ORIGIN_TOPIC.encode(), RETRY_TOPIC.encode()
+_UNIQ_KEY, _KEYS, _COUNT = UNIQ_KEY.encode(), KEYS.encode(), REDRIVE_COUNT.encode()
+
+
+class Redriving(Facet, RedrivesDeadLetters):
+    """`RedrivesDeadLetters` of the embedded broker."""
+
+    _marking: tuple[int, set[tuple[int, int, int]]] = (-1, set())
+    """Marks of a turn whose batch is not written: topic id, queue and offset of each."""
+
+    async def redriven(
+        self, group: str, broker: str, queue_id: int, begin: int, end: int
+    ) -> Mapping[int, int]:
+        state = self._state
+        state.check_open()
+        queue = state.queue(state.catalogue.topic(dead_letter_topic(group)), broker, queue_id)
+        return marks(state.store, queue, begin, end)
+
+    async def redrive(
+        self, context: Context, group: str, broker: str, queue_id: int, offsets: Sequence[int]
+    ) -> list[Redriven | GatewayError]:
+        state = self._state
+        state.check_writable()
+        held_group = state.catalogue.group(group)
+        if held_group.config.broadcast:
+            raise Unsupported(f"a redrive to {group}, which is a broadcast group,")
+        queue = state.queue(state.catalogue.topic(dead_letter_topic(group)), broker, queue_id)
+        results: list[Redriven | GatewayError] = []
+        grown: dict[Ledger, int] = {}
+        try:
+            for offset in offsets:
+                try:
+                    results.append(self._redrive(held_group, queue, offset, grown))
+                except GatewayError as error:
+                    results.append(error)
+        except Exception as error:
+            state.abandon(error)
+            raise
+        if grown:
+            state.store.after_commit(partial(self._tell, grown))
+        await state.settled()
+        return results
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _redrive(self, group: Group, queue: QueueState, offset: int, grown: dict[Ledger, int]) -> Redriven:
+        """Add the copy and the mark to the batch. Raises GatewayError having changed nothing."""
+        state = self._state
+        found = self._dead_letter(queue, offset)
+        if self._marking[0] != state.store.turn:
+            self._marking = (state.store.turn, set())
+        place = (queue.topic.id, queue.queue_id, offset)
+        if marked_ms(state.store, queue, offset) or place in self._marking[1]:
+            raise AlreadyExists("a redriven copy of", f"dead letter {offset}")
+        block = found.properties
+        origin = find_property(block, _RETRY_TOPIC) or find_property(block, _ORIGIN_TOPIC)
+        if origin is None:
+            raise BadRequest(f"dead letter {offset} does not say which topic it comes from")
+        topic = state.catalogue.find_topic(origin.decode("utf-8", "replace"))
+        if topic is None:
+            raise TopicNotFound(origin.decode("utf-8", "replace"))
+        retry_topic, ledger = self._retries(group, topic)
+        message_id = find_property(block, _UNIQ_KEY) or b""
+        copied_to = state.log.append_new(
+            retry_topic,
+            0,
+            found.body,
+            _counted(block),
+            message_id=message_id,
+            keys=(find_property(block, _KEYS) or b"").split(),
+            now_ms=state.clock.now_ms(),
+            sys_flag=found.sys_flag,
+            flag=found.flag,
+            born_ms=found.born_ms,
+            born_host=found.born_host,
+            store_host=found.store_host,
+        )
+        mark(state.store, queue, offset, state.clock.now_ms())
+        self._marking[1].add(place)
+        grown[ledger] = grown.get(ledger, 0) + 1
+        return Redriven(message_id.decode("utf-8", "replace"), topic.name, retry_topic.name, copied_to)
+
+    def _dead_letter(self, queue: QueueState, offset: int) -> Record:
+        log, topic = self._state.log, queue.topic
+        record = None
+        if queue.minimum <= offset < queue.visible:
+            record = log.get(topic, queue.queue_id, offset)
+        found = log.decoded(topic, queue.queue_id, offset, record) if record is not None else None
+        if found is None:
+            raise NotFound(f"there is no dead letter {offset} in queue {queue.queue_id} of {topic.name}")
+        return found
+
+    def _retries(self, group: Group, topic: Topic) -> tuple[Topic, Ledger]:
+        """The group's retry topic of a topic, and what the group has of it: both made on demand."""
+        state = self._state
+        share = state.shares.share(topic, group)
+        share.begin()
+        config = _retry_config(group.name, topic.name, topic.config.retention_ms)
+        retry_topic = state.catalogue.ensure_topic(config, bounded=False)
+        state.shares.link_retries(share)
+        retries = share.retries
+        assert retries is not None  # noqa: S101 - its topic is there, so it was linked
+        retries.begin()
+        return retry_topic, retries.ledgers[0]
+
+    def _tell(self, grown: dict[Ledger, int]) -> None:
+        """The copies can be read: wake who waits for messages of the topic."""
+        for ledger, count in grown.items():
+            ledger.notice(count)
+        self._state.wake_freed()
+
+
+def _counted(block: bytes) -> bytes:
+    """The properties with the number of redrives; as they were when that is too much for a record."""
+    before = find_property(block, _COUNT) or b"0"
+    count = int(before) + 1 if before.isdigit() and len(before) <= 9 else 1
+    marked = set_property(block, _COUNT, b"%d" % count)
+    return marked if len(marked) <= LONGEST_BLOCK else block
+
+
+@lru_cache(maxsize=1024)
+def _retry_config(group: str, topic: str, retention_ms: int | None) -> TopicConfig:
+    """One queue, as RocketMQ's pop retry topics have (protocol facts 4.2); kept as long as its topic."""
+    name = pop_retry_topic_v2(group, topic)
+    return TopicConfig(name, read_queues=1, write_queues=1, retention_ms=retention_ms)
