@@ -11,16 +11,25 @@ from popgate.errors import BadRequest, Unsupported, shown
 
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
+    from popgate.faults import Faults
 
 STORE_FOLDER = "store"
 """Where an embedded broker without a path of its own lives, in the folder of everything local."""
 
 
-def open_broker(url: str, *, data: Path, clock: Clock, embedded: EmbeddedSettings | None = None) -> Broker:
+def open_broker(
+    url: str,
+    *,
+    data: Path,
+    clock: Clock,
+    embedded: EmbeddedSettings | None = None,
+    faults: Faults | None = None,
+) -> Broker:
     """Make, not yet start, the broker that `url` names.
 
     `embedded:` is a broker in this process, in the folder `data`; `embedded:./path` one elsewhere.
-    Raises Unsupported for a scheme that is not built, BadRequest for what is no broker URL.
+    `faults` are for tests only, and only an embedded broker has them. Raises Unsupported for a scheme
+    that is not built, BadRequest for what is no broker URL, ValueError for faults that cannot be.
     """
     scheme, colon, rest = url.partition(":")
     if not colon:
@@ -32,7 +41,7 @@ def open_broker(url: str, *, data: Path, clock: Clock, embedded: EmbeddedSetting
             from brokers.embedded.broker import EmbeddedBroker
 
             path = Path(rest).expanduser() if rest else data / STORE_FOLDER
-            return EmbeddedBroker(path, clock=clock, settings=embedded)
+            return EmbeddedBroker(path, clock=clock, settings=embedded, faults=faults)
         case "rocketmq" | "popgate":
             raise Unsupported(f"a broker reached by {scheme}:// (this version has embedded: only)")
         case _:

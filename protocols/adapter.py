@@ -8,6 +8,7 @@ from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 from popgate.clock import Clock
+from popgate.faults import Faults
 from popgate.kinds import Authenticator
 from processors.messaging import MessagingProcessor
 
@@ -68,7 +69,7 @@ class House:
     dialled itself. Without an `authenticator` every caller is anonymous and credentials are ignored.
     A connection older than `connection_age_s` (0: any age is fine; spread by a tenth up or down, so
     that those of one start do not end together) is told to go, and has `connection_grace_s` to end
-    what it is doing.
+    what it is doing. `faults` are for tests only; a door claims those it knows when it is made.
     """
 
     processor: MessagingProcessor
@@ -77,6 +78,7 @@ class House:
     authenticator: Authenticator | None = None
     connection_age_s: float = 0.0
     connection_grace_s: float = 30.0
+    faults: Faults | None = None
 
 
 class Adapter(Protocol):

@@ -12,21 +12,24 @@ from brokers.port import Broker
 from popgate import __version__
 from popgate.clock import Clock, SystemClock
 from popgate.errors import GatewayError
+from popgate.faults import Faults
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
 from protocols.draining import Waits
 from protocols.finding import make_adapter
+from proxy.admin.clients import Clients
 from proxy.admin.groups import Groups
 from proxy.admin.health import Health
 from proxy.admin.house import HouseFacts
 from proxy.admin.messages import Messages
+from proxy.admin.ordered_faults import fault_routes
 from proxy.admin.server import AdminServer
 from proxy.admin.topics import Topics
 from proxy.layers import SettingsWrong
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.settings import Settings
-from proxy.values import embedded_values, limits_values, new_group, policies_values
+from proxy.values import embedded_values, limits_values, make_faults, new_group, policies_values
 
 State = Literal["starting", "ready", "failing", "draining", "stopped"]
 
@@ -49,6 +52,7 @@ class App:
     clock: Clock
     drain_s: float
     state: State = "starting"
+    faults: Faults | None = None
 
     def __repr__(self) -> str:
         return f"<App {self.state} {' '.join(self.addresses)}>"
@@ -77,6 +81,10 @@ class App:
             await self.stop()
             raise
         self.state = "ready"
+        if self.faults is not None:
+            _log.error(
+                "FAULTS ARE ON: this gateway breaks things on purpose, for tests", faults=self.faults.text
+            )
         _log.info("ready", version=__version__, listening=self.addresses, admin=self.admin_address)
 
     async def _open(self) -> None:
@@ -137,8 +145,13 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
         admin_at = _admin_listen(settings.admin)
         if settings.advertised.address:
             parse_advertised(settings.advertised.address)
+        faults = make_faults(settings)
         broker = open_broker(
-            settings.broker, data=settings.data, clock=clock, embedded=embedded_values(settings, listens)
+            settings.broker,
+            data=settings.data,
+            clock=clock,
+            embedded=embedded_values(settings, listens),
+            faults=faults,
         )
         processor = MessagingProcessor(
             broker,
@@ -155,21 +168,26 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             identity,
             connection_age_s=settings.connections.max_age_s,
             connection_grace_s=settings.connections.age_grace_s,
+            faults=faults,
         )
         doors = [_door(listen, house) for listen in listens]
+        if faults is not None:
+            faults.refuse_unclaimed()
     except GatewayError as error:
         raise SettingsWrong(error.sentence) from None
     except ValueError as error:
         raise SettingsWrong(str(error)) from None
-    app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s)
+    app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
     metrics.figures = lambda: _figures(app)
     if admin_at is not None:
         waits = Waits()
         routes = [
             *Health(metrics, app.condition).routes(),
             *HouseFacts(settings, lambda: app.addresses).routes(),
+            *fault_routes(faults),
             *Topics(processor, queues=settings.topics.queues).routes(),
             *Groups(processor, defaults=group_defaults).routes(),
+            *Clients(processor).routes(),
             *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),
         ]
         app.admin = AdminServer(

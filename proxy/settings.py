@@ -52,6 +52,9 @@ class Settings(Group):
     """Doors for clients, one URL each. Port 0 lets the system choose; the choice is printed."""
     admin: str = Field(default="http://127.0.0.1:8083", max_length=1024)
     """The admin port; `off` for none. It has no authentication: open it to people you trust only."""
+    faults: str = Field(default="", max_length=4096)
+    """For tests of the gateway itself, never for anything else: what is to go wrong on purpose, like
+    `seed=7;drop=AckMessage:0.1;kill=commit:after=37` (see docs/faults.md). Empty: nothing."""
     api: Api = Api()
     advertised: Advertised = Advertised()
     connections: Connections = Connections()

@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
+from popgate.faults import Faults
 from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFrom
 from processors.limits import Limits
 from processors.policies.registry import Policies, PolicyNotFound, make_policy
@@ -123,6 +124,16 @@ def policies_values(settings: Settings) -> Policies:
         queues=_policy("picking", named.picking),
         clusters=_policy("clusters", named.clusters),
     )
+
+
+def make_faults(settings: Settings) -> Faults | None:
+    """For tests only; None, and nothing loaded, without the setting. Raises SettingsWrong."""
+    if not settings.faults:
+        return None
+    try:
+        return Faults.parse(settings.faults)
+    except ValueError as error:
+        raise SettingsWrong(f"faults: {error}") from None
 
 
 def _policy(kind: str, text: str) -> Any:

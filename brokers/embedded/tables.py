@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,6 +129,15 @@ class Tables:
         if self._db is None:
             return 0
         return sum(self._families[space].property_int_value(name) or 0 for space in SPACES)
+
+    def free_bytes(self) -> int:
+        """What the file system of the folder still has for us. Raises OSError."""
+        system = os.statvfs(self.path)
+        return system.f_bavail * system.f_frsize
+
+    def figure_of(self, space: str, name: str) -> int:
+        """The same of one keyspace."""
+        return 0 if self._db is None else self._families[space].property_int_value(name) or 0
 
     def reclaim(self, space: str, begin: bytes, end: bytes) -> None:
         """Give the disk back what was deleted in [begin, end), in a thread, behind others that wait."""

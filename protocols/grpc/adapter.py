@@ -27,6 +27,10 @@ class GrpcAdapter:
             )
         advertised = listen.options.get("advertised", house.advertised)
         self._advertised = parse_advertised(advertised) if advertised else None
+        if house.faults is not None:
+            from protocols.grpc.faults import claim
+
+            claim(house.faults)
         self._listen = listen
         self._house = house
         self._service: MessagingService | None = None
@@ -48,7 +52,7 @@ class GrpcAdapter:
             fixed = fixed_endpoints(host, port or self._listen.port)
         service = MessagingService(house.processor, house.clock, advertised=fixed)
         health = Health([SERVICE])
-        door = Door(service, health, house.clock, house.authenticator)
+        door = self._make_door(service, health)
         server = GrpcioServer(
             door,
             self._listen.host,
@@ -61,6 +65,14 @@ class GrpcAdapter:
             fixed.addresses[0].port = server.port
         self._service, self._health, self._server = service, health, server
         health.start()
+
+    def _make_door(self, service: MessagingService, health: Health) -> Door:
+        house = self._house
+        if house.faults is None:
+            return Door(service, health, house.clock, house.authenticator)
+        from protocols.grpc.faults import FaultyDoor
+
+        return FaultyDoor(service, health, house.clock, house.authenticator, house.faults)
 
     async def drain(self, deadline: float) -> None:
         if self._server is None or self._service is None or self._health is None:

@@ -105,9 +105,13 @@ class GrpcioServer:
             await self._server.stop(grace)
 
     def _handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
+        # Chosen once: a door whose calls do not fail pays nothing for those that do.
+        fails = self._door.fails_calls
+        unary = self._failing_unary if fails else self._unary
+        streamed = self._failing_streamed if fails else self._streamed
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             what.name: grpc.unary_unary_rpc_method_handler(
-                cast(Any, partial(self._unary, what)),
+                cast(Any, partial(unary, what)),
                 request_deserializer=cast(Any, reader_of(what.request)),
                 response_serializer=what.answer.SerializeToString,
             )
@@ -115,7 +119,7 @@ class GrpcioServer:
         }
         for what in STREAMED:
             handlers[what.name] = grpc.unary_stream_rpc_method_handler(
-                cast(Any, partial(self._streamed, what)),
+                cast(Any, partial(streamed, what)),
                 request_deserializer=cast(Any, reader_of(what.request)),
                 response_serializer=what.answer.SerializeToString,
             )
@@ -146,6 +150,14 @@ class GrpcioServer:
 
     async def _streamed(self, what: Streamed, request: Message | Unreadable, context: _Context) -> None:
         await self._door.streamed(what, request, _Call(context, self), _Stream(context))
+
+    async def _failing_unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
+        return await _ending(context, self._unary(what, request, context))
+
+    async def _failing_streamed(
+        self, what: Streamed, request: Message | Unreadable, context: _Context
+    ) -> None:
+        await _ending(context, self._streamed(what, request, context))
 
     async def _telemetry(self, _requests: object, context: _Context) -> None:
         # One client waits for the headers before it does anything else (pitfall 5).

@@ -152,6 +152,9 @@ def _sound(request: HealthCheckRequest | Unreadable) -> HealthCheckRequest:
 class Door:
     """Where calls come in, whatever transport brought them. What it raises is named at each method."""
 
+    fails_calls = False
+    """Whether `unary` and `streamed` may raise CallFailed: only where faults are on order."""
+
     def __init__(
         self, service: MessagingService, health: Health, clock: Clock, authenticator: Authenticator | None
     ) -> None:

@@ -67,6 +67,7 @@ class BrokenStream(Exception):
 class CallStatus(IntEnum):
     """The gRPC status codes that a call can end with; numbers are gRPC's."""
 
+    CANCELLED = 1
     INVALID_ARGUMENT = 3
     NOT_FOUND = 5
     RESOURCE_EXHAUSTED = 8
@@ -77,7 +78,7 @@ class CallStatus(IntEnum):
 class CallFailed(Exception):
     """Ends a Telemetry stream or a health check with a gRPC status.
 
-    Nothing else may: other failures are in the answer.
+    Nothing else may, but faults on order: other failures are in the answer.
     """
 
     def __init__(self, status: CallStatus, sentence: str) -> None:

@@ -1,0 +1,24 @@
+"""/api/faults: what went wrong on purpose. It is there only where the setting `faults` is on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from aiohttp import web
+
+from popgate.faults import Faults
+
+
+def fault_routes(faults: Faults | None) -> list[web.RouteDef]:
+    """No route without faults: a gateway in earnest answers 404 there."""
+    if faults is None:
+        return []
+
+    async def told(_request: web.Request) -> web.Response:
+        """The plan, the calls of each step, and the faults that happened, by number (the latest 10,000)."""
+        happened = [asdict(one) for one in faults.happened]
+        return web.json_response(
+            {"faults": faults.text, "calls": faults.calls, "count": faults.count, "happened": happened}
+        )
+
+    return [web.get("/api/faults", told)]
