@@ -30,6 +30,8 @@ class Fault(Enum):
     ILLEGAL_RECEIPT = auto()
     ILLEGAL_TRANSACTION_ID = auto()
     ILLEGAL_LITE_TOPIC = auto()
+    LITE_TOPIC_QUOTA_EXCEEDED = auto()
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = auto()
     ILLEGAL_ACCESS_POINT = auto()
     MESSAGE_TYPE_MISMATCH = auto()
     MESSAGE_CORRUPTED = auto()
@@ -185,6 +187,45 @@ class MessageTypeMismatch(BadRequest):
         self.topic = topic
         self.accepts = accepts
         self.got = got
+
+
+class PropertyConflict(BadRequest):
+    """A message with two properties of which only one can decide its way."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"a message with {one} cannot have {other}", Fault.MESSAGE_TYPE_MISMATCH)
+        self.one = one
+        self.other = other
+
+
+class IllegalLiteTopic(BadRequest):
+    """A name of a lite topic that breaks a naming rule."""
+
+    def __init__(self, name: str, rule: str) -> None:
+        super().__init__(f"illegal lite topic name {shown(name)}: {rule}", Fault.ILLEGAL_LITE_TOPIC)
+        self.name = name
+        self.rule = rule
+
+
+class LiteTopicQuotaExceeded(GatewayError):
+    """A topic has as many lite topics as it may have."""
+
+    fault = Fault.LITE_TOPIC_QUOTA_EXCEEDED
+
+    def __init__(self, topic: str, limit: int) -> None:
+        super().__init__(f"topic {topic} has {limit} lite topics, which is the limit")
+        self.topic = topic
+        self.limit = limit
+
+
+class LiteSubscriptionQuotaExceeded(GatewayError):
+    """More lite topics would be subscribed to than `limit`, by a client or by all together."""
+
+    fault = Fault.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+
+    def __init__(self, who: str, limit: int) -> None:
+        super().__init__(f"{who} may subscribe to at most {limit} lite topics")
+        self.limit = limit
 
 
 class NotFound(GatewayError):

@@ -11,6 +11,17 @@ from dataclasses import dataclass, field
 from enum import Enum, IntFlag, unique
 from typing import Protocol
 
+PRIORITY_FACTOR = "priority.factor"
+"""Attribute of a group: how many pops of a hundred go by priority; 100 when it is not said."""
+LITE_BIND_TOPIC = "lite.bind.topic"
+"""Attribute of a group: the topic whose lite topics its clients subscribe to."""
+LITE_SUB_MODEL = "lite.sub.model"
+"""Attribute of a group: `Shared` (so without it), or `Exclusive`: one client for each lite topic."""
+LITE_CLIENT_QUOTA = "lite.sub.client.quota"
+"""Attribute of a group: to how many lite topics a client may subscribe."""
+LITE_EXPIRATION = "lite.topic.expiration"
+"""Attribute of a topic: minutes without a message after which a lite topic goes; -1, or without it: never."""
+
 
 @unique
 class MessageType(Enum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from popgate.errors import IllegalGroup, IllegalTopic
+from popgate.errors import IllegalGroup, IllegalLiteTopic, IllegalTopic
 
 TOPIC_LONGEST = 127
 GROUP_LONGEST = 120
@@ -15,6 +15,7 @@ MEMBER_PREFIX = "%MEMBER%"
 """Of the groups that the gateway makes for the clients of a broadcast group."""
 TRANSACTION_CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
+_LEGAL_LITE = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 _SYSTEM_TOPICS = frozenset(
     {
@@ -59,6 +60,20 @@ def check_group(name: str) -> str:
         raise IllegalGroup(name, "only letters, digits and % | - _ are allowed")
     if name.startswith((_SYSTEM_GROUP_PREFIX, MEMBER_PREFIX)):
         raise IllegalGroup(name, "it belongs to the system")
+    return name
+
+
+def check_lite_topic(name: str, longest: int) -> str:
+    """Return `name` if it can be a lite topic of at most `longest` bytes; else raise IllegalLiteTopic.
+
+    Source: protocol facts 4.10.
+    """
+    if not name.strip():
+        raise IllegalLiteTopic(name, "it must not be blank")
+    if len(name) > longest:
+        raise IllegalLiteTopic(name, f"it has {len(name)} characters, the limit is {longest}")
+    if not _LEGAL_LITE.match(name):
+        raise IllegalLiteTopic(name, "only letters, digits and - _ are allowed")
     return name
 
 

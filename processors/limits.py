@@ -18,6 +18,7 @@ class Limits:
 
     Sending: `max_properties_bytes` is the sum of the UTF-8 lengths of user property keys and
     values, tag and keys. `max_delay_ms` is lowered to what the broker can do.
+    `max_lite_subscriptions_per_client` is for groups that do not say `lite.sub.client.quota`.
 
     Receiving: `min_invisible_ms` binds receive only; a change may ask for 0. `poll_margin_s` is
     how long before the request's deadline an empty answer is given (never more than a fifth of
@@ -43,6 +44,8 @@ class Limits:
     max_delay_ms: int = 86_400_000
     max_recovery_ms: int = 3_600_000
     max_messages_per_send: int = 1024
+    max_lite_topic_bytes: int = 64
+    max_lite_subscriptions_per_client: int = 1200
     check_message_types: bool = True
 
     max_receive_messages: int = 32

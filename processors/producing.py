@@ -15,17 +15,20 @@ from popgate.errors import (
     DelayTooLong,
     Fault,
     PropertiesTooLarge,
+    PropertyConflict,
     shown,
 )
 from popgate.model import Message, MessageType
-from popgate.naming import check_topic
+from popgate.naming import check_lite_topic, check_topic
 from popgate.wire.properties import (
     BORN_HOST,
     BORN_TIMESTAMP,
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     KEYS,
+    LITE_TOPIC,
     LONGEST_BLOCK,
     PGROUP,
+    PRIORITY,
     RECONSUME_TIME,
     RESERVED,
     SHARDING_KEY,
@@ -38,6 +41,7 @@ from popgate.wire.properties import (
 )
 from processors.limits import Limits
 
+_HIGHEST_PRIORITY = (1 << 31) - 1
 _TRANSACTION_PREPARED = 0x4
 """The bit of `sys_flag` that marks a half message. Source: protocol facts 3.8."""
 
@@ -92,6 +96,8 @@ def check_message(message: Message, limits: Limits, *, now_ms: int, max_delay_ms
         raise DelayTooLong(message.deliver_at_ms - now_ms, max_delay_ms)
     if message.message_group:
         _check_message_group(message.message_group, limits.max_message_group_bytes)
+    if message.priority is not None or message.lite_topic:
+        _check_alone(message, limits)
     message.type = type_of(message)
 
 
@@ -103,6 +109,10 @@ def type_of(message: Message) -> MessageType:
         return MessageType.DELAY
     if message.message_group:
         return MessageType.FIFO
+    if message.priority is not None:
+        return MessageType.PRIORITY
+    if message.lite_topic:
+        return MessageType.LITE
     return MessageType.NORMAL
 
 
@@ -138,6 +148,10 @@ def _block(message: Message) -> bytes:
         parts.append(f"{KEYS}\x01{keys}\x02")
     if message.message_group:
         parts.append(f"{SHARDING_KEY}\x01{message.message_group}\x02")
+    if message.priority is not None:
+        parts.append(f"{PRIORITY}\x01{message.priority}\x02")
+    if message.lite_topic:
+        parts.append(f"{LITE_TOPIC}\x01{message.lite_topic}\x02")
     if message.type is MessageType.TRANSACTION:
         parts.append(f"{TRAN_MSG}\x01true\x02")
         if message.recovery_ms > 0:
@@ -235,6 +249,25 @@ def _check_message_group(message_group: str, longest: int) -> None:
         raise BadRequest(
             f"the message group {shown(message_group)} holds a control character", Fault.ILLEGAL_MESSAGE_GROUP
         )
+
+
+def _check_alone(message: Message, limits: Limits) -> None:
+    """A priority, or a lite topic, goes with nothing else that decides the way of a message."""
+    priority = message.priority
+    if priority is not None and not 0 <= priority <= _HIGHEST_PRIORITY:
+        raise BadRequest(f"the priority is {priority}, it must be at least 0 and at most {_HIGHEST_PRIORITY}")
+    if message.lite_topic:
+        check_lite_topic(message.lite_topic, limits.max_lite_topic_bytes)
+        if priority is not None:
+            raise PropertyConflict("a lite topic", "a priority")
+    what = "a priority" if priority is not None else "a lite topic"
+    for other, found in (
+        ("a message group", message.message_group),
+        ("a delivery time", message.deliver_at_ms),
+        ("a transaction", message.type is MessageType.TRANSACTION),
+    ):
+        if found:
+            raise PropertyConflict(what, other)
 
 
 def _length(text: str) -> int:

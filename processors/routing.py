@@ -80,6 +80,10 @@ def place(
     for message in messages:
         if check_types:
             check_type(message.type, route)
+        if message.priority is not None:
+            queue = _queue_of_priority(message.priority, pick(message, queues, now), queues)
+            message.broker, message.queue_id = queue.broker, queue.queue_id
+            continue
         if message.queue_id >= 0:
             _check_queue(message, route.topic, queues)
             continue
@@ -89,6 +93,15 @@ def place(
             # The rest of a batch stays together: one queue, one write.
             queue = shared = shared or pick(message, queues, now)
         message.broker, message.queue_id = queue.broker, queue.queue_id
+
+
+def _queue_of_priority(priority: int, picked: Queue, queues: Sequence[Queue]) -> Queue:
+    """A priority is a queue of the topic: those above the last queue count as the highest.
+
+    Pops go through the queues from the highest down. Source: RocketMQ 5.4, where the same is so.
+    """
+    there = [queue for queue in queues if queue.broker == picked.broker]
+    return there[min(priority, len(there) - 1)]
 
 
 def _check_queue(message: Message, topic: str, queues: Sequence[Queue]) -> None:
@@ -204,10 +217,10 @@ class Routing:
             return
         self._observer.created("group", name)
 
-    async def settings(self, name: str) -> GroupConfig:
+    async def settings(self, name: str, *, make: bool = True) -> GroupConfig:
         """Like `group`, but of a group that is not there and cannot be made: the defaults."""
         try:
-            return await self.group(name)
+            return await (self.group(name) if make else self._broker.group(name))
         except (GroupNotFound, TooManyRequests):
             return replace(self._limits.new_group, name=name)
 

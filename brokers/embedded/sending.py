@@ -22,7 +22,9 @@ from popgate.model import Message, MessageType, Permission, Sent
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import (
     KEYS,
+    LITE_TOPIC,
     LONGEST_BLOCK,
+    PRIORITY,
     SHARDING_KEY,
     TAGS,
     UNIQ_KEY,
@@ -82,7 +84,7 @@ class Sending(Facet):
         name = state.settings.name
         queue_id = message.queue_id
         if queue_id < 0:
-            queue_id = _choose(message.message_group, topic.turn, topic.config.write_queues)
+            queue_id = _choose(message, topic.turn, topic.config.write_queues)
         elif queue_id >= topic.config.write_queues:
             raise BadRequest(
                 f"topic {topic.name} has no queue {queue_id} to write to, its queues are 0 to"
@@ -156,9 +158,11 @@ class Sending(Facet):
         return sent
 
 
-def _choose(message_group: str, turn: int, queues: int) -> int:
-    """The queue of a message that names none: always the same for a message group, else in turn."""
-    return _queue_of(message_group, queues) if message_group else turn % queues
+def _choose(message: Message, turn: int, queues: int) -> int:
+    """The queue of a message that names none: its priority, the one of its message group, or in turn."""
+    if message.priority is not None:
+        return min(message.priority, queues - 1)
+    return _queue_of(message.message_group, queues) if message.message_group else turn % queues
 
 
 @lru_cache(maxsize=8192)
@@ -178,6 +182,8 @@ def _complete(message: Message) -> tuple[bytes, str]:
             TAGS: message.tag,
             KEYS: " ".join(message.keys),
             SHARDING_KEY: message.message_group,
+            PRIORITY: "" if message.priority is None else str(message.priority),
+            LITE_TOPIC: message.lite_topic,
             UNIQ_KEY: message_id,
         }
         try:

@@ -9,7 +9,7 @@ import zlib
 from hashlib import md5, sha1
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, IllegalTopic, PeerWireError, Unsupported, shown
+from popgate.errors import BadRequest, Fault, IllegalTopic, PeerWireError, shown
 from popgate.message_id import encode_offset_message_id
 from popgate.model import (
     FilterKind,
@@ -60,7 +60,11 @@ _TYPES_OUT = {
     MessageType.FIFO: pb.FIFO,
     MessageType.DELAY: pb.DELAY,
     MessageType.TRANSACTION: pb.TRANSACTION,
+    MessageType.LITE: pb.LITE,
+    MessageType.PRIORITY: pb.PRIORITY,
 }
+_TYPES_TOLD = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
+"""Of a topic that takes every type: older clients fail on types that they do not know."""
 
 _PERMISSIONS_OUT = {
     Permission.NONE: pb.NONE,
@@ -71,16 +75,12 @@ _PERMISSIONS_OUT = {
 
 
 def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
-    """A message to send. Raises BadRequest (MESSAGE_CORRUPTED), Unsupported.
+    """A message to send. Raises BadRequest (MESSAGE_CORRUPTED).
 
     Its type follows from its fields; what it says of itself counts for transactions only. A message
     that does not say when it was born, or says what cannot be, was born now.
     """
     system = message.system_properties
-    if system.HasField("lite_topic"):
-        raise Unsupported("a message to a lite topic")
-    if system.priority > 0:
-        raise Unsupported("a message with a priority")
     body = message.body
     if system.HasField("body_digest"):
         _check_digest(body, system.body_digest)
@@ -107,6 +107,12 @@ def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
         result.type = MessageType.DELAY
     elif result.message_group:
         result.type = MessageType.FIFO
+    if system.HasField("lite_topic"):
+        # Refused by the rule for names, not taken for a message without one.
+        result.lite_topic = system.lite_topic or " "
+    if system.priority or (system.message_type == pb.PRIORITY and system.HasField("priority")):
+        # Of a message that does not say that it is one of PRIORITY, 0 is what is told for none.
+        result.priority = system.priority
     if system.HasField("delivery_timestamp"):
         # 0 would mean that no time was given.
         result.deliver_at_ms = max(time_ms(system.delivery_timestamp), 1)
@@ -210,6 +216,11 @@ def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.M
         system.message_group = message_group
     if (trace := found.get(names.TRACE_CONTEXT)) is not None:
         system.trace_context = trace
+    if (lite_topic := found.get(names.LITE_TOPIC)) is not None:
+        system.lite_topic = lite_topic
+    priority = found.get(names.PRIORITY)
+    if priority is not None and len(priority) < 10 and priority.isascii() and priority.isdigit():
+        system.priority = int(priority)
     due = found.get(names.TIMER_DELIVER_MS)
     if due is not None and len(due) < 16 and due.isascii() and due.isdigit():
         _tell_time(system.delivery_timestamp, int(due))
@@ -255,6 +266,10 @@ def _type_of(found: dict[str, str]) -> pb.MessageType:
         return pb.DELAY
     if names.SHARDING_KEY in found:
         return pb.FIFO
+    if names.PRIORITY in found:
+        return pb.PRIORITY
+    if names.LITE_TOPIC in found:
+        return pb.LITE
     return pb.NORMAL
 
 
@@ -270,7 +285,7 @@ def queue_out(queue: Queue, route: Route, topic: pb.Resource, endpoints: pb.Endp
         id=queue.queue_id,
         permission=_PERMISSIONS_OUT[queue.permission],
         broker=pb.Broker(name=queue.broker, id=0, endpoints=endpoints),
-        accept_message_types=[_TYPES_OUT[t] for t in route.message_types or MessageType],
+        accept_message_types=[_TYPES_OUT[t] for t in route.message_types or _TYPES_TOLD],
     )
 
 

@@ -52,6 +52,10 @@ def code_of(fault: Fault) -> Code:
             return Code.INVALID_TRANSACTION_ID
         case Fault.ILLEGAL_LITE_TOPIC:
             return Code.ILLEGAL_LITE_TOPIC
+        case Fault.LITE_TOPIC_QUOTA_EXCEEDED:
+            return Code.LITE_TOPIC_QUOTA_EXCEEDED
+        case Fault.LITE_SUBSCRIPTION_QUOTA_EXCEEDED:
+            return Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
         case Fault.ILLEGAL_ACCESS_POINT:
             return Code.ILLEGAL_ACCESS_POINT
         case Fault.MESSAGE_TYPE_MISMATCH:
@@ -68,6 +72,12 @@ def code_of(fault: Fault) -> Code:
             return Code.CLIENT_ID_REQUIRED
         case Fault.CLIENT_TYPE_UNKNOWN:
             return Code.UNRECOGNIZED_CLIENT_TYPE
+        case Fault.ILLEGAL_CLIENT_PROPERTIES:
+            return Code.INVALID_CLIENT_PROPERTIES
+        case Fault.CLIENT_NOT_FOUND:
+            return Code.NOT_FOUND
+        case Fault.CLIENT_TIMEOUT:
+            return Code.PROXY_TIMEOUT
         case Fault.TOPIC_NOT_FOUND:
             return Code.TOPIC_NOT_FOUND
         case Fault.GROUP_NOT_FOUND:

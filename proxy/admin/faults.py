@@ -33,6 +33,7 @@ def status_of(fault: Fault) -> int:
             | Fault.BODY_EMPTY
             | Fault.CLIENT_ID_REQUIRED
             | Fault.CLIENT_TYPE_UNKNOWN
+            | Fault.ILLEGAL_CLIENT_PROPERTIES
         ):
             return 400
         case Fault.UNAUTHENTICATED:
@@ -41,13 +42,17 @@ def status_of(fault: Fault) -> int:
             return 403
         case Fault.TOPIC_NOT_FOUND | Fault.GROUP_NOT_FOUND | Fault.MESSAGE_NOT_FOUND | Fault.OFFSET_NOT_FOUND:
             return 404
+        case Fault.CLIENT_NOT_FOUND:
+            return 404
         case Fault.ALREADY_EXISTS:
             return 409
         case Fault.PRECONDITION_FAILED:
             return 412
         case Fault.BODY_TOO_LARGE | Fault.PROPERTIES_TOO_LARGE:
             return 413
-        case Fault.TOO_MANY_REQUESTS:
+        case (
+            Fault.TOO_MANY_REQUESTS | Fault.LITE_TOPIC_QUOTA_EXCEEDED | Fault.LITE_SUBSCRIPTION_QUOTA_EXCEEDED
+        ):
             return 429
         case Fault.INTERNAL:
             return 500
@@ -55,7 +60,7 @@ def status_of(fault: Fault) -> int:
             return 501
         case Fault.BROKER_UNAVAILABLE | Fault.BROKER_BUSY:
             return 503
-        case Fault.BROKER_TIMEOUT:
+        case Fault.BROKER_TIMEOUT | Fault.CLIENT_TIMEOUT:
             return 504
         case _:
             assert_never(fault)

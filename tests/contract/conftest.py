@@ -244,6 +244,8 @@ class User:
         message_id: str = "",
         queue: Queue | None = None,
         producer_group: str = "producers",
+        lite_topic: str = "",
+        priority: int | None = None,
     ) -> Message:
         """A message as the processors make it: the fields that decide something, and the block."""
         message_id = message_id or uuid.uuid4().hex.upper()
@@ -260,6 +262,12 @@ class User:
         if delay_ms:
             kind, deliver_at = MessageType.DELAY, self.now_ms() + delay_ms
             block["TIMER_DELIVER_MS"] = str(deliver_at)
+        if priority is not None:
+            kind = MessageType.PRIORITY
+            block["_SYS_MSG_PRIORITY_"] = str(priority)
+        if lite_topic:
+            kind = MessageType.LITE
+            block["__LITE_TOPIC"] = lite_topic
         if transaction:
             kind = MessageType.TRANSACTION
             block["TRAN_MSG"] = "true"
@@ -282,6 +290,8 @@ class User:
             properties=encode_properties(block),
             broker=queue.broker if queue else "",
             queue_id=queue.queue_id if queue else -1,
+            lite_topic=lite_topic,
+            priority=priority,
         )
 
     async def put(self, *messages: Message) -> list[Sent]:

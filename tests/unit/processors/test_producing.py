@@ -209,6 +209,8 @@ def test_a_block_that_no_record_can_hold_is_refused_with_the_limit() -> None:
         ({"user_properties": {"__SHARDINGKEY": "g"}}, MessageType.FIFO),
         ({"message_group": "g", "deliver_at_ms": NOW_MS - 1}, MessageType.DELAY),
         ({"deliver_at_ms": NOW_MS + 5}, MessageType.DELAY),
+        ({"priority": 0}, MessageType.PRIORITY),
+        ({"lite_topic": "room-1"}, MessageType.LITE),
         (
             {"type": MessageType.TRANSACTION, "message_group": "g", "deliver_at_ms": NOW_MS},
             MessageType.TRANSACTION,
@@ -253,6 +255,55 @@ def test_the_stored_block_has_the_names_that_rocketmq_gives_them() -> None:
         "colour": "größe",
     }
     assert message.sys_flag & 0x4
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"lite_topic": "a", "priority": 1}, "a message with a lite topic cannot have a priority"),
+        ({"lite_topic": "a", "message_group": "g"}, "a lite topic cannot have a message group"),
+        ({"lite_topic": "a", "deliver_at_ms": NOW_MS + 5}, "a lite topic cannot have a delivery time"),
+        ({"lite_topic": "a", "type": MessageType.TRANSACTION}, "a lite topic cannot have a transaction"),
+        ({"priority": 0, "message_group": "g"}, "a priority cannot have a message group"),
+        ({"priority": 0, "user_properties": {"__SHARDINGKEY": "g"}}, "a priority cannot have a message"),
+        ({"priority": 0, "deliver_at_ms": 1}, "a priority cannot have a delivery time"),
+        ({"priority": 0, "type": MessageType.TRANSACTION}, "a priority cannot have a transaction"),
+    ],
+)
+def test_what_would_decide_twice_is_refused(fields: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadRequest, match=sentence) as caught:
+        check(made(**fields))
+    assert caught.value.fault is Fault.MESSAGE_TYPE_MISMATCH
+
+
+@pytest.mark.parametrize("priority", [-1, -(1 << 31), 1 << 31])
+def test_a_priority_that_cannot_be_is_refused_with_its_bounds(priority: int) -> None:
+    with pytest.raises(BadRequest, match="at least 0 and at most 2147483647"):
+        check(made(priority=priority))
+
+
+@pytest.mark.parametrize("name", [" ", "a b", "a%b", "größe", "r" * 65, "r\n", "a.b"])
+def test_a_lite_topic_has_a_name_by_the_rules(name: str) -> None:
+    with pytest.raises(BadRequest) as caught:
+        check(made(lite_topic=name))
+    assert caught.value.fault is Fault.ILLEGAL_LITE_TOPIC
+
+
+def test_priority_and_lite_topic_stand_in_the_block() -> None:
+    for fields, entry in (
+        ({"priority": 0}, b"_SYS_MSG_PRIORITY_\x010\x02"),
+        ({"lite_topic": "room-1"}, b"__LITE_TOPIC\x01room-1\x02"),
+    ):
+        message = made(**fields)
+        check(message)
+        finish_message(message)
+        assert entry in message.properties
+
+
+@pytest.mark.parametrize("name", ["_SYS_MSG_PRIORITY_", "__LITE_TOPIC"])
+def test_no_user_property_can_stand_for_a_priority_or_a_lite_topic(name: str) -> None:
+    with pytest.raises(BadRequest, match="belongs to the system"):
+        check(made(user_properties={name: "1"}))
 
 
 def test_empty_keys_are_left_out() -> None:

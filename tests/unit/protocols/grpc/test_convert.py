@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Unsupported
+from popgate.errors import BadRequest, Fault
 from popgate.model import FilterKind, MessageType, Permission, Queue, Route, StoredMessage
 from popgate.wire.properties import encode_properties
 from protocols.grpc.convert import message_in, message_out, millis_of, queue_out, receive_in
@@ -159,14 +159,48 @@ def test_a_wrong_digest_is_a_corrupted_message(kind: pb.DigestType) -> None:
     assert "5 bytes" in caught.value.sentence
 
 
-@pytest.mark.parametrize("fields", [{"lite_topic": "x"}, {"priority": 3}])
-def test_what_would_be_lost_is_refused(fields: dict[str, object]) -> None:
-    with pytest.raises(Unsupported):
-        message_in(incoming(**fields), CONTEXT, NOW_MS)
+def test_a_lite_topic_comes_in_and_an_empty_one_is_not_taken_for_none() -> None:
+    assert message_in(incoming(lite_topic="room-1"), CONTEXT, NOW_MS).lite_topic == "room-1"
+    assert message_in(incoming(lite_topic=""), CONTEXT, NOW_MS).lite_topic == " "
+    assert message_in(incoming(), CONTEXT, NOW_MS).lite_topic == ""
 
 
-def test_a_priority_of_zero_counts_as_none() -> None:
-    message_in(incoming(priority=0), CONTEXT, NOW_MS)
+@pytest.mark.parametrize(
+    ("fields", "priority"),
+    [
+        ({}, None),
+        ({"priority": 3}, 3),
+        ({"priority": -1}, -1),
+        ({"priority": 0}, None),
+        ({"priority": 0, "message_type": pb.MessageType.PRIORITY}, 0),
+        ({"message_type": pb.MessageType.PRIORITY}, None),
+    ],
+)
+def test_a_priority_of_zero_counts_when_the_message_says_that_it_has_one(
+    fields: dict[str, object], priority: int | None
+) -> None:
+    assert message_in(incoming(**fields), CONTEXT, NOW_MS).priority == priority
+
+
+@pytest.mark.parametrize(
+    ("block", "kind", "fields"),
+    [
+        ({"__LITE_TOPIC": "room-1"}, pb.MessageType.LITE, {"lite_topic": "room-1"}),
+        ({"_SYS_MSG_PRIORITY_": "0"}, pb.MessageType.PRIORITY, {"priority": 0}),
+        ({"_SYS_MSG_PRIORITY_": "77"}, pb.MessageType.PRIORITY, {"priority": 77}),
+        ({"_SYS_MSG_PRIORITY_": "urgent"}, pb.MessageType.PRIORITY, {}),
+        ({"_SYS_MSG_PRIORITY_": "9" * 30}, pb.MessageType.PRIORITY, {}),
+    ],
+)
+def test_lite_topic_and_priority_go_out_as_fields(
+    block: dict[str, str], kind: int, fields: dict[str, object]
+) -> None:
+    message = message_out(stored({"UNIQ_KEY": "01", **block}))
+    system = message.system_properties
+    assert system.message_type == kind
+    told = {name: getattr(system, name) for name in ("lite_topic", "priority") if system.HasField(name)}
+    assert told == fields
+    assert not message.user_properties
 
 
 def test_a_message_goes_out_with_all_its_fields() -> None:

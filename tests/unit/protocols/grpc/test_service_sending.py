@@ -120,7 +120,21 @@ def with_property(key: str, value: str) -> dict[str, Any]:
             Code.BAD_REQUEST,
         ),
         ({"body_digest": pb.Digest(type=pb.DigestType.MD5, checksum="00")}, Code.MESSAGE_CORRUPTED),
-        ({"lite_topic": "room"}, Code.UNSUPPORTED),
+        ({"lite_topic": "room 1"}, Code.ILLEGAL_LITE_TOPIC),
+        ({"lite_topic": "  "}, Code.ILLEGAL_LITE_TOPIC),
+        ({"lite_topic": "r" * 65}, Code.ILLEGAL_LITE_TOPIC),
+        ({"lite_topic": "r", "message_group": "g"}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ({"lite_topic": "r", "priority": 1}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        ({"priority": -1}, Code.BAD_REQUEST),
+        ({"priority": 1, "message_group": "g"}, Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE),
+        (
+            {"priority": 1, "delivery_timestamp": Timestamp(seconds=1)},
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        ),
+        (
+            {"priority": 1, "message_type": pb.MessageType.TRANSACTION},
+            Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE,
+        ),
     ],
 )
 async def test_a_message_that_breaks_a_rule_is_told_which(
