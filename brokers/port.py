@@ -27,12 +27,14 @@ from popgate.model import (
     EndTransaction,
     Filter,
     GroupConfig,
+    Held,
     Message,
     Pop,
     Progress,
     Pulled,
     Route,
     Sent,
+    Standing,
     StartFrom,
     StoredMessage,
     TopicConfig,
@@ -345,6 +347,26 @@ class Directory(ABC):
     @abstractmethod
     async def topics_of(self, group: str) -> list[str]:
         """The topics that the group has read. Raises GroupNotFound."""
+
+    @abstractmethod
+    async def held(self, group: str, topic: str, limit: int) -> list[Held]:
+        """What the group has in its hands of a topic, longest held first, at most `limit`.
+
+        To free one is `change_invisible(…, 0)` with its receipt: refused when it was finished or
+        delivered again meanwhile, where `Traits.acks_are_checked`. Raises GroupNotFound, TopicNotFound.
+        """
+
+    @abstractmethod
+    async def standing(self, group: str, topic: str) -> Standing:
+        """Where a group stands with a topic, also with one it never read. Raises as `held`."""
+
+    @abstractmethod
+    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+        """Where groups stand, from number `start` on, about `queues` queues' worth; where to go on.
+
+        None: that was the last one. The numbers may shift when topics and groups come and go, so
+        one may be left out or told twice. For metrics: of very long queues some figures are estimates.
+        """
 
     @abstractmethod
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:

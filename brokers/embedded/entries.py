@@ -10,6 +10,9 @@ _HEAD = Struct(">QQIBBB")
 """due ms, pop ms, attempt, flags, length of the attempt id, length of the holder; then those, and the lane"""
 _HELD = 1
 _IN_LANE = 2
+_RENEWALS_SHIFT = 2
+MOST_RENEWALS = 63
+"""As many as the other bits of the flags can tell; older programs do not look at these bits."""
 _LONGEST_TEXT = 200
 _NAMES_AHEAD_MS = 1_000
 _LONGEST_LANE = 1_024
@@ -22,10 +25,10 @@ class Entry:
     greater one (0: there was none yet). `attempt` counts deliveries. `held`: a client has it, its
     receipt is good until `due_ms`; else it was given back, waits for its turn or rests. `lane`:
     the message group's line in an ordered group. `attempt_id`, `holder`: of the receive that took it.
-    Messages taken together share one entry.
+    `renewals`: how often the delivery's time was changed. Messages taken together share one entry.
     """
 
-    __slots__ = ("attempt", "attempt_id", "due_ms", "held", "holder", "lane", "pop_ms")
+    __slots__ = ("attempt", "attempt_id", "due_ms", "held", "holder", "lane", "pop_ms", "renewals")
 
     def __init__(
         self,
@@ -36,6 +39,7 @@ class Entry:
         attempt_id: str = "",
         holder: str = "",
         lane: Lane | None = None,
+        renewals: int = 0,
     ) -> None:
         self.due_ms = due_ms
         self.pop_ms = pop_ms
@@ -44,10 +48,18 @@ class Entry:
         self.attempt_id = attempt_id
         self.holder = holder
         self.lane = lane
+        self.renewals = renewals
 
     def __repr__(self) -> str:
         state = "held" if self.held else "free"
         return f"<Entry {state} until {self.due_ms} attempt {self.attempt} popped {self.pop_ms}>"
+
+    def due(self, due_ms: int, renewals: int, lane: Lane | None = None) -> Entry:
+        """The same delivery with another time; in this lane, if there is one."""
+        lane, renewals = lane or self.lane, min(renewals, MOST_RENEWALS)
+        return Entry(
+            due_ms, self.pop_ms, self.attempt, self.held, self.attempt_id, self.holder, lane, renewals
+        )
 
     def encode(self) -> bytes:
         """As it stands in the store."""
@@ -57,6 +69,7 @@ class Entry:
         """What stands in the store before the lane: alike for all that are taken together."""
         attempt_id, holder = self.attempt_id.encode(), self.holder.encode()
         flags = (_HELD if self.held else 0) | (_IN_LANE if self.tells_lane() else 0)
+        flags |= self.renewals << _RENEWALS_SHIFT
         head = _HEAD.pack(self.due_ms, self.pop_ms, self.attempt, flags, len(attempt_id), len(holder))
         return b"".join((head, attempt_id, holder))
 
@@ -98,7 +111,8 @@ def decode_entry(value: bytes) -> Entry:
     middle = begin + length
     attempt_id, holder = value[begin:middle].decode(), value[middle : middle + more].decode()
     lane = Lane(value[middle + more :]) if flags & _IN_LANE else None
-    return Entry(due_ms, pop_ms, attempt, bool(flags & _HELD), attempt_id, holder, lane)
+    held, renewals = bool(flags & _HELD), flags >> _RENEWALS_SHIFT
+    return Entry(due_ms, pop_ms, attempt, held, attempt_id, holder, lane, renewals)
 
 
 def not_later(entry: Entry, now_ms: int) -> Entry:
@@ -111,7 +125,7 @@ def not_later(entry: Entry, now_ms: int) -> Entry:
     if entry.pop_ms <= now_ms + _NAMES_AHEAD_MS or entry.due_ms < entry.pop_ms:
         return entry
     due_ms = now_ms + max(entry.due_ms - entry.pop_ms, 0)
-    return Entry(due_ms, entry.pop_ms, entry.attempt, entry.held, entry.attempt_id, entry.holder, entry.lane)
+    return entry.due(due_ms, entry.renewals)
 
 
 def short_text(text: str) -> str:

@@ -54,7 +54,7 @@ class OrderedLedger(Ledger):
             if old.pop_ms == 0:
                 self.entries[offset] = lane.waiting
                 continue
-            entry = Entry(old.due_ms, old.pop_ms, old.attempt, old.held, old.attempt_id, old.holder, lane)
+            entry = old.due(old.due_ms, old.renewals, lane)
             self.entries[offset] = entry = not_later(entry, now_ms)
             self.last_pop_ms = max(self.last_pop_ms, entry.pop_ms)
             self.parts.schedule.add(entry.due_ms, self, entry, (offset,))

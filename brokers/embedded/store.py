@@ -24,10 +24,12 @@ from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, unique
 from functools import partial
 from pathlib import Path
+from time import perf_counter
 
 from rocksdict import WriteBatch
 
 from brokers.embedded.tables import Tables
+from brokers.embedded.timing import Timing
 from brokers.embedded.upgrading import bring_up_to_date
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerTimeout, BrokerUnavailable
@@ -102,6 +104,8 @@ class Store(Tables):
         self.on_syncing: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
         """What was written when `on_syncing` was called is on the disk when `on_synced` is."""
+        self.writes, self.syncs = Timing(), Timing()
+        self._syncing_since = 0.0
         self.turn = 0
         """The number of the batch being filled; differs as soon as it is handed over or dropped."""
         self._clock = clock
@@ -259,7 +263,9 @@ class Store(Tables):
         try:
             db, added = self._opened(), not batch.is_empty()
             if added:
+                began = perf_counter()
                 db.write(batch)
+                self.writes.add(perf_counter() - began)
                 group.written = True
         except Exception as error:
             del batch
@@ -300,6 +306,7 @@ class Store(Tables):
         self._covered, self._written, self._unsynced_since = self._written, [], None
         if self.on_syncing is not None:
             self.on_syncing()
+        self._syncing_since = perf_counter()
         self._syncing = asyncio.get_running_loop().run_in_executor(self._sync_thread, db.flush_wal, True)
         self._syncing.add_done_callback(self._sync_ended)
 
@@ -312,6 +319,7 @@ class Store(Tables):
         if error is not None:
             self._fail(error, *covered)
             return
+        self.syncs.add(perf_counter() - self._syncing_since)
         if self.on_synced is not None:
             self.on_synced()
         for group in covered:

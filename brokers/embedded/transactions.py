@@ -88,6 +88,8 @@ class HalfMessages:
         self._handler: CheckHandler | None = None
         self._ids = TransactionIds()
         self._sequence = 0
+        self.pending = 0
+        """Transactions that nobody ended; after a start an estimate."""
         # What the batch that is being filled changes; reads do not see it yet.
         self._turn = -1
         self._changed: dict[int, Half | None] = {}
@@ -101,6 +103,7 @@ class HalfMessages:
         self._turn = -1
         self._checks.load()
         self._ids.load(self._store)
+        self.pending = self._store.figure_of(HALF, "rocksdb.estimate-num-keys") // 2
         # Numbers grow with time, so that none comes back after its transaction was forgotten.
         self._sequence = self._clock.now_ms() << _SEQUENCE_BITS
         for space, beyond in ((HALF, half_key(HIGHEST_U64, 0)), (ENDED, sequence_key(HIGHEST_U64))):
@@ -131,6 +134,7 @@ class HalfMessages:
         half = Half(topic.id, queue_id, now_ms, max(message.deliver_at_ms, 0), now_ms + rest_ms, 0, group)
         self._store.put(HALF, half_key(sequence, HALF_STATE), half.encode())
         self._store.put(HALF, half_key(sequence, HALF_RECORD), record)
+        self.pending += 1
         self._checks.add(check_key(half.check_at_ms, sequence), _ASK)
         return self._ids.make(sequence, message.message_id)
 
@@ -250,6 +254,7 @@ class HalfMessages:
     def _drop(self, sequence: int) -> None:
         self._store.delete(HALF, half_key(sequence, HALF_STATE))
         self._store.delete(HALF, half_key(sequence, HALF_RECORD))
+        self.pending = max(self.pending - 1, 0)
         self._changed[sequence] = None
 
     def _check(self, now_ms: int, sequence: int, half: Half, record: bytes) -> None:

@@ -103,6 +103,11 @@ class Waiting:
         lines = self._topics.get(topic_id)
         return [key for key, line in lines.items() if line.waiters] if lines else ()
 
+    def count(self, topic_id: int, key: Hashable) -> int:
+        """How many wait for the same."""
+        line = self._topics.get(topic_id, {}).get(key)
+        return len(line.waiters) if line is not None else 0
+
     def wake(self, topic_id: int, key: Hashable, queue_id: int, messages: int) -> None:
         """There are `messages` new or free again on a queue: wake who may take them."""
         line = self._topics.get(topic_id, {}).get(key)

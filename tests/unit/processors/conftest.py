@@ -26,6 +26,7 @@ from popgate.model import (
     EndTransaction,
     Filter,
     GroupConfig,
+    Held,
     Message,
     Permission,
     Pop,
@@ -34,6 +35,7 @@ from popgate.model import (
     Queue,
     Route,
     Sent,
+    Standing,
     StartFrom,
     StoredMessage,
     TopicConfig,
@@ -46,6 +48,7 @@ from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observing import NullObserver
 from processors.policies.registry import Policies
+from processors.questions import Question
 
 
 class FakeBroker(Broker):
@@ -69,8 +72,10 @@ class FakeBroker(Broker):
         self.kept_topics: dict[str, TopicConfig] = {}
         self.kept_groups: dict[str, GroupConfig] = {}
         self.messages: dict[str, list[StoredMessage]] = defaultdict(list)
-        self.held: dict[str, StoredMessage] = {}
+        self.in_hand: dict[str, StoredMessage] = {}
         self.finished: set[str] = set()
+        self.told_held: list[Held] = []
+        self.told_standing = Standing("readers", "orders", 0, 0, 0, 0, 0, 0, 0, False, 0, 0)
         self.calls: list[tuple[str, object]] = []
         self.failure: GatewayError | None = None
         self.arrival = asyncio.Event()
@@ -143,7 +148,7 @@ class FakeBroker(Broker):
         given = replace(
             message, attempt=message.attempt + 1, receipt=receipt, invisible_until_ms=now_ms + invisible_ms
         )
-        self.held[receipt] = given
+        self.in_hand[receipt] = given
         return given
 
     async def ack(
@@ -157,7 +162,7 @@ class FakeBroker(Broker):
             return None
         if receipt.startswith("bad"):
             return IllegalReceipt(receipt, "it is bad")
-        if self.held.pop(receipt, None) is None:
+        if self.in_hand.pop(receipt, None) is None:
             return ReceiptExpired(receipt)
         self.finished.add(receipt)
         return None
@@ -166,7 +171,7 @@ class FakeBroker(Broker):
         self, context: Context, topic: str, group: str, receipt: str, invisible_ms: int
     ) -> str:
         await self._called("change_invisible", (receipt, invisible_ms))
-        message = self.held.pop(receipt, None)
+        message = self.in_hand.pop(receipt, None)
         if message is None:
             raise ReceiptExpired(receipt)
         if invisible_ms == 0:
@@ -174,14 +179,14 @@ class FakeBroker(Broker):
             self.arrival.set()
             return receipt
         newer = receipt.rpartition(" ")[0] + f" {next(self.offsets)}"
-        self.held[newer] = replace(
+        self.in_hand[newer] = replace(
             message, receipt=newer, invisible_until_ms=self.clock.now_ms() + invisible_ms
         )
         return newer
 
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         await self._called("give_back", list(receipts))
-        back = [message for receipt in receipts if (message := self.held.pop(receipt, None)) is not None]
+        back = [message for receipt in receipts if (message := self.in_hand.pop(receipt, None)) is not None]
         self.messages[topic].extend(replace(message, attempt=message.attempt - 1) for message in back)
         self.arrival.set()
         return len(back)
@@ -315,6 +320,16 @@ class FakeBroker(Broker):
     async def topics_of(self, group: str) -> list[str]:
         return ["orders"]
 
+    async def held(self, group: str, topic: str, limit: int) -> list[Held]:
+        await self._called("held", (group, topic, limit))
+        return self.told_held[:limit]
+
+    async def standing(self, group: str, topic: str) -> Standing:
+        return replace(self.told_standing, group=group, topic=topic)
+
+    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+        return [self.told_standing], None
+
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
         await self._called("reset", (group, topic, to))
 
@@ -350,12 +365,27 @@ class FakeClient:
     alive: bool = True
     full: bool = False
     checks: list[TransactionCheck] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
+    reconnects: int = 0
+    refreshes: int = 0
 
     def check_transaction(self, check: TransactionCheck) -> bool:
         if self.full:
             return False
         self.checks.append(check)
         return True
+
+    def ask(self, question: Question) -> bool:
+        if not self.full:
+            self.questions.append(question)
+        return not self.full
+
+    def reconnect(self) -> bool:
+        self.reconnects += not self.full
+        return not self.full
+
+    def refresh(self) -> None:
+        self.refreshes += 1
 
 
 @pytest.fixture

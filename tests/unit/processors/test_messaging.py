@@ -240,7 +240,7 @@ async def test_scenario_03_a_cancelled_receive_holds_nothing(
         await poll
     await processor.send(context, batch(1))
     await settle()
-    assert broker.held == {}
+    assert broker.in_hand == {}
     assert "waiting 0" in repr(processor)
 
 

@@ -56,7 +56,7 @@ async def test_scenario_03_stopping_gives_back_what_was_not_handed_out(
     await session.stop()
     await session.stop()
     assert [message.body for message in broker.messages["orders"]] == [b"b", b"c"]
-    assert list(broker.held) == [first.receipt]
+    assert list(broker.in_hand) == [first.receipt]
     with pytest.raises(StopAsyncIteration):
         await anext(session)
     assert "stopped buffered 0 out 1/3" in repr(session)
@@ -74,7 +74,7 @@ async def test_stopping_ends_a_waiting_reader_and_a_waiting_pop(
         await reader
     await sent(processor, context, b"a")
     await settle()
-    assert broker.held == {}
+    assert broker.in_hand == {}
 
 
 async def test_a_session_that_nobody_read_can_be_stopped(

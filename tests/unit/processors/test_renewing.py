@@ -75,9 +75,9 @@ async def test_the_older_handle_of_the_client_finishes_a_renewed_message(
     (receipt,) = await popped(processor, context)
     clock.advance(51)
     await until(settle, lambda: broker.asked("change_invisible"))
-    assert receipt not in broker.held
+    assert receipt not in broker.in_hand
     assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
-    assert broker.held == {}
+    assert broker.in_hand == {}
     assert processor.renewing.holdings.held == 0
 
 
@@ -108,7 +108,7 @@ async def test_scenario_02_renewing_ends_after_three_hours(
     for _ in range(4 * 720):
         clock.advance(5)
         await settle()
-    latest = max(message.invisible_until_ms for message in broker.held.values())
+    latest = max(message.invisible_until_ms for message in broker.in_hand.values())
     assert 10_790_000 <= latest - 1_700_000_000_000 <= 10_800_000
     assert processor.renewing.holdings.held == 0
 
@@ -162,7 +162,7 @@ async def test_a_message_that_was_finished_elsewhere_is_forgotten_at_its_renewal
     settle: Settle,
 ) -> None:
     await popped(processor, context)
-    broker.held.clear()
+    broker.in_hand.clear()
     clock.advance(51)
     await until(settle, lambda: processor.renewing.holdings.held == 0)
 

@@ -1,0 +1,172 @@
+"""What operators and metrics ask of groups: where they stand, and what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from heapq import nsmallest
+from itertools import islice
+
+from brokers.embedded.entries import Entry, Lane
+from brokers.embedded.facet import Facet
+from brokers.embedded.handles import encode_handle
+from brokers.embedded.ledger import Ledger
+from brokers.embedded.ordered import OrderedLedger
+from brokers.embedded.shares import Share
+from brokers.embedded.unordered import UnorderedLedger
+from popgate.message_id import encode_offset_message_id
+from popgate.model import Held, Standing
+from popgate.wire.hosts import host_text
+from popgate.wire.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, split_properties
+
+_MOST_HELD = 256
+_MOST_COUNTED = 4_096
+"""Entries of an ordered queue that are looked at for a figure; those held stand in front."""
+
+
+class Looking(Facet):
+    """The part of the port's `Directory` that looks at deliveries."""
+
+    async def held(self, group: str, topic: str, limit: int) -> list[Held]:
+        state = self._state
+        state.check_open()
+        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        share = state.shares.get(held_topic.id, held_group.id)
+        now_ms = state.steady.now_ms()
+        limit = min(limit, _MOST_HELD)
+        found: list[tuple[int, int, Ledger, Entry]] = []
+        for ledger in _ledgers_of(share):
+            found += [
+                (entry.pop_ms, offset, ledger, entry)
+                for offset, entry in ledger.entries.items()
+                if entry.held and entry.due_ms > now_ms
+            ]
+            found = nsmallest(limit, found, key=lambda one: one[:2])
+            await asyncio.sleep(0)  # a ledger may have very many entries
+        lanes: dict[int, list[int]] = {}
+        told = []
+        for _, offset, ledger, entry in found:
+            if ledger.entries.get(offset) is entry:
+                told.append(self._held(ledger, offset, entry, lanes))
+        return told
+
+    async def standing(self, group: str, topic: str) -> Standing:
+        state = self._state
+        state.check_open()
+        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        share = state.shares.get(held_topic.id, held_group.id)
+        return self._standing(share or Share(held_topic, held_group, state.parts))
+
+    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+        state = self._state
+        state.check_open()
+        found: list[Standing] = []
+        at = start
+        for share in islice(state.shares, start, None):
+            if queues <= 0:
+                return found, at
+            at += 1
+            queues -= 1 + len(share.topic.queues)
+            if share.main is None:
+                found.append(self._standing(share))
+        return found, None
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _held(self, ledger: Ledger, offset: int, entry: Entry, lanes: dict[int, list[int]]) -> Held:
+        queue, log, name = ledger.queue, self._state.log, self._state.settings.name
+        record = log.get(queue.topic, queue.queue_id, offset)
+        found = log.decoded(queue.topic, queue.queue_id, offset, record) if record is not None else None
+        texts: dict[bytes, bytes] = {}
+        message_id = ""
+        if found is not None:
+            texts = split_properties(found.properties)
+            message_id = _text(texts, UNIQ_KEY) or encode_offset_message_id(
+                host_text(found.store_host), found.commit_offset
+            )
+        return Held(
+            topic=ledger.share.shown_topic,
+            broker=name,
+            queue_id=queue.queue_id,
+            offset=offset,
+            message_id=message_id,
+            message_group=_text(texts, SHARDING_KEY),
+            tag=_text(texts, TAGS),
+            keys=tuple(_text(texts, KEYS).split()),
+            receipt=encode_handle(ledger, offset, entry, name),
+            holder=entry.holder,
+            since_ms=entry.pop_ms,
+            until_ms=entry.due_ms,
+            attempt=entry.attempt,
+            renewals=entry.renewals,
+            waiting_behind=_waiting_behind(ledger, offset, entry, lanes),
+        )
+
+    def _standing(self, share: Share) -> Standing:
+        """Of a topic that was never read: all of it is unread, from where the group would start."""
+        now_ms = self._state.steady.now_ms()
+        lag = unread = free = in_flight = refused = 0
+        full = False
+        if not share.ledgers:
+            unread = sum(queue.visible - share.start_of(queue) for queue in share.topic.queues)
+            lag = unread
+        for ledger in _ledgers_of(share):
+            kept = len(ledger.entries)
+            here_refused = sum(map(len, ledger.refused.values()))
+            if isinstance(ledger, OrderedLedger):
+                new = ledger.queue.visible - max(ledger.scanned, ledger.queue.minimum)
+                here_free = len(ledger.ready)
+                here_held = sum(
+                    entry.held and entry.due_ms > now_ms
+                    for entry in islice(ledger.entries.values(), _MOST_COUNTED)
+                )
+            else:
+                new = ledger.queue.visible - max(ledger.frontier, ledger.queue.minimum)
+                returned = len(ledger.returned) if isinstance(ledger, UnorderedLedger) else 0
+                here_free = len(ledger.ready) + returned
+                here_held = kept - here_free - here_refused
+            here_free += here_refused
+            lag += max(new, 0) + kept
+            unread += max(new, 0)
+            free += min(here_free, kept)
+            in_flight += max(here_held, 0)
+            refused += min(here_refused, kept)
+            full = full or ledger.is_full()
+        others = [share] if share.retries is None else [share, share.retries]
+        topic, group = share.topic, share.group
+        return Standing(
+            group=group.name,
+            topic=topic.name,
+            lag=lag,
+            unread=unread,
+            free=free,
+            in_flight=in_flight,
+            behind=max(lag - unread - free - in_flight, 0),
+            refused=refused,
+            receivers=self._state.waiting.count(topic.id, group.id),
+            full=full,
+            redelivered=sum(one.redelivered for one in others),
+            dead_lettered=sum(one.dead_lettered for one in others),
+        )
+
+
+def _ledgers_of(share: Share | None) -> list[Ledger]:
+    """With those of the group's retries of the topic."""
+    if share is None:
+        return []
+    retries = share.retries
+    return [*share.ledgers.values(), *(retries.ledgers.values() if retries is not None else ())]
+
+
+def _waiting_behind(ledger: Ledger, offset: int, entry: Entry, lanes: dict[int, list[int]]) -> int:
+    lane: Lane | None = entry.lane
+    if lane is not None:
+        offsets = lanes.get(id(lane))
+        if offsets is None:
+            offsets = lanes[id(lane)] = [one for one in lane.offsets if one in ledger.entries]
+        return len(offsets) - bisect_right(offsets, offset)
+    return max(ledger.queue.visible - ledger.frontier, 0) if ledger.is_full() else 0
+
+
+def _text(texts: dict[bytes, bytes], name: str) -> str:
+    return texts.get(name.encode(), b"").decode("utf-8", "replace")
