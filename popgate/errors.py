@@ -281,6 +281,12 @@ class AlreadyExists(GatewayError):
         self.name = name
 
 
+class PreconditionFailed(GatewayError):
+    """Things are not as they must be for this; the sentence says what is wrong with which."""
+
+    fault = Fault.PRECONDITION_FAILED
+
+
 class Unauthenticated(GatewayError):
     """The caller did not prove who it is."""
 

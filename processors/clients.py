@@ -15,6 +15,7 @@ from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import TransactionCheck
+from processors.questions import Question
 
 _FRESH_S = 30.0
 """Clients send a heartbeat every 10 s; one that sent none for so long is not proven to be there."""
@@ -60,6 +61,21 @@ class ClientHandle(Protocol):
 
     def check_transaction(self, check: TransactionCheck) -> bool:
         """Queue the question on the client's stream; False when it cannot take it."""
+        ...
+
+    def ask(self, question: Question) -> bool:
+        """Put a question to the client, and settle it; False when it cannot take it, and nothing follows.
+
+        It fails with ClientNotFound when the client leaves. One that is settled otherwise is forgotten.
+        """
+        ...
+
+    def reconnect(self) -> bool:
+        """Tell the client to connect anew; False when it cannot take it."""
+        ...
+
+    def refresh(self) -> None:
+        """Tell the client its settings anew, soon, and once for however many calls until then."""
         ...
 
 

@@ -5,6 +5,8 @@ The base of the `MessagingProcessor`, with the same steps in every method.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
@@ -23,8 +25,8 @@ from popgate.model import (
 )
 from popgate.naming import check_group, check_topic, is_system_topic
 from processors.admitting import Admission
-from processors.budgets import Budgets
 from processors.broadcasting import Broadcasting, Member, check_broadcast, is_member
+from processors.budgets import Budgets
 from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
 from processors.observing import Observer, Watch
@@ -61,6 +63,8 @@ class Directing:
             max_members=limits.max_broadcast_members,
         )
         self._waiting = 0
+        self._topic_changed: Callable[[str], None] = _nobody_listens
+        self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
         self._watch_offsets = Watch(observer, "offsets")
         self._watch_find = Watch(observer, "find")
@@ -200,6 +204,7 @@ class Directing:
             self._check_topic_config(config)
             await self._broker.create_topic(config)
             self._routing.forget_topic(config.name)
+            self._topic_changed(config.name)
 
     async def update_topic(self, context: Context, config: TopicConfig) -> None:
         """Raises IllegalTopic, BadRequest (its settings, fewer queues), TopicNotFound."""
@@ -208,6 +213,7 @@ class Directing:
             self._check_topic_config(config)
             await self._broker.update_topic(config)
             self._routing.forget_topic(config.name)
+            self._topic_changed(config.name)
 
     async def delete_topic(self, context: Context, name: str) -> None:
         """Raises TopicNotFound."""
@@ -216,6 +222,7 @@ class Directing:
             self._routing.forget_topic(name)
             await self._broker.delete_topic(name)
             self._routing.forget_topic(name)
+            self._topic_changed(name)
 
     async def group(self, context: Context, name: str) -> GroupConfig:
         """Raises GroupNotFound; nothing is made by asking."""
@@ -243,6 +250,7 @@ class Directing:
             self._check_group_config(config)
             await self._broker.create_group(config)
             self._routing.forget_group(config.name)
+            self._group_changed(config.name)
 
     async def update_group(self, context: Context, config: GroupConfig) -> None:
         """Raises IllegalGroup, BadRequest (its settings), GroupNotFound."""
@@ -251,6 +259,7 @@ class Directing:
             self._check_group_config(config)
             await self._broker.update_group(config)
             self._routing.forget_group(config.name)
+            self._group_changed(config.name)
             if not config.broadcast:
                 await self.broadcasting.forget(config.name)
 
@@ -261,6 +270,7 @@ class Directing:
             self._routing.forget_group(name)
             await self._broker.delete_group(name)
             self._routing.forget_group(name)
+            self._group_changed(name)
             await self.broadcasting.forget(name)
 
     async def progress(self, context: Context, group: str, topic: str) -> list[Progress]:
@@ -329,3 +339,7 @@ def _readable(topic: str) -> str:
 def _check_queue(queue_id: int) -> None:
     if not 0 <= queue_id < 1 << 31:
         raise BadRequest(f"the queue id {queue_id} is out of range")
+
+
+def _nobody_listens(_name: str) -> None:
+    """Until clients can be told."""

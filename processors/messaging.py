@@ -24,6 +24,8 @@ from popgate.errors import (
 from popgate.kinds import Action
 from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
+from processors.announcing import Announcing
+from processors.asking import Asking
 from processors.checking import Checking
 from processors.clients import ClientHandle
 from processors.consuming import pop_of, surely_held_until
@@ -56,6 +58,10 @@ class MessagingProcessor(Settling):
         observer = observer if observer is not None else NullObserver()
         super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
         self._checking = Checking(self.clients, observer)
+        self.asking = Asking(broker, self.clients, clock, self._admit)
+        self._announcing = Announcing(self.clients, clock)
+        self._topic_changed = self._announcing.topic_changed
+        self._group_changed = self._announcing.group_changed
         self._sweep: Timer | None = None
         self._watch_route = Watch(observer, "route")
         self._watch_send = Watch(observer, "send")
@@ -89,6 +95,7 @@ class MessagingProcessor(Settling):
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
+        self._announcing.stop()
         await self.renewing.stop()
         await self.broadcasting.stop()
         while self._returns:
@@ -117,11 +124,11 @@ class MessagingProcessor(Settling):
             to = await self._routing.route(topic)
             return self._routing.assign(to, await self._routing.group(group))
 
-    async def settings(self, context: Context, group: str) -> GroupConfig:
-        """What a consumer is told about its group; the defaults where it is not there and cannot be made."""
+    async def settings(self, context: Context, group: str, *, make: bool = True) -> GroupConfig:
+        """What a consumer is told about its group; the defaults where it is not there and not made."""
         with self._watch_route:
             self._admit(context, Action.SUBSCRIBE, group=check_group(group))
-            return await self._routing.settings(group)
+            return await self._routing.settings(group, make=make)
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         """Store messages of one topic; one result each, in order.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from brokers.opening import open_broker
 from brokers.port import Broker
@@ -25,11 +25,13 @@ from proxy.admin.messages import Messages
 from proxy.admin.ordered_faults import fault_routes
 from proxy.admin.server import AdminServer
 from proxy.admin.topics import Topics
-from proxy.layers import SettingsWrong
 from proxy.logs import logger
 from proxy.metrics import Metrics
-from proxy.settings import Settings
 from proxy.values import embedded_values, limits_values, make_faults, new_group, policies_values
+from proxy.wrong import SettingsWrong
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 State = Literal["starting", "ready", "failing", "draining", "stopped"]
 

@@ -1,30 +1,34 @@
-"""The Telemetry stream: a client's settings up and down, and questions about its transactions.
+"""The Telemetry stream: a client's settings up and down, and what it is asked and told.
 
 Source: protocol facts 1.7, 1.8 and pitfalls 5 to 11.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections import deque
 from dataclasses import dataclass
 
 from popgate.context import Context
-from popgate.errors import GatewayError, TooManyRequests
+from popgate.errors import BadRequest, GatewayError
 from popgate.model import TransactionCheck
 from processors.clients import ClientKind, connection_of
 from processors.messaging import MessagingProcessor
+from processors.questions import Question
 from protocols.draining import Waits
 from protocols.grpc import settings as client_settings
+from protocols.grpc.asked import Asked, next_nonce
 from protocols.grpc.convert import message_out
 from protocols.grpc.errors import OK, is_clients_fault, status_of
+from protocols.grpc.outbox import Outbox
 from protocols.grpc.pb.definition_pb2 import Settings
-from protocols.grpc.pb.service_pb2 import RecoverOrphanedTransactionCommand, TelemetryCommand
+from protocols.grpc.pb.service_pb2 import (
+    ReconnectEndpointsCommand,
+    RecoverOrphanedTransactionCommand,
+    TelemetryCommand,
+)
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, Commands
 
-_MOST_QUESTIONS = 64
-_MOST_QUESTION_BYTES = 8 * 1024 * 1024
-"""Questions, and bytes of their messages, that wait for one client to read them; the broker asks again."""
+_LARGEST_SETTINGS = 1024 * 1024
+"""Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
 
 
 class TelemetryStream:
@@ -35,52 +39,60 @@ class TelemetryStream:
         self._commands = commands
         self._processor = processor
         self._client: TelemetryClient | None = None
-        self._questions: deque[TelemetryCommand] = deque()
-        self._question_bytes = 0
-        self._asking: asyncio.Task[None] | None = None
-        self._writing = asyncio.Lock()
+        self._settings: Settings | None = None
+        self._outbox = Outbox(commands, context)
+        self._asked = Asked(context.client_id)
         self.alive = True
 
     def __repr__(self) -> str:
         state = "alive" if self.alive else "ended"
-        return f"<TelemetryStream {self._context.client_id} {state} questions {len(self._questions)}>"
+        return f"<TelemetryStream {self._context.client_id} {state} {self._outbox!r} {self._asked!r}>"
 
     async def run(self, waits: Waits) -> None:
         """Answer commands until the stream ends. Raises CallFailed for settings that cannot be."""
         try:
             while (command := await waits.wait(self._commands.read())) is not None:
-                if command.WhichOneof("command") == "settings":
-                    size = command.ByteSize()
-                    if self._context.allowance is not None:
-                        self._context.allowance.take(size)
-                    await self._take(command.settings)
-                    self._let_go(size)
-                # Answers to questions that nobody asked are dropped, and so is what is unknown.
+                match command.WhichOneof("command"):
+                    case "settings":
+                        await self._take(command)
+                    case "thread_stack_trace":
+                        self._asked.stack_told(command.status, command.thread_stack_trace)
+                    case "verify_message_result":
+                        self._asked.verified(command.status, command.verify_message_result.nonce)
+                    case _:
+                        # What is unknown is dropped.
+                        pass
         except BrokenStream:
             pass
         finally:
             self.alive = False
-            self._forget_questions()
-            if self._asking is not None:
-                self._asking.cancel()
+            self._outbox.close()
+            self._asked.left()
             if self._client is not None:
                 self._processor.clients.disconnected(self._client)
 
-    async def _take(self, settings: Settings) -> None:
-        context = self._context
+    async def _take(self, command: TelemetryCommand) -> None:
+        """Take in settings and answer them. Raises CallFailed for those that cannot be."""
+        context, size = self._context, command.ByteSize()
+        if context.allowance is not None:
+            context.allowance.take(size)
         try:
-            answer = await self._answer(settings)
+            answer = await self._answer(command.settings, size)
         except GatewayError as error:
             # Node.js reads the command, Go and Java read how the stream ends.
-            await self._write(TelemetryCommand(status=status_of(error, context)))
+            await self._outbox.write(TelemetryCommand(status=status_of(error, context)))
             theirs = is_clients_fault(error.fault)
             raise CallFailed(
                 CallStatus.INVALID_ARGUMENT if theirs else CallStatus.UNAVAILABLE, error.sentence
             ) from error
-        await self._write(TelemetryCommand(status=OK, settings=answer))
+        await self._outbox.write(TelemetryCommand(status=OK, settings=answer))
+        if context.allowance is not None:
+            context.allowance.add(-size)
 
-    async def _answer(self, settings: Settings) -> Settings:
+    async def _answer(self, settings: Settings, size: int) -> Settings:
         context, processor = self._context, self._processor
+        if size > _LARGEST_SETTINGS:
+            raise BadRequest(f"the settings have {size} bytes, the limit is {_LARGEST_SETTINGS}")
         kind = client_settings.kind_in(settings)
         client_settings.check_settings(settings, processor.limits)
         group = ""
@@ -99,66 +111,49 @@ class TelemetryStream:
         )
         processor.clients.register(client)
         self._client = client
+        self._settings = settings
         return client_settings.merged(settings, context, processor.limits, config)
 
     def ask(self, check: TransactionCheck) -> bool:
         """Ask the client what became of a half message; False when it cannot be asked now."""
-        if not self.alive or len(self._questions) >= _MOST_QUESTIONS:
-            return False
         question = RecoverOrphanedTransactionCommand(
             message=message_out(check.message), transaction_id=check.transaction_id
         )
-        size = len(question.message.body)
-        if self._questions and self._question_bytes + size > _MOST_QUESTION_BYTES:
-            return False
-        if not self._may_hold(size):
-            return False
         # A producer is asked for an answer, not for an acknowledgement.
         question.message.system_properties.ClearField("receipt_handle")
-        self._questions.append(TelemetryCommand(recover_orphaned_transaction_command=question))
-        self._question_bytes += size
-        if self._asking is None:
-            self._asking = asyncio.get_running_loop().create_task(self._ask_all())
+        size = len(question.message.body)
+        return self._outbox.put(TelemetryCommand(recover_orphaned_transaction_command=question), size)
+
+    def question(self, question: Question) -> bool:
+        """Put a question of an operator to the client; False when it cannot be asked now."""
+        made = None if self._outbox.closed else self._asked.command_for(question)
+        if made is None:
+            return False
+        nonce, command = made
+        if not self._outbox.put(command, len(command.verify_message_command.message.body)):
+            self._asked.forget(nonce)
+            return False
         return True
 
-    async def _ask_all(self) -> None:
-        try:
-            while self._questions:
-                question = self._questions.popleft()
-                size = len(question.recover_orphaned_transaction_command.message.body)
-                self._question_bytes -= size
-                try:
-                    await self._write(question)
-                finally:
-                    self._let_go(size)
-        except BrokenStream:
-            # The reading side notices too, and ends the stream.
-            self._forget_questions()
-        finally:
-            self._asking = None
+    def reconnect(self) -> bool:
+        """Tell the client to connect anew; False when it cannot be told now."""
+        command = ReconnectEndpointsCommand(nonce=next_nonce())
+        return self._outbox.put(TelemetryCommand(reconnect_endpoints_command=command))
 
-    def _forget_questions(self) -> None:
-        self._let_go(self._question_bytes)
-        self._questions.clear()
-        self._question_bytes = 0
+    def refresh(self) -> None:
+        """Tell the client its settings anew: those that it told last, with what holds now."""
+        if self._settings is not None:
+            self._outbox.put_last(self._settings_now)
 
-    def _may_hold(self, size: int) -> bool:
-        """Count bytes that wait for the client to read them, if its budget has room."""
-        if self._context.allowance is not None:
-            try:
-                self._context.allowance.take(size)
-            except TooManyRequests:
-                return False
-        return True
-
-    def _let_go(self, size: int) -> None:
-        # Of a stream that ended the door has released everything.
-        if self.alive and self._context.allowance is not None:
-            self._context.allowance.add(-size)
-
-    async def _write(self, command: TelemetryCommand) -> None:
-        async with self._writing:
-            await self._commands.write(command)
+    async def _settings_now(self) -> TelemetryCommand:
+        """Nothing is made by it: the group may just have been deleted."""
+        context, processor, client, settings = self._context, self._processor, self._client, self._settings
+        assert settings is not None  # noqa: S101 - there is nothing to refresh before
+        config = None
+        if client is not None and client.kind is not ClientKind.PRODUCER:
+            config = await processor.settings(context, client.group, make=False)
+        answer = client_settings.merged(settings, context, processor.limits, config)
+        return TelemetryCommand(status=OK, settings=answer)
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -179,3 +174,12 @@ class TelemetryClient:
 
     def check_transaction(self, check: TransactionCheck) -> bool:
         return self.stream.ask(check)
+
+    def ask(self, question: Question) -> bool:
+        return self.stream.question(question)
+
+    def reconnect(self) -> bool:
+        return self.stream.reconnect()
+
+    def refresh(self) -> None:
+        self.stream.refresh()

@@ -1,4 +1,4 @@
-"""/api/groups: list, create, show with progress, reset, delete; /api/clients."""
+"""/api/groups: list, create, show with progress, reset, delete."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from popgate.errors import BadRequest, shown
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig, StartFrom
 from processors.messaging import MessagingProcessor
 from proxy.admin.fields import Fields, read_object
-from proxy.admin.rendering import client_out, group_out, progress_out
+from proxy.admin.rendering import group_out, progress_out
 from proxy.admin.server import context_of
 
-_MOST_CLIENTS_SHOWN = 10_000
+_MOST_MEMBERS_SHOWN = 10_000
 
 
 class Groups:
@@ -31,7 +31,6 @@ class Groups:
             web.delete("/api/groups/{group}", self._delete),
             web.get("/api/groups/{group}/progress", self._progress),
             web.post("/api/groups/{group}/reset", self._reset),
-            web.get("/api/clients", self._clients),
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
@@ -81,16 +80,11 @@ class Groups:
         told = to.value if isinstance(to, StartFrom) else to
         return web.json_response({"group": name, "to": told, "topics": topics})
 
-    async def _clients(self, _request: web.Request) -> web.Response:
-        clients = sorted(self._processor.clients.all(), key=lambda one: one.client_id)
-        shown_ones = [client_out(client) for client in clients[:_MOST_CLIENTS_SHOWN]]
-        return web.json_response({"clients": shown_ones, "count": len(clients)})
-
     async def _members(self, context: Context, group: str) -> list[dict[str, object]]:
         """The clients of a broadcast group, and how far each one is."""
         members = await self._processor.members(context, group)
         told: list[dict[str, object]] = []
-        for one in members[:_MOST_CLIENTS_SHOWN]:
+        for one in members[:_MOST_MEMBERS_SHOWN]:
             reader = one.member_group
             progress = await self._all_progress(context, reader, await self._topics_of(context, reader))
             told.append({"client_id": one.client_id, "seen_ms": one.seen_ms, "progress": progress})

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from popgate import __version__
-from proxy.cli import groups, messages, receiving, sending, serving, topics
+from proxy import relaunching
+from proxy.cli import clients, groups, messages, receiving, sending, serving, topics
 from proxy.cli.failing import Ended, Failure, tell
 
 
@@ -33,9 +34,9 @@ def make_app() -> typer.Typer:
     app.command("settings")(serving.settings)
     app.command("send")(sending.send)
     app.command("receive")(receiving.receive)
-    app.command("clients")(groups.clients)
     app.add_typer(topics.app, name="topic")
     app.add_typer(groups.app, name="group")
+    app.add_typer(clients.app, name="clients")
     app.add_typer(messages.app, name="message")
     return app
 
@@ -55,8 +56,12 @@ def _top(
     """Options before any command."""
 
 
-def main() -> None:
-    """Run the command line and end the process with a code of `Ended`."""
+def main(*, launched: bool = False) -> None:
+    """Run the command line and end the process with a code of `Ended`.
+
+    `launched`: the process is there for nothing else, so that it may be replaced.
+    """
+    relaunching.possible = launched
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Where the locale has no Unicode, a character is shown by its number.
@@ -67,7 +72,7 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except Failure as failure:
-        tell(failure, as_json=_asked_for_json(sys.argv))
+        tell(failure, as_json=asked_for_json(sys.argv))
         _leave(failure.code)
     except KeyboardInterrupt:
         _leave(Ended.INTERRUPTED)
@@ -90,7 +95,7 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _asked_for_json(arguments: list[str]) -> bool:
+def asked_for_json(arguments: list[str]) -> bool:
     after = {"--output", "-o"}
     pairs = pairwise(arguments)
     return (

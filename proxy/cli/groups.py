@@ -1,4 +1,4 @@
-"""`popgate group …`, and `popgate clients`."""
+"""`popgate group …`."""
 
 from __future__ import annotations
 
@@ -170,17 +170,6 @@ def reset(
         done = gateway.post("groups", name, "reset", body={"to": target, "topics": topic or []})
     topics = ", ".join(done["topics"]) or "no topic: it has read none"
     Printer(output).done(f"group {name} reset to {told} on {topics}", done)
-
-
-def clients(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
-    """List the clients that this gateway knows."""
-    with Gateway(admin) as gateway:
-        found = gateway.get("clients")["clients"]
-    rows = [
-        (one["client_id"], one["kind"], one["language"], one["group"], one["topics"], one["connected"])
-        for one in found
-    ]
-    Printer(output).table(("client", "kind", "language", "group", "topics", "connected"), rows, found)
 
 
 def parse_retry(text: str) -> dict[str, Any]:

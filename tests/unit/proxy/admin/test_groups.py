@@ -9,9 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from popgate.model import TransactionCheck
-from processors.clients import ClientKind
-from proxy.app import App, build
+from proxy.app import build
 from proxy.settings import Settings
 
 
@@ -179,40 +177,6 @@ async def test_an_unknown_group_is_not_found(api: Any) -> None:
         status, told = await api.get(path)
         assert (status, told["fault"]) == (404, "GROUP_NOT_FOUND")
     assert (await api.delete("/api/groups/nobody"))[1]["fault"] == "GROUP_NOT_FOUND"
-
-
-async def test_without_clients_the_list_is_empty(api: Any) -> None:
-    assert await api.get("/api/clients") == (200, {"clients": [], "count": 0})
-
-
-class FakeClient:
-    """A push consumer, as a door brings it to the register."""
-
-    client_id = "consumer-1"
-    language = "JAVA"
-    kind = ClientKind.PUSH_CONSUMER
-    group = "billing"
-    topics = frozenset({"orders", "invoices"})
-    connection = None
-    alive = True
-
-    def check_transaction(self, check: TransactionCheck) -> bool:
-        return False
-
-
-async def test_clients_are_listed_and_counted_at_their_group(app: App, api: Any) -> None:
-    await api.post("/api/groups", {"name": "billing"})
-    app.processor.clients.register(FakeClient())
-    client = {
-        "client_id": "consumer-1",
-        "kind": "push consumer",
-        "language": "JAVA",
-        "group": "billing",
-        "topics": ["invoices", "orders"],
-        "connected": True,
-    }
-    assert await api.get("/api/clients") == (200, {"clients": [client], "count": 1})
-    assert (await api.get("/api/groups/billing"))[1]["clients"] == 1
 
 
 async def test_the_default_consume_timeout_is_never_longer_than_an_invisible_time_may_be(

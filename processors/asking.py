@@ -1,0 +1,127 @@
+"""Asking a connected client for its stack, making it consume one message, telling it to reconnect.
+
+For operators. Only clients of this replica can be asked: a question goes down their open stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokers.port import Broker
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    ClientNotFound,
+    ClientTimeout,
+    Fault,
+    GatewayError,
+    NotFound,
+    TooManyRequests,
+    shown,
+)
+from popgate.kinds import Action
+from popgate.naming import check_group, check_topic
+from processors.clients import ClientHandle, Clients
+from processors.questions import Question, StackQuestion, Verdict, VerifyQuestion
+
+ANSWER_S = 5.0
+"""How long a client may take. Source: protocol facts 1.7."""
+_MOST_OPEN = 256
+"""Questions without an answer at a time, to all clients together."""
+
+
+class Asking:
+    """`admit` is the first step of every request, as in `processors.messaging`."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        clients: Clients,
+        clock: Clock,
+        admit: Callable[..., None],
+        *,
+        most: int = _MOST_OPEN,
+    ) -> None:
+        self._broker = broker
+        self._clients = clients
+        self._clock = clock
+        self._admit = admit
+        self._most = most
+        self._open = 0
+
+    def __repr__(self) -> str:
+        return f"<Asking open {self._open}>"
+
+    async def stack(self, context: Context, client_id: str) -> str:
+        """What the threads of a client are doing, in its own words.
+
+        Raises ClientNotFound, ClientTimeout, BadRequest (PRECONDITION_FAILED: no open stream),
+        TooManyRequests, Unsupported (the client cannot), Forbidden.
+        """
+        client = self._client(context, client_id)
+        return str(await self._asked(client, StackQuestion()))
+
+    async def verify(
+        self, context: Context, client_id: str, group: str, topic: str, message_id: str
+    ) -> Verdict:
+        """Make a client of `group` consume a stored message, whatever the group's progress is.
+
+        Nothing is taken or acknowledged. Raises as `stack`, and BadRequest (not of that group),
+        NotFound (no such message), IllegalTopic, IllegalGroup, TopicNotFound.
+        """
+        self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
+        client = self._client(context, client_id)
+        if client.group != group:
+            told = f"of consumer group {client.group}" if client.group else "no consumer"
+            raise BadRequest(f"client {shown(client_id)} is {told}, not of consumer group {group}")
+        found = await self._broker.find_by_id(context, topic, message_id)
+        if not found:
+            raise NotFound(f"topic {topic} has no message with the id {shown(message_id)}")
+        answer = await self._asked(client, VerifyQuestion(found[0]))
+        return answer if isinstance(answer, Verdict) else Verdict.FAILED
+
+    def reconnect(self, context: Context, client_id: str) -> None:
+        """Tell a client to connect anew. There is no answer. Raises as `stack`."""
+        client = self._client(context, client_id)
+        if not client.reconnect():
+            raise _busy(client_id)
+
+    def reconnect_all(self, context: Context) -> tuple[int, int]:
+        """Tell all clients with an open stream to connect anew; how many were told, how many could not be."""
+        self._admit(context, Action.UPDATE)
+        connected = [client for client in self._clients.all() if client.alive]
+        told = sum([client.reconnect() for client in connected])
+        return told, len(connected) - told
+
+    def _client(self, context: Context, client_id: str) -> ClientHandle:
+        client = self._clients.get(client_id)
+        self._admit(context, Action.GET, group=client.group if client is not None else "")
+        if client is None:
+            raise ClientNotFound(client_id)
+        if not client.alive:
+            raise BadRequest(
+                f"client {shown(client_id)} has no open stream to this gateway: it cannot be asked",
+                Fault.PRECONDITION_FAILED,
+            )
+        return client
+
+    async def _asked(self, client: ClientHandle, question: Question) -> object:
+        if self._open >= self._most:
+            raise TooManyRequests(f"the limit of {self._most} questions without an answer is reached")
+        if not client.ask(question):
+            raise _busy(client.client_id)
+        self._open += 1
+        late = ClientTimeout(client.client_id, ANSWER_S)
+        timer = self._clock.call_later(ANSWER_S, lambda: question.failed(late))
+        try:
+            return await question.answer
+        finally:
+            timer.cancel()
+            # So that the door forgets it, also when its asker left.
+            question.withdraw()
+            self._open -= 1
+
+
+def _busy(client_id: str) -> GatewayError:
+    return TooManyRequests(f"client {shown(client_id)} has not read what it was asked before")

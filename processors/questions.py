@@ -1,0 +1,65 @@
+"""What a connected client may be asked, and the answer to come. Source: protocol facts 1.7.
+
+Made by `processors.asking`; a door takes a question through `ClientHandle.ask`, hands it to the
+client and settles it. How an answer finds its question on the wire is the door's business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum, unique
+
+from popgate.errors import GatewayError
+from popgate.model import StoredMessage
+
+
+@unique
+class Verdict(Enum):
+    """What became of a message that a client was made to consume."""
+
+    CONSUMED = "consumed"
+    FAILED = "failed"
+    """Its listener said so, or raised."""
+    CORRUPTED = "corrupted"
+    """The client could not read the message."""
+
+
+class Question:
+    """A question to one client. Settled once: with an answer, or with why there is none."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[str | Verdict] = asyncio.get_running_loop().create_future()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {'settled' if self.settled else 'open'}>"
+
+    @property
+    def settled(self) -> bool:
+        """Also of a question that nobody waits for any more."""
+        return self.answer.done()
+
+    def answered(self, answer: str | Verdict) -> None:
+        if not self.settled:
+            self.answer.set_result(answer)
+
+    def failed(self, error: GatewayError) -> None:
+        if not self.settled:
+            self.answer.set_exception(error)
+
+    def withdraw(self) -> None:
+        """Nobody waits for the answer any more."""
+        if not self.answer.cancel() and not self.answer.cancelled():
+            # Looked at, so that asyncio does not complain of a failure that nobody saw.
+            self.answer.exception()
+
+
+class StackQuestion(Question):
+    """What are your threads doing? The answer is text."""
+
+
+class VerifyQuestion(Question):
+    """Consume this message now, outside of all order. The answer is a `Verdict`."""
+
+    def __init__(self, message: StoredMessage) -> None:
+        super().__init__()
+        self.message = message
