@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from proxy.settings import Settings
+from proxy.wrong import SettingsWrong
 
 ENVIRONMENT_PREFIX = "POPGATE_"
 NOT_SETTINGS = frozenset({"POPGATE_CONFIG", "POPGATE_OUTPUT"})
@@ -28,10 +29,6 @@ _UNIT = re.compile(r"_(?:bytes|ms|s)\Z")
 _LARGEST_FILE = 1 << 20
 _KUBERNETES = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_(?:TCP|UDP|SCTP)\w*)?)\Z")
 """Kubernetes puts these into every container beside a service called popgate."""
-
-
-class SettingsWrong(Exception):
-    """The configuration cannot be used; the text is for the operator."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -11,9 +11,12 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from proxy.tables import Log, LogFormat
+from proxy.choices import LogFormat
+
+if TYPE_CHECKING:
+    from proxy.tables import Log
 
 # structlog loads rich where it finds it, for tracebacks in colour: 4 MB of memory and 40 ms of every
 # start that a gateway has no use for.

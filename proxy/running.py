@@ -10,10 +10,13 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING
 
 from proxy.app import App, CannotStart, build
 from proxy.logs import logger, loop_trouble, set_up_logs
-from proxy.settings import Settings
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 __all__ = ["CannotStart", "run"]
 

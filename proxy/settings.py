@@ -13,13 +13,13 @@ from pathlib import Path
 
 from pydantic import Field
 
+from proxy.choices import Durability
 from proxy.tables import (
     Advertised,
     Api,
     Broadcast,
     Budgets,
     Connections,
-    Durability,
     Embedded,
     Group,
     Groups,

@@ -5,11 +5,11 @@ Names carry the unit of a plain number (`_s` seconds, `_bytes`, `_ms`); text may
 
 from __future__ import annotations
 
-from enum import Enum
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from proxy.choices import LogFormat, LogLevel, RetryKind, StartFrom
 from proxy.units import LONGEST_SECONDS, parse_duration, parse_size
 
 
@@ -43,35 +43,6 @@ Count = Annotated[int, BeforeValidator(_number)]
 """A plain number."""
 Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 """A list of texts; one text with commas is a list too."""
-
-
-class Durability(Enum):
-    SYNC = "sync"
-    INTERVAL = "interval"
-    NONE = "none"
-
-
-class StartFrom(Enum):
-    FIRST = "first"
-    LAST = "last"
-
-
-class RetryKind(Enum):
-    CUSTOMIZED = "customized"
-    EXPONENTIAL = "exponential"
-
-
-class LogLevel(Enum):
-    DEBUG = "debug"
-    INFO = "info"
-    WARNING = "warning"
-    ERROR = "error"
-
-
-class LogFormat(Enum):
-    AUTO = "auto"
-    JSON = "json"
-    CONSOLE = "console"
 
 
 class Group(BaseModel):
@@ -236,6 +207,8 @@ class Holding(Group):
     """How long before its end an invisible time is renewed."""
     release_grace_s: Seconds = 5.0
     """How long a client whose connection broke may take to come back before what it held is freed."""
+    ack_retry_s: Seconds = Field(default=2.0, le=60)
+    """How long an acknowledgement is tried again when the store cannot be written; then it fails aloud."""
     max_held: Count = Field(default=1_000_000, ge=1)
     """Deliveries remembered for renewing."""
     max_clients: Count = Field(default=100_000, ge=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from brokers.embedded.settings import EmbeddedSettings
@@ -14,9 +14,11 @@ from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFro
 from processors.limits import Limits
 from processors.policies.registry import Policies, PolicyNotFound, make_policy
 from protocols.adapter import Listen, joined, parse_advertised
-from proxy.layers import SettingsWrong
-from proxy.settings import Settings
-from proxy.tables import RetryKind
+from proxy.choices import RetryKind
+from proxy.wrong import SettingsWrong
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 
 def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSettings:
@@ -95,6 +97,7 @@ def limits_values(settings: Settings, new_group: GroupConfig) -> Limits:
         max_hold_ms=_ms(holding.max_hold_s),
         renew_ahead_ms=_ms(holding.renew_ahead_s),
         release_grace_s=holding.release_grace_s,
+        ack_retry_s=holding.ack_retry_s,
         max_held=holding.max_held,
         max_clients=holding.max_clients,
         max_topics_per_client=holding.max_topics_per_client,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from popgate import __version__
-from proxy.settings import Settings
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 
 class HouseFacts:

@@ -58,14 +58,23 @@ def serve(
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C. A second signal skips the drain."""
     effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
-    from proxy.layers import SettingsWrong
-    from proxy.running import CannotStart, run
+    from proxy import relaunching
+
+    if relaunching.possible:
+        relaunching.relaunch(effective)
+    run(effective)
+
+
+def run(effective: Settings) -> None:
+    """Serve; what fails at the start ends the command. Raises Failure."""
+    from proxy import running
+    from proxy.wrong import SettingsWrong
 
     try:
-        run(effective)
+        running.run(effective)
     except SettingsWrong as error:
         raise Failure(Ended.USAGE, str(error)) from None
-    except CannotStart as error:
+    except running.CannotStart as error:
         raise Failure(Ended.NOT_STARTED, str(error)) from None
 
 
@@ -83,7 +92,7 @@ def settings(
     """Check the configuration and print what `serve` would run with, as TOML."""
     effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
     from proxy.app import build
-    from proxy.layers import SettingsWrong
+    from proxy.wrong import SettingsWrong
     from proxy.reference import sample_file
 
     try:
@@ -105,7 +114,8 @@ def _effective(
     log_format: str | None,
     assignments: list[str] | None,
 ) -> Settings:
-    from proxy.layers import SettingsWrong, load_settings, nest, parse_assignment
+    from proxy.layers import load_settings, nest, parse_assignment
+    from proxy.wrong import SettingsWrong
 
     flags: dict[str, Any] = {}
     try:

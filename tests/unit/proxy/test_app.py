@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from proxy.app import CannotStart, build
-from proxy.layers import SettingsWrong
 from proxy.settings import Settings
+from proxy.wrong import SettingsWrong
 
 
 async def test_an_app_starts_serves_drains_and_stops(settings_for: Callable[..., Settings]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from proxy.choices import Durability
 from proxy.layers import (
     SettingsWrong,
     environment_name,
@@ -16,7 +17,6 @@ from proxy.layers import (
     parse_assignment,
 )
 from proxy.settings import Settings
-from proxy.tables import Durability
 
 
 @pytest.fixture

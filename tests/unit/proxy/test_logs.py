@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from proxy.choices import LogFormat, LogLevel
 from proxy.logs import Sampling, logger, loop_trouble, set_up_logs
-from proxy.tables import Log, LogFormat, LogLevel
+from proxy.tables import Log
 
 
 class Watch:

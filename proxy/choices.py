@@ -1,0 +1,34 @@
+"""What settings choose between; apart from the classes of the settings, which need a library to be read."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Durability(Enum):
+    SYNC = "sync"
+    INTERVAL = "interval"
+    NONE = "none"
+
+
+class StartFrom(Enum):
+    FIRST = "first"
+    LAST = "last"
+
+
+class RetryKind(Enum):
+    CUSTOMIZED = "customized"
+    EXPONENTIAL = "exponential"
+
+
+class LogLevel(Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class LogFormat(Enum):
+    AUTO = "auto"
+    JSON = "json"
+    CONSOLE = "console"
