@@ -51,7 +51,8 @@ class Delivery:
 
     `due_ms`: until then they are surely held. `newest`: from the handle that the client got to the
     one in use. `attempts` has those above 1. `finishing`: requests under way about them; they are
-    not renewed meanwhile.
+    not renewed meanwhile. `over`: the connection it went over, where that was the one of the client's
+    stream; `used`: the client came with one of its handles, so it has them.
     """
 
     holder: Holder
@@ -64,6 +65,8 @@ class Delivery:
     attempts: dict[str, int]
     step: int = -1
     finishing: int = 0
+    over: object = None
+    used: bool = False
 
     def attempt_of(self, receipt: str) -> int:
         return self.attempts.get(receipt, 1)

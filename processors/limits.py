@@ -31,6 +31,7 @@ class Limits:
 
     Renewing: `max_hold_ms` is the longest that a consumer which leaves renewing to the gateway can
     hold a message; `renew_ahead_ms` is how long before its end an invisible time is renewed;
+    `ack_retry_s` is how long an acknowledgement is tried again when the broker cannot do it;
     `release_grace_s` is how long a client whose connection broke may take to come back before
     what it held is freed; `max_held` bounds the deliveries remembered, `max_clients` the clients.
     """
@@ -81,6 +82,7 @@ class Limits:
     max_hold_ms: int = 10_800_000
     renew_ahead_ms: int = 10_000
     release_grace_s: float = 5.0
+    ack_retry_s: float = 2.0
     max_held: int = 1_000_000
     max_clients: int = 100_000
     max_topics_per_client: int = 1024

@@ -94,6 +94,9 @@ class Renewing:
             due_ms=int(until * 1000),
         )
         if delivery is not None:
+            client, connection = self._clients.get(context.client_id), connection_of(context)
+            if client is not None and client.connection == connection:
+                delivery.over = connection
             self._put_on(delivery)
 
     def newest(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> Claim:
@@ -125,6 +128,7 @@ class Renewing:
             if holder is None or delivery.holder is not holder:
                 delivery.holder.spread = True
             else:
+                delivery.used = True
                 holder.finished_here = True
         return Claim(receipts, handles, deliveries)
 
@@ -202,7 +206,8 @@ class Renewing:
     async def _renew(self, due: Sequence[Delivery]) -> None:
         for delivery in due:
             now_ms = self.now_ms()
-            there = self._clients.is_there(delivery.holder.client_id)
+            client_id = delivery.holder.client_id
+            there = self._clients.is_there(client_id) and not self._may_be_lost(delivery, client_id)
             hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
             if not there or hold_ms <= 0 or now_ms >= delivery.due_ms:
                 # Not proven to be at work, or for too long, or too late: the time decides.
@@ -213,6 +218,15 @@ class Renewing:
                 await self._renew_one(delivery, hold_ms)
             else:
                 self._put_on_at(delivery, delivery.due_ms)
+
+    def _may_be_lost(self, delivery: Delivery, client_id: str) -> bool:
+        """Whether the client's connection broke since, and nothing shows that the answer had arrived.
+
+        Such a message must not block its message group for hours (scenario 2): its time decides.
+        """
+        client = self._clients.get(client_id)
+        moved = client is not None and delivery.over is not None and client.connection != delivery.over
+        return moved and not delivery.used
 
     async def _renew_one(self, delivery: Delivery, hold_ms: int) -> None:
         renewed, failed = 0, False

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import GatewayError, IllegalReceipt
+from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, IllegalReceipt
 from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
 from processors.clients import ClientKind, Clients
 from processors.consuming import check_change, check_receipts, is_node
 from processors.directing import Directing
+from processors.insisting import insist
 from processors.limits import Limits
 from processors.observing import Observer, Watch
 from processors.policies.registry import Policies
@@ -75,7 +76,8 @@ class Settling(Directing):
     ) -> list[GatewayError | None]:
         """Finish deliveries; per handle None or why not. Finishing what was finished is no error.
 
-        Raises IllegalTopic, IllegalGroup, TopicNotFound, GroupNotFound, Forbidden.
+        Tried again for a while when the broker cannot do it now. Raises IllegalTopic, IllegalGroup,
+        TopicNotFound, GroupNotFound, Forbidden.
         """
         began = self._clock.monotonic()
         with self._watch_ack:
@@ -88,6 +90,8 @@ class Settling(Directing):
             results: list[GatewayError | None] | None = None
             try:
                 results = await self._broker.ack(context, topic, reader, claim.handles)
+            except (BrokerUnavailable, BrokerTimeout) as error:
+                results = await self._insist_on_ack(error, context, topic, reader, claim.handles)
             finally:
                 self.renewing.settled(topic, reader, claim, results)
         refused = len(results) - results.count(None)
@@ -97,6 +101,25 @@ class Settling(Directing):
                     self._observer.failed("ack", result.fault)
         self._observer.acked(topic, group, len(results) - refused, refused, self._clock.monotonic() - began)
         return results
+
+    async def _insist_on_ack(
+        self,
+        error: BrokerUnavailable | BrokerTimeout,
+        context: Context,
+        topic: str,
+        reader: str,
+        handles: Sequence[str],
+    ) -> list[GatewayError | None]:
+        """What was consumed should not come again because the store was in trouble for a moment."""
+        return await insist(
+            lambda: self._broker.ack(context, topic, reader, handles),
+            error,
+            context,
+            clock=self._clock,
+            backoff=self._policies.backoff,
+            budget_s=self._limits.ack_retry_s,
+            failed=lambda fault: self._observer.failed("ack_try", fault),
+        )
 
     async def change_invisible(
         self,

@@ -187,12 +187,21 @@ async def test_a_message_being_finished_is_not_renewed_under_its_hands(
 
 
 async def test_scenario_01_an_acknowledgement_with_unknown_outcome_keeps_the_handle(
-    processor: MessagingProcessor, broker: Any, client: Any, context: Context
+    processor: MessagingProcessor,
+    broker: Any,
+    client: Any,
+    context: Context,
+    clock: MovableClock,
+    settle: Settle,
 ) -> None:
     (receipt,) = await popped(processor, context)
     broker.failure = BrokerTimeout("no answer")
+    ack = asyncio.ensure_future(processor.ack(context, "orders", "readers", [receipt]))
+    for _ in range(10):  # it is tried again for a while
+        await settle()
+        clock.advance(1)
     with pytest.raises(BrokerTimeout):
-        await processor.ack(context, "orders", "readers", [receipt])
+        await ack
     assert processor.renewing.holdings.held == 1
     broker.failure = None
     assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
@@ -320,3 +329,28 @@ async def test_a_short_hold_is_renewed_also_after_a_long_wait(
     assert broker.asked("change_invisible") == []
     clock.advance(1.2)
     await until(settle, lambda: broker.asked("change_invisible"))
+
+
+@pytest.mark.parametrize("used", [False, True])
+async def test_scenario_02_what_may_have_been_lost_with_its_connection_is_not_renewed(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    make_client: Any,
+    context: Context,
+    settle: Settle,
+    used: bool,
+) -> None:
+    first, _ = await popped(processor, context, 2)
+    back = make_client(
+        context.client_id, group="readers", topics=frozenset({"orders"}), connection="10.0.0.1:6000"
+    )
+    processor.clients.register(back)
+    if used:
+        await processor.ack(replace(context, connection="10.0.0.1:6000"), "orders", "readers", [first])
+    clock.advance(51)
+    for _ in range(5):
+        await settle()
+    assert bool(broker.asked("change_invisible")) is used
+    assert processor.renewing.holdings.held == used

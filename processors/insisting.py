@@ -1,0 +1,61 @@
+"""Tries again what the broker could not do just now, for a while: the client has done its part.
+
+For what may be done twice without harm, like finishing a delivery; never for a send. Scenario 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault
+from popgate.kinds import Backoff
+
+Result = TypeVar("Result")
+
+_MARGIN_S = 0.2
+"""So much before the client gives up it is told how it stands."""
+
+
+async def insist(
+    work: Callable[[], Awaitable[Result]],
+    error: BrokerUnavailable | BrokerTimeout,
+    context: Context,
+    *,
+    clock: Clock,
+    backoff: Backoff,
+    budget_s: float,
+    failed: Callable[[Fault], None],
+) -> Result:
+    """The result of another try of `work`, which failed with `error`; `failed` hears of each failure.
+
+    Raises the last error when `budget_s`, or the client's patience, is over.
+    """
+    until = clock.monotonic() + budget_s
+    if context.deadline is not None:
+        until = min(until, context.deadline - _MARGIN_S)
+    tries = 0
+    while True:
+        tries += 1
+        failed(error.fault)
+        now = clock.monotonic()
+        rest = backoff.delay(tries, now)
+        if now + rest > until:
+            raise error
+        await _rest(clock, rest)
+        try:
+            return await work()
+        except (BrokerUnavailable, BrokerTimeout) as again:
+            error = again
+
+
+async def _rest(clock: Clock, seconds: float) -> None:
+    over = asyncio.Event()
+    timer = clock.call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()
