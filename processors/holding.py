@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from popgate.model import StoredMessage
 
@@ -219,6 +220,11 @@ class Holdings:
         """How long the delivery held longest has been held."""
         first = (next(iter(h.deliveries)).first_ms for h in self._holders.values() if h.deliveries)
         return now_ms - min(first, default=now_ms)
+
+    def ages_by_group(self, now_ms: int, most: int) -> dict[tuple[str, str], int]:
+        """How long the oldest answer of each topic and group has been held, in ms; of `most` of them."""
+        first = ((key, next(iter(ledger.values()))) for key, ledger in self._by_receipt.items() if ledger)
+        return {key: now_ms - delivery.first_ms for key, delivery in islice(first, most)}
 
     def _take(self, ledger: dict[str, Delivery], receipt: str) -> None:
         delivery = ledger.pop(receipt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -11,6 +11,8 @@ from popgate.clock import Clock
 from popgate.faults import Faults
 from popgate.kinds import Authenticator
 from processors.messaging import MessagingProcessor
+from protocols.draining import Farewell
+from protocols.observing import CallObserver, NullCalls
 
 
 @dataclass(slots=True, frozen=True)
@@ -61,6 +63,10 @@ def parse_advertised(text: str) -> tuple[str, int]:
     return host, port or 0
 
 
+def _always() -> bool:
+    return True
+
+
 @dataclass(slots=True, frozen=True)
 class House:
     """What every adapter is lent.
@@ -70,6 +76,8 @@ class House:
     A connection older than `connection_age_s` (0: any age is fine; spread by a tenth up or down, so
     that those of one start do not end together) is told to go, and has `connection_grace_s` to end
     what it is doing. `faults` are for tests only; a door claims those it knows when it is made.
+    `calls` is told how every call ended. With `namespaces` the names of a client are its namespace's own.
+    `reflection`: whether a door tells tools what it serves. `healthy`: whether the broker can write.
     """
 
     processor: MessagingProcessor
@@ -79,6 +87,10 @@ class House:
     connection_age_s: float = 0.0
     connection_grace_s: float = 30.0
     faults: Faults | None = None
+    calls: CallObserver = field(default_factory=NullCalls)
+    namespaces: bool = False
+    reflection: bool = True
+    healthy: Callable[[], bool] = _always
 
 
 class Adapter(Protocol):
@@ -95,6 +107,10 @@ class Adapter(Protocol):
 
     async def drain(self, deadline: float) -> None:
         """Take no new work and let the old finish, until `deadline` (loop seconds) at most."""
+        ...
+
+    def farewell(self) -> Farewell:
+        """After the stop: what became of what was under way when the drain began."""
         ...
 
     async def stop(self) -> None:

@@ -15,7 +15,7 @@ from popgate.errors import GatewayError
 from popgate.faults import Faults
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
-from protocols.draining import Waits
+from protocols.draining import Farewell, Waits
 from protocols.finding import make_adapter
 from proxy.admin.clients import Clients
 from proxy.admin.groups import Groups
@@ -27,6 +27,7 @@ from proxy.admin.server import AdminServer
 from proxy.admin.topics import Topics
 from proxy.logs import logger
 from proxy.metrics import Metrics
+from proxy.metrics.loop import LoopLag
 from proxy.values import embedded_values, limits_values, make_faults, new_group, policies_values
 from proxy.wrong import SettingsWrong
 
@@ -54,7 +55,10 @@ class App:
     clock: Clock
     drain_s: float
     state: State = "starting"
+    _told: int = 0
+    _given_back: int = 0
     faults: Faults | None = None
+    lag: LoopLag | None = None
 
     def __repr__(self) -> str:
         return f"<App {self.state} {' '.join(self.addresses)}>"
@@ -90,6 +94,9 @@ class App:
         _log.info("ready", version=__version__, listening=self.addresses, admin=self.admin_address)
 
     async def _open(self) -> None:
+        self.lag = LoopLag(self.clock)
+        self.metrics.lag = self.lag.seconds
+        self.lag.start()
         if self.admin is not None:
             try:
                 await self.admin.start()
@@ -113,12 +120,27 @@ class App:
         deadline = self.clock.monotonic() + self.drain_s
         if self.admin is not None:
             self.admin.drain()
-        self.processor.drain()
+        self._given_back = self.processor.given_back
+        self._told = self.processor.drain()
         await asyncio.gather(*(door.drain(deadline) for door in self.doors))
+
+    def farewell(self) -> dict[str, int]:
+        """After the stop: what became of what was under way when the drain began."""
+        doors = sum((door.farewell() for door in self.doors), Farewell())
+        return {
+            "connections": doors.connections,
+            "clients_told_to_move": self._told,
+            "streams_ended": doors.streams,
+            "requests_finished": doors.finished,
+            "messages_returned": self.processor.given_back - self._given_back,
+            "requests_cut_off": doors.cut_off,
+        }
 
     async def stop(self) -> None:
         """Close everything, in the opposite order; a part that fails to is logged and holds up nothing."""
         self.state = "draining" if self.state == "ready" else self.state
+        if self.lag is not None:
+            self.lag.stop()
         if self.admin is not None:
             self.admin.drain()
         for door in reversed(self.doors):
@@ -139,7 +161,12 @@ class App:
 def build(settings: Settings, *, clock: Clock | None = None) -> App:
     """The house as the settings say, not started. Raises SettingsWrong for values that do not fit."""
     clock = SystemClock() if clock is None else clock
-    metrics = Metrics(max_topics=settings.metrics.max_topics)
+    metrics = Metrics(
+        max_topics=settings.metrics.max_topics,
+        max_groups=settings.metrics.max_groups,
+        forget_s=settings.metrics.forget_s,
+        now=clock.monotonic,
+    )
     group_defaults = new_group(settings)
     try:
         policies = policies_values(settings)
@@ -171,6 +198,10 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             connection_age_s=settings.connections.max_age_s,
             connection_grace_s=settings.connections.age_grace_s,
             faults=faults,
+            calls=metrics,
+            namespaces=settings.namespaces.value == "prefixed",
+            reflection=settings.reflection,
+            healthy=lambda: not broker.figures().get("store_failing"),
         )
         doors = [_door(listen, house) for listen in listens]
         if faults is not None:
@@ -181,6 +212,8 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
         raise SettingsWrong(str(error)) from None
     app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
     metrics.figures = lambda: _figures(app)
+    metrics.ages = lambda most: _ages(processor, most)
+    metrics.standings.ask = broker.standings
     if admin_at is not None:
         waits = Waits()
         routes = [
@@ -224,6 +257,12 @@ def _admin_listen(url: str) -> Listen | None:
 def _figures(app: App) -> dict[str, float]:
     of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
     return {"ready": app.condition() == "ready", **app.processor.figures(), **of_broker}
+
+
+def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:
+    renewing = processor.renewing
+    ages = renewing.holdings.ages_by_group(renewing.now_ms(), most)
+    return {key: age_ms / 1000 for key, age_ms in ages.items()}
 
 
 def _reason(error: OSError) -> str:

@@ -279,6 +279,10 @@ class Metrics(Group):
 
     max_topics: Count = Field(default=200, ge=0)
     """Topics with figures of their own; later ones are counted together as `_other`."""
+    max_groups: Count = Field(default=500, ge=0)
+    """Pairs of topic and consumer group with figures of their own, likewise."""
+    forget_s: Seconds = Field(default=3_600.0, ge=1)
+    """Figures of a topic or group that showed no activity for so long are forgotten, and make room."""
 
 
 class Stopping(Group):

@@ -5,9 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from protocols.adapter import House, Listen, parse_advertised
+from protocols.grpc import health as health_service
+from protocols.draining import Farewell
 from protocols.grpc.advertising import fixed_endpoints
 from protocols.grpc.grpcio_transport import GrpcioServer
 from protocols.grpc.health import Health
+from protocols.grpc.namespaces import NamespacedDoor
+from protocols.grpc.reflection import Reflection
 from protocols.grpc.rpcs import SERVICE, Door
 from protocols.grpc.service import MessagingService
 
@@ -35,6 +39,7 @@ class GrpcAdapter:
         self._house = house
         self._service: MessagingService | None = None
         self._health: Health | None = None
+        self._reflection: Reflection | None = None
         self._server: GrpcioServer | None = None
 
     def __repr__(self) -> str:
@@ -51,19 +56,23 @@ class GrpcAdapter:
             host, port = self._advertised
             fixed = fixed_endpoints(host, port or self._listen.port)
         service = MessagingService(house.processor, house.clock, advertised=fixed)
-        health = Health([SERVICE])
+        health = Health([SERVICE], healthy=house.healthy, clock=house.clock)
         door = self._make_door(service, health)
+        door.calls = house.calls
+        reflection = Reflection((SERVICE, health_service.SERVICE)) if house.reflection else None
         server = GrpcioServer(
-            door,
+            NamespacedDoor(door) if house.namespaces else door,
             self._listen.host,
             self._listen.port,
             age_s=house.connection_age_s,
             age_grace_s=house.connection_grace_s,
+            reflection=reflection,
         )
         await server.start()
         if fixed is not None and not fixed.addresses[0].port:
             fixed.addresses[0].port = server.port
         self._service, self._health, self._server = service, health, server
+        self._reflection = reflection
         health.start()
 
     def _make_door(self, service: MessagingService, health: Health) -> Door:
@@ -77,11 +86,22 @@ class GrpcAdapter:
     async def drain(self, deadline: float) -> None:
         if self._server is None or self._service is None or self._health is None:
             return
-        closing = asyncio.ensure_future(self._server.stop(max(deadline - self._house.clock.monotonic(), 0.0)))
+        self._server.under_way.drain()
+        grace = max(deadline - self._house.clock.monotonic(), 0.0)
+        closing = asyncio.ensure_future(self._server.drain(grace))
         self._health.drain()
+        if self._reflection is not None:
+            self._reflection.drain()
         self._service.drain()
-        await closing
+        try:
+            await closing
+        finally:
+            closing.cancel()
+        await self._server.stop()
+
+    def farewell(self) -> Farewell:
+        return self._server.under_way.farewell() if self._server is not None else Farewell()
 
     async def stop(self) -> None:
         if self._server is not None:
-            await self._server.stop(None)
+            await self._server.stop()

@@ -42,26 +42,30 @@ class Positions:
         request: rpc.PullMessageRequest,
         context: Context,
         answers: Answers[rpc.PullMessageResponse],
-    ) -> None:
+    ) -> int:
         """Write a status, the messages, and where the next pull starts. That none was found is no failure.
+
+        Returns the code of the status.
 
         Nothing is taken: the messages have no receipt handle and need no acknowledgement.
         """
         try:
             pulled = await self._polls.wait(self._processor.pull(context, pull_in(request)))
         except IllegalOffset as error:
-            await answers.write(rpc.PullMessageResponse(status=status_of(error, context)))
+            status = status_of(error, context)
+            await answers.write(rpc.PullMessageResponse(status=status))
             await answers.write(rpc.PullMessageResponse(next_offset=error.nearest))
-            return
+            return status.code
         await answers.write(_PULLED)
         if pulled is None:
             # Called back: the gateway closes, and the next pull goes elsewhere.
             await answers.write(rpc.PullMessageResponse(next_offset=request.offset))
-            return
+            return pb.OK
         topic = request.message_queue.topic
         for stored in pulled.messages:
             await answers.write(rpc.PullMessageResponse(message=convert.message_out(stored, topic)))
         await answers.write(rpc.PullMessageResponse(next_offset=pulled.next_offset))
+        return pb.OK
 
     async def update_offset(
         self, request: rpc.UpdateOffsetRequest, context: Context

@@ -5,11 +5,12 @@ An RPC that is not in the table is answered UNIMPLEMENTED by the transport.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError, Message
 
@@ -25,10 +26,16 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.service import MessagingService
 from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
+from protocols.observing import CallObserver, NullCalls
 
 SERVICE = "apache.rocketmq.v2.MessagingService"
 
 _log = logging.getLogger(__name__)
+
+_CODES = {value.number: value.name for value in pb.Code.DESCRIPTOR.values}
+_GONE = "CLIENT_GONE"
+"""Stands for a code where nobody was there to be told one."""
+_FINE = frozenset({"OK", "MESSAGE_NOT_FOUND", _GONE})
 
 
 @dataclass(slots=True, frozen=True)
@@ -53,7 +60,8 @@ class Streamed:
     name: str
     request: type[Message]
     answer: type[Any]
-    method: Callable[[MessagingService, Any, Context, Answers[Any]], Awaitable[None]]
+    method: Callable[[MessagingService, Any, Context, Answers[Any]], Awaitable[int]]
+    """Returns the code of the status that it wrote."""
 
 
 UNARY = (
@@ -121,6 +129,10 @@ class Unreadable:
     def sentence(self) -> str:
         return f"the bytes of the request are no {self.kind}, or a text in them is no UTF-8"
 
+    @property
+    def error(self) -> BadRequest:
+        return BadRequest(self.sentence)
+
 
 def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
     """What makes requests of bytes; it raises nothing, so that no transport answers by itself."""
@@ -138,7 +150,7 @@ def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
 def _readable(request: Message | Unreadable) -> Any:
     """Raises BadRequest."""
     if isinstance(request, Unreadable):
-        raise BadRequest(request.sentence)
+        raise request.error
     return request
 
 
@@ -149,9 +161,46 @@ def _sound(request: HealthCheckRequest | Unreadable) -> HealthCheckRequest:
     return request
 
 
+def names_of(request: Message | Unreadable) -> tuple[str, str]:
+    """The topic and the group that a request is about, as it names them; empty where it names none."""
+    fields: Any = request
+    names = () if isinstance(request, Unreadable) else request.DESCRIPTOR.fields_by_name
+    topic = ""
+    if "topic" in names:
+        topic = fields.topic.name
+    elif "message_queue" in names:
+        topic = fields.message_queue.topic.name
+    elif "messages" in names and len(fields.messages):
+        topic = fields.messages[0].topic.name
+    return topic, fields.group.name if "group" in names else ""
+
+
+class Calls(Protocol):
+    """What a transport brings calls to: a `Door`, or what stands in front of one."""
+
+    @property
+    def fails_calls(self) -> bool: ...
+
+    async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any: ...
+
+    async def streamed(
+        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+    ) -> None: ...
+
+    async def telemetry(self, commands: Commands, call: Call) -> None: ...
+
+    async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse: ...
+
+    async def watch_health(
+        self, request: HealthCheckRequest | Unreadable, answers: Answers[HealthCheckResponse]
+    ) -> None: ...
+
+
 class Door:
     """Where calls come in, whatever transport brought them. What it raises is named at each method."""
 
+    calls: CallObserver = NullCalls()
+    """Is told how every call ended."""
     fails_calls = False
     """Whether `unary` and `streamed` may raise CallFailed: only where faults are on order."""
 
@@ -166,6 +215,15 @@ class Door:
 
     async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
         """The answer to a unary RPC: a message of its answer's class."""
+        began = self._clock.monotonic()
+        answer = await self._unary(what, request, call)
+        code = answer.status.code
+        self.calls.answered(what.name, _CODES.get(code, "OTHER"), self._clock.monotonic() - began)
+        if code != pb.OK:
+            self.calls.refused(*names_of(request))
+        return answer
+
+    async def _unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
         try:
@@ -192,39 +250,67 @@ class Door:
         What it took counts until the last of it is written; its request does not, for it may wait
         for long. Raises BrokenStream when the client is gone and even that could not be told.
         """
+        began = self._clock.monotonic()
+        code = _GONE
+        try:
+            code = await self._streamed(what, request, call, answers)
+        finally:
+            self.calls.answered(what.name, code, self._clock.monotonic() - began)
+        if code not in _FINE:
+            self.calls.refused(*names_of(request))
+
+    async def _streamed(
+        self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
+    ) -> str:
+        """The name of the code that was told."""
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
         try:
             try:
                 self._admit(context, call)
-                await what.method(self._service, _readable(request), context, answers)
+                code = await what.method(self._service, _readable(request), context, answers)
             except GatewayError as error:
-                await answers.write(what.answer(status=status_of(error, context)))
+                status = status_of(error, context)
+                code = status.code
+                await answers.write(what.answer(status=status))
         except BrokenStream:
             # What was not delivered is on its way back, and there is nobody to tell.
-            return
+            return _GONE
         except Exception:
-            await answers.write(what.answer(status=_bug(what.name, context)))
+            status = _bug(what.name, context)
+            code = status.code
+            await answers.write(what.answer(status=status))
         finally:
             held.release()
+        return _CODES.get(code, "OTHER")
 
     async def telemetry(self, commands: Commands, call: Call) -> None:
         """Raises CallFailed, and BrokenStream when the client is gone and a failure could not be told."""
+        began, code = self._clock.monotonic(), "OK"
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
         try:
             self._admit(context, call)
             await self._service.telemetry(commands, context)
         except GatewayError as error:
-            await commands.write(rpc.TelemetryCommand(status=status_of(error, context)))
+            status = status_of(error, context)
+            code = _CODES.get(status.code, "OTHER")
+            await commands.write(rpc.TelemetryCommand(status=status))
         except BrokenStream:
+            code = _GONE
             return
-        except CallFailed:
+        except CallFailed as failed:
+            code = failed.status.name
+            raise
+        except asyncio.CancelledError:
+            code = _GONE
             raise
         except Exception:
+            code = "INTERNAL_ERROR"
             raise CallFailed(CallStatus.INTERNAL, _bug("Telemetry", context).message) from None
         finally:
             held.release()
+            self.calls.answered("Telemetry", code, self._clock.monotonic() - began)
 
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse:
         """Open to everybody, as is `watch_health`. Raises CallFailed."""

@@ -28,6 +28,7 @@ from protocols.grpc.transport import Answers, Commands
 
 _CLIENT_TYPES = frozenset(set(pb.ClientType.values()) - {pb.ClientType.CLIENT_TYPE_UNSPECIFIED})
 _RECEIVED = rpc.ReceiveMessageResponse(status=OK)
+_NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
 
 
 class MessagingService(Positions):
@@ -113,22 +114,28 @@ class MessagingService(Positions):
         request: rpc.ReceiveMessageRequest,
         context: Context,
         answers: Answers[rpc.ReceiveMessageResponse],
-    ) -> None:
-        """Write a status, the messages, and the time of delivery; undelivered messages are given back."""
+    ) -> int:
+        """Write a status, the messages, and the time of delivery; undelivered messages are given back.
+
+        Returns the code of the status.
+        """
         try:
             receive = convert.receive_in(request)
             messages = await self._polls.wait(self._processor.receive(context, receive))
         except GatewayError as error:
-            await answers.write(rpc.ReceiveMessageResponse(status=status_of(error, context)))
+            status = status_of(error, context)
+            await answers.write(rpc.ReceiveMessageResponse(status=status))
         else:
+            status = _NOTHING
             if messages:
+                status = OK
                 await self._deliver(request, context, answers, messages)
             else:
-                nothing = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
-                await answers.write(rpc.ReceiveMessageResponse(status=nothing))
+                await answers.write(rpc.ReceiveMessageResponse(status=status))
         seconds, ms = divmod(self._clock.now_ms(), 1000)
         now = Timestamp(seconds=seconds, nanos=ms * 1_000_000)
         await answers.write(rpc.ReceiveMessageResponse(delivery_timestamp=now))
+        return status.code
 
     async def _deliver(
         self,

@@ -1,4 +1,4 @@
-"""proxy.metrics: what is counted, how it is told, and that labels are bounded."""
+"""proxy.metrics.counting: what is counted, how it is told, and that labels are bounded."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ def test_every_observation_shows_up() -> None:
         "transaction_check_unasked": 1,
     }
     operations = {
-        labels[0][1] for (name, labels) in found.keys() - before.keys() if name.endswith("seconds_count")
+        labels[0][1]
+        for (name, labels) in found.keys() - before.keys()
+        if name == "popgate_request_duration_seconds_count"
     }
     assert operations == {
         "pull",
@@ -102,8 +104,8 @@ def test_a_duration_falls_into_every_bucket_that_reaches_it() -> None:
     assert found["popgate_request_duration_seconds_bucket", (("le", "+Inf"), operation)] == len(BUCKETS) + 1
 
 
-def test_scenario_24_a_hundred_thousand_topics_are_a_bounded_set_of_labels() -> None:
-    metrics = Metrics(max_topics=10)
+def test_scenario_24_label_values_are_bounded_also_with_a_hundred_thousand_topics() -> None:
+    metrics = Metrics(max_topics=10, max_groups=10)
     for number in range(100_000):
         metrics.sent(f"topic-{number}", 1, 1, 0.0)
         metrics.received(f"topic-{number}", "g", 1, 1, 0.0)
@@ -139,3 +141,53 @@ def test_two_gateways_in_one_process_do_not_share_figures() -> None:
     one, other = Metrics(), Metrics()
     one.sent("t", 1, 0, 0.0)
     assert ("popgate_messages_sent_total", (("topic", "t"),)) not in told(other)
+
+
+def test_what_groups_do_is_told_by_topic_and_group() -> None:
+    metrics = Metrics()
+    metrics.received("t", "g", 0, 0, 1.0)
+    metrics.received("t", "g", 2, 9, 1.0)
+    metrics.changed("t", "g", 0.1)
+    metrics.renewed("t", "g", 3)
+    metrics.released("t", "g", 4)
+    metrics.returned("t", "g", 5)
+    metrics.dead_lettered("t", "g")
+    metrics.acked("t", "g", 1, 6, 0.002)
+    found = told(metrics)
+    both = (("group", "g"), ("topic", "t"))
+    wanted = {
+        "popgate_receives_empty_total": 1,
+        "popgate_receives_total": 1,
+        "popgate_messages_changed_total": 1,
+        "popgate_messages_renewed_total": 3,
+        "popgate_messages_released_total": 4,
+        "popgate_messages_returned_total": 5,
+        "popgate_messages_forwarded_total": 1,
+        "popgate_messages_ack_refused_total": 6,
+        "popgate_ack_duration_seconds_count": 1,
+    }
+    assert {name: found[name, both] for name in wanted} == wanted
+
+
+def test_scenario_13_calls_are_told_by_method_and_code() -> None:
+    metrics = Metrics()
+    metrics.answered("SendMessage", "OK", 0.002)
+    metrics.answered("SendMessage", "MESSAGE_BODY_TOO_LARGE", 0.001)
+    found = told(metrics)
+    assert found["popgate_rpc_duration_seconds_count", (("method", "SendMessage"),)] == 2
+    assert found["popgate_rpc_answers_total", (("code", "OK"), ("method", "SendMessage"))] == 1
+
+
+def test_a_refused_name_takes_up_no_room() -> None:
+    metrics = Metrics(max_topics=2, max_groups=2)
+    metrics.sent("known", 1, 1, 0.0)
+    metrics.refused("known", "")
+    metrics.refused("stranger", "")
+    metrics.refused("known", "stranger")
+    metrics.refused("", "")
+    found = told(metrics)
+    assert found["popgate_topic_failures_total", (("topic", "known"),)] == 1
+    assert found["popgate_topic_failures_total", (("topic", OTHER),)] == 1
+    assert found["popgate_group_failures_total", (("group", OTHER), ("topic", OTHER))] == 1
+    metrics.sent("second", 1, 1, 0.0)
+    assert told(metrics)["popgate_messages_sent_total", (("topic", "second"),)] == 1

@@ -1,0 +1,190 @@
+"""The scrape: what was counted, and what is so at this moment, in Prometheus' text format."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from popgate.model import Standing
+from proxy.metrics.counting import Counting, OfGroup, OfTopic
+from proxy.metrics.histograms import Histogram
+from proxy.metrics.labels import OTHER
+from proxy.metrics.loop import task_count
+from proxy.metrics.names import SPECS, Spec
+from proxy.metrics.standing import Standings
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Ages = Mapping[tuple[str, str], float]
+"""By topic and group: how long the message held longest has been held, in seconds."""
+
+_TOPIC_COUNTERS: tuple[tuple[str, Callable[[OfTopic], float]], ...] = (
+    ("popgate_messages_sent_total", lambda one: one.messages),
+    ("popgate_bytes_sent_total", lambda one: one.size),
+    ("popgate_topic_failures_total", lambda one: one.failures),
+)
+
+_GROUP_COUNTERS: tuple[tuple[str, Callable[[OfGroup], float]], ...] = (
+    ("popgate_messages_received_total", lambda one: one.messages),
+    ("popgate_bytes_received_total", lambda one: one.size),
+    ("popgate_receives_total", lambda one: one.receives),
+    ("popgate_receives_empty_total", lambda one: one.empty),
+    ("popgate_messages_acked_total", lambda one: one.acked),
+    ("popgate_messages_ack_refused_total", lambda one: one.refused),
+    ("popgate_messages_changed_total", lambda one: one.changed),
+    ("popgate_messages_renewed_total", lambda one: one.renewed),
+    ("popgate_messages_released_total", lambda one: one.released),
+    ("popgate_messages_returned_total", lambda one: one.returned),
+    ("popgate_messages_forwarded_total", lambda one: one.dead_lettered),
+    ("popgate_group_failures_total", lambda one: one.failures),
+)
+
+_STANDING_GAUGES: tuple[tuple[str, str], ...] = (
+    ("popgate_group_lag", "lag"),
+    ("popgate_group_unread", "unread"),
+    ("popgate_group_in_flight", "in_flight"),
+    ("popgate_group_free", "free"),
+    ("popgate_group_behind", "behind"),
+    ("popgate_group_waiting", "receivers"),
+)
+
+_STANDING_COUNTERS: tuple[tuple[str, Callable[[Standing], float]], ...] = (
+    ("popgate_group_redeliveries_total", lambda one: one.redelivered),
+    ("popgate_group_dead_letters_total", lambda one: one.dead_lettered),
+)
+
+
+class Metrics(Counting, Collector):
+    """Counts, and is Prometheus' collector.
+
+    `figures` gives gauges and counters by name, `ages` how long groups hold messages, and
+    `lag` is the event loop's; all are asked at the scrape only, after `refresh`.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_topics: int = 200,
+        max_groups: int = 500,
+        forget_s: float = 3_600.0,
+        figures: Callable[[], dict[str, float]] = dict,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(max_topics=max_topics, max_groups=max_groups, forget_s=forget_s, now=now)
+        self.figures = figures
+        self.ages: Callable[[int], Ages] = _nobody_holds
+        self.lag: Histogram | None = None
+        self.standings = Standings(most=max_groups, now=now)
+        self._max_groups = max_groups
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+
+    async def refresh(self) -> None:
+        """Before a scrape: ask for what only the broker knows."""
+        await self.standings.refresh()
+
+    def text(self) -> bytes:
+        """Everything in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        self.topics.forget_idle()
+        self.groups.forget_idle()
+        yield _histograms("popgate_rpc_duration_seconds", _by_one(self.calls.items()))
+        yield _counters("popgate_rpc_answers_total", self.codes.items())
+        yield _histograms("popgate_request_duration_seconds", _by_one(self.operations.items()))
+        failures = (((operation, fault.name), count) for (operation, fault), count in self.failures.items())
+        yield _counters("popgate_request_failures_total", failures)
+        topics = list(self.topics.items())
+        for name, of_topic in _TOPIC_COUNTERS:
+            yield _counters(name, (((topic,), of_topic(one)) for topic, one in topics))
+        yield _histograms("popgate_send_duration_seconds", (((topic,), one.seconds) for topic, one in topics))
+        groups = list(self.groups.items())
+        for name, of_group in _GROUP_COUNTERS:
+            yield _counters(name, ((key, of_group(one)) for key, one in groups))
+        yield _histograms("popgate_ack_duration_seconds", ((key, one.seconds) for key, one in groups))
+        yield from self._of_standings()
+        yield _counters("popgate_message_events_total", _by_one(self.events.items()))
+        yield _counters("popgate_created_total", _by_one(self.made.items()))
+        for name, value in self.figures().items():
+            yield _plain(f"popgate_{name}", float(value))
+        if self.lag is not None:
+            yield _histograms("popgate_event_loop_lag_seconds", [((), self.lag)])
+        yield _plain("popgate_event_loop_tasks", task_count())
+
+    def _of_standings(self) -> Iterator[Metric]:
+        standings = list(self.standings)
+        others = self.standings.others
+        for name, attribute in _STANDING_GAUGES:
+            family = _family(name)
+            for one in standings:
+                family.add_metric([one.topic, one.group], getattr(one, attribute))
+            if others.groups:
+                family.add_metric([OTHER, OTHER], getattr(others, attribute))
+            yield family
+        for name, of_standing in _STANDING_COUNTERS:
+            yield _counters(name, (((one.topic, one.group), of_standing(one)) for one in standings))
+        ages = _family("popgate_group_renew_age_seconds")
+        for (topic, group), age in self.ages(self._max_groups).items():
+            ages.add_metric([topic, group], age)
+        yield ages
+
+
+def _nobody_holds(_most: int) -> Ages:
+    return {}
+
+
+Counted = TypeVar("Counted")
+
+
+def _by_one(items: Iterable[tuple[str, Counted]]) -> Iterable[tuple[tuple[str], Counted]]:
+    return (((label,), value) for label, value in items)
+
+
+def _spec(name: str) -> Spec:
+    """A figure that is not in the list is a gauge: another broker may have figures of its own."""
+    found = SPECS.get(name)
+    return found if found is not None else Spec(name, "gauge", name.replace("_", " ") + ", at this moment.")
+
+
+def _family(name: str) -> GaugeMetricFamily:
+    spec = _spec(name)
+    return GaugeMetricFamily(name, spec.about, labels=spec.labels)
+
+
+def _counters(name: str, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    spec = _spec(name)
+    family = CounterMetricFamily(name, spec.about, labels=spec.labels)
+    for labels, value in values:
+        family.add_metric(list(labels), value)
+    return family
+
+
+def _histograms(name: str, values: Iterable[tuple[tuple[str, ...], Histogram]]) -> Metric:
+    spec = _spec(name)
+    family = HistogramMetricFamily(name, spec.about, labels=spec.labels)
+    for labels, times in values:
+        family.add_metric(list(labels), times.cumulated(), times.total)
+    return family
+
+
+def _plain(name: str, value: float) -> Metric:
+    spec = _spec(name)
+    if spec.kind == "counter":
+        return CounterMetricFamily(name, spec.about, value=value)
+    return GaugeMetricFamily(name, spec.about, value=value)

@@ -1,0 +1,99 @@
+"""Figures by label, for a bounded number of label values.
+
+A value that comes when there is no room is counted under `_other`. One that shows no activity for
+long is forgotten and its room is given to the next: names that come and go do not use up the bound
+for ever. Its series ends, which Prometheus bears; and nothing is counted twice.
+
+Looking for idle ones costs the hot path nothing: a value's figures are compared with what they
+were at an earlier look, when somebody scrapes, or when there is no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, ItemsView
+from typing import Generic, Protocol, TypeVar
+
+OTHER = "_other"
+
+
+class Figures(Protocol):
+    """What is counted for one label value."""
+
+    def activity(self) -> float:
+        """Differs from what it was as soon as something was counted."""
+        ...
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value", bound=Figures)
+
+
+class Capped(Generic[Key, Value]):
+    """At most `most` values, each with figures made by `make`; `other` is the key of all others together."""
+
+    __slots__ = ("_forget_s", "_looked", "_make", "_most", "_now", "_other", "_seen", "_table")
+
+    def __init__(
+        self,
+        make: Callable[[], Value],
+        other: Key,
+        *,
+        most: int,
+        forget_s: float,
+        now: Callable[[], float],
+    ) -> None:
+        self._make = make
+        self._other = other
+        self._most = most
+        self._forget_s = forget_s
+        self._now = now
+        self._table: dict[Key, Value] = {}
+        self._seen: dict[Key, tuple[float, float]] = {}
+        """By key: the activity at the last look that found something new, and when that was."""
+        self._looked = now()
+
+    def __repr__(self) -> str:
+        return f"<Capped {len(self._table)} of {self._most}>"
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __getitem__(self, key: Key) -> Value:
+        found = self._table.get(key)
+        return found if found is not None else self._add(key)
+
+    def known(self, key: Key) -> Value:
+        """Figures of a value that is there already, else those of the others: it takes up no room."""
+        found = self._table.get(key)
+        return found if found is not None else self._others()
+
+    def items(self) -> ItemsView[Key, Value]:
+        return self._table.items()
+
+    def forget_idle(self) -> None:
+        """Forget who showed no activity for long; looks at all of them, a few times in that while at most."""
+        now = self._now()
+        if now - self._looked < self._forget_s / 4:
+            return
+        self._looked = now
+        for key, value in list(self._table.items()):
+            activity = value.activity()
+            seen = self._seen.get(key)
+            if seen is None or seen[0] != activity:
+                self._seen[key] = activity, now
+            elif now - seen[1] >= self._forget_s and key != self._other:
+                del self._table[key], self._seen[key]
+
+    def _add(self, key: Key) -> Value:
+        if len(self._table) - (self._other in self._table) >= self._most:
+            self.forget_idle()
+            if len(self._table) - (self._other in self._table) >= self._most:
+                return self._others()
+        made = self._table[key] = self._make()
+        return made
+
+    def _others(self) -> Value:
+        found = self._table.get(self._other)
+        if found is None:
+            found = self._table[self._other] = self._make()
+        return found

@@ -1,0 +1,96 @@
+"""Where groups stand, for the scrape: asked of the broker in slices, kept for a bounded number of groups.
+
+A scrape looks at so many queues at most; in a house with more of them the figures of some are those
+of an earlier scrape. When there are more groups than are told by name, those that have something to
+do go before those that have nothing, and the rest is told together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+
+from popgate.errors import GatewayError
+from popgate.model import Standing
+
+_QUEUES_AT_ONCE = 4_096
+_FRESH_S = 1.0
+
+Ask = Callable[[int, int], Awaitable[tuple[list[Standing], int | None]]]
+"""The broker's `standings`."""
+
+
+class Standings:
+    """A table of at most `most` groups' standings; `others` adds up the rest of the last full round."""
+
+    def __init__(self, *, most: int, now: Callable[[], float]) -> None:
+        self.ask: Ask | None = None
+        self.others = _Sum()
+        self._most = most
+        self._now = now
+        self._table: dict[tuple[str, str], tuple[int, Standing]] = {}
+        self._rest = _Sum()
+        self._round = 0
+        self._start = 0
+        self._asked: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<Standings {len(self._table)} round {self._round}>"
+
+    def __iter__(self) -> Iterator[Standing]:
+        return iter([standing for _, standing in self._table.values()])
+
+    async def refresh(self) -> None:
+        """Ask for the next slice, once a second at most. A broker that cannot tell leaves all as it was."""
+        now = self._now()
+        if self.ask is None or (self._asked is not None and now - self._asked < _FRESH_S):
+            return
+        self._asked = now
+        try:
+            found, following = await self.ask(self._start, _QUEUES_AT_ONCE)
+        except GatewayError:
+            return
+        for standing in found:
+            self._keep(standing)
+        self._start = following or 0
+        if following is None:
+            self._end_round()
+
+    def _keep(self, standing: Standing) -> None:
+        key = (standing.topic, standing.group)
+        if key not in self._table and len(self._table) >= self._most and not self._make_room(standing):
+            self._rest.add(standing)
+            return
+        self._table[key] = self._round, standing
+
+    def _make_room(self, standing: Standing) -> bool:
+        if not standing.lag:
+            return False
+        for key, (_, other) in self._table.items():
+            if not other.lag:
+                del self._table[key]
+                return True
+        return False
+
+    def _end_round(self) -> None:
+        """Who was not seen in this round is gone."""
+        self._table = {key: kept for key, kept in self._table.items() if kept[0] == self._round}
+        self._round += 1
+        self.others, self._rest = self._rest, _Sum()
+
+
+class _Sum:
+    """Figures of those that are not told by name."""
+
+    __slots__ = ("behind", "free", "groups", "in_flight", "lag", "receivers", "unread")
+
+    def __init__(self) -> None:
+        self.groups = self.lag = self.unread = self.in_flight = self.free = self.behind = self.receivers = 0
+
+    def add(self, standing: Standing) -> None:
+        self.groups += 1
+        self.lag += standing.lag
+        self.unread += standing.unread
+        self.in_flight += standing.in_flight
+        self.free += standing.free
+        self.behind += standing.behind
+        self.receivers += standing.receivers
