@@ -86,9 +86,13 @@ class MessagingProcessor(Settling):
         self._broker.on_check(self._checking.ask)
         self._arm_sweep()
 
-    def drain(self) -> None:
-        """Told before the doors end their streams: the clients are alive and take along what they hold."""
+    def drain(self) -> int:
+        """Told before the doors end their streams: the clients are alive and take along what they hold.
+
+        They are told to connect anew, which is elsewhere; how many were.
+        """
         self.renewing.releasing.drain()
+        return sum([client.reconnect() for client in self.clients.all() if client.alive])
 
     async def stop(self) -> None:
         """Let what is under way end. The broker is stopped afterwards, by whoever opened it."""

@@ -41,6 +41,8 @@ class Settling(Directing):
         self.renewing = Renewing(broker, self.clients, clock, limits, observer)
         self.clients.on_leave = self.renewing.releasing.left
         self._returns: set[asyncio.Task[int]] = set()
+        self.given_back = 0
+        """Messages that did not reach their client and are there again, since the start."""
         self._watch_ack = Watch(observer, "ack")
         self._watch_change = Watch(observer, "change_invisible")
         self._watch_dead_letter = Watch(observer, "dead_letter")
@@ -58,7 +60,7 @@ class Settling(Directing):
             return
         task = asyncio.get_running_loop().create_task(self._give_back(context, topic, group, receipts))
         self._returns.add(task)
-        task.add_done_callback(self._returns.discard)
+        task.add_done_callback(self._came_back)
         try:
             freed = await asyncio.shield(task)
         except GatewayError as error:
@@ -70,6 +72,11 @@ class Settling(Directing):
         reader = await self.broadcasting.of(context, group)
         self.renewing.returned(topic, reader, receipts)
         return await self._broker.give_back(context, topic, reader, receipts)
+
+    def _came_back(self, task: asyncio.Task[int]) -> None:
+        self._returns.discard(task)
+        if not task.cancelled() and task.exception() is None:
+            self.given_back += task.result()
 
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]

@@ -4,9 +4,69 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class Farewell:
+    """What became of what was under way at a door when it was drained and stopped.
+
+    `connections` had a call open when the drain began. `streams` were ended well, which tells their
+    clients to go elsewhere. `finished` requests were answered since, long polls among them;
+    `cut_off` ones were not.
+    """
+
+    connections: int = 0
+    streams: int = 0
+    finished: int = 0
+    cut_off: int = 0
+
+    def __add__(self, other: Farewell) -> Farewell:
+        return Farewell(
+            self.connections + other.connections,
+            self.streams + other.streams,
+            self.finished + other.finished,
+            self.cut_off + other.cut_off,
+        )
+
+
+class UnderWay:
+    """The calls of a door that have begun and not ended, with the connections that they came over."""
+
+    def __init__(self) -> None:
+        self.requests: dict[object, object] = {}
+        self.streams: dict[object, object] = {}
+        self._cut: set[object] = set()
+        self._ended = 0
+        self._farewell = Farewell()
+
+    def __repr__(self) -> str:
+        return f"<UnderWay requests {len(self.requests)} streams {len(self.streams)}>"
+
+    def over(self, call: object) -> None:
+        """A request has ended, in whatever way."""
+        del self.requests[call]
+        if call not in self._cut:
+            self._ended += 1
+
+    def drain(self) -> None:
+        """From now on it is counted what becomes of them."""
+        connections = {*self.requests.values(), *self.streams.values()}
+        self._farewell = Farewell(connections=len(connections), streams=len(self.streams))
+        self._ended = 0
+
+    def cut(self) -> None:
+        """What has not ended by now is cut off. May be repeated."""
+        told = self._farewell
+        self._cut |= self.requests.keys()
+        told.finished, told.cut_off = self._ended, len(self._cut)
+        told.streams = max(told.streams - len(self.streams), 0)
+
+    def farewell(self) -> Farewell:
+        return self._farewell
 
 
 class Waits:

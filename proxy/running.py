@@ -51,7 +51,10 @@ async def _serve(app: App) -> None:
             if not drained:
                 _log.warning("a second signal: the drain is cut short")
         await app.stop()
-        _log.info("stopped")
+        if started:
+            told = app.farewell()
+            _log.info("stopped", **told)
+            _say("stopped " + " ".join(f"{name}={count}" for name, count in told.items()))
     finally:
         signals.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Iterable
+from contextlib import suppress
 from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 from urllib.parse import unquote
@@ -14,10 +15,13 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from protocols.adapter import joined
+from protocols.draining import UnderWay
 from protocols.grpc import health
+from protocols.grpc import reflection as reflecting
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Door, Streamed, Unary, Unreadable, reader_of
+from protocols.grpc.reflection import Reflection
+from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary, Unreadable, reader_of
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
 
 MAX_RECEIVE_BYTES = 130 * 1024 * 1024
@@ -33,12 +37,17 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.keepalive_time_ms", 40_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # When a thousand clients come at once, as after a restart, gRPC would cancel some of their calls, which
+    # none of them takes for a reason to try again: they wait a moment instead.
+    ("grpc.server.max_pending_requests", 50_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
     # Two gateways on one port would each get half of the clients.
     ("grpc.so_reuseport", 0),
 )
 """No idle limit, and no maximum age unless somebody sets one: some clients never open their telemetry
 stream again."""
 
+_FOR_GOOD_S = 1e6
 _Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
 _GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -70,13 +79,23 @@ class GrpcioServer:
     """One listening server. `port` 0 lets the system choose; `port` tells which it was."""
 
     def __init__(
-        self, door: Door, host: str, port: int, *, age_s: float = 0.0, age_grace_s: float = 30.0
+        self,
+        door: Calls,
+        host: str,
+        port: int,
+        *,
+        age_s: float = 0.0,
+        age_grace_s: float = 30.0,
+        reflection: Reflection | None = None,
     ) -> None:
         self._door = door
+        self._reflection = reflection
         self._host = host
         self._ageing = _ageing(age_s, age_grace_s)
         self.port = port
         self._server: grpc.aio.Server | None = None
+        self._closing: asyncio.Future[None] | None = None
+        self.under_way = UnderWay()
 
     def __repr__(self) -> str:
         return f"<GrpcioServer {joined(self._host, self.port)}>"
@@ -85,6 +104,8 @@ class GrpcioServer:
         """Raises OSError when it cannot listen there."""
         server = grpc.aio.server(options=(*OPTIONS, *self._ageing))
         server.add_generic_rpc_handlers((self._handlers(), self._health_handlers()))
+        if self._reflection is not None:
+            server.add_generic_rpc_handlers(self._reflection_handlers())
         address = joined(self._host, self.port)
         try:
             chosen = server.add_insecure_port(address)
@@ -99,10 +120,23 @@ class GrpcioServer:
         await server.start()
         self._server = server
 
-    async def stop(self, grace: float | None) -> None:
-        """Refuse new calls at once, give the others `grace` seconds, and close."""
+    async def drain(self, grace: float) -> None:
+        """Refuse new calls and tell every connection to go away, at once; wait `grace` seconds for the others."""
+        if self._server is None:
+            return
+        # The server would cut calls off by itself; `stop` counts them first.
+        closing = self._closing = asyncio.ensure_future(self._server.stop(_FOR_GOOD_S))
+        await asyncio.wait((closing,), timeout=grace)
+
+    async def stop(self) -> None:
+        """Cut off what is left, and close."""
+        self.under_way.cut()
+        if self._closing is not None:
+            self._closing.cancel()
+            await asyncio.wait((self._closing,))
+            self._closing = None
         if self._server is not None:
-            await self._server.stop(grace)
+            await self._server.stop(None)
 
     def _handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         # Chosen once: a door whose calls do not fail pays nothing for those that do.
@@ -145,11 +179,29 @@ class GrpcioServer:
             },
         )
 
+    def _reflection_handlers(self) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
+        # Bytes as they come: what they mean is loaded when somebody asks.
+        handler = grpc.stream_stream_rpc_method_handler(cast(Any, self._reflect))
+        return tuple(
+            grpc.method_handlers_generic_handler(service, {reflecting.METHOD: handler})
+            for service in reflecting.SERVICES
+        )
+
     async def _unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
-        return await self._door.unary(what, request, _Call(context, self))
+        call = _Call(context, self)
+        self.under_way.requests[call] = call.peer
+        try:
+            return await self._door.unary(what, request, call)
+        finally:
+            self.under_way.over(call)
 
     async def _streamed(self, what: Streamed, request: Message | Unreadable, context: _Context) -> None:
-        await self._door.streamed(what, request, _Call(context, self), _Stream(context))
+        call = _Call(context, self)
+        self.under_way.requests[call] = call.peer
+        try:
+            await self._door.streamed(what, request, call, _Stream(context))
+        finally:
+            self.under_way.over(call)
 
     async def _failing_unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
         return await _ending(context, self._unary(what, request, context))
@@ -162,7 +214,12 @@ class GrpcioServer:
     async def _telemetry(self, _requests: object, context: _Context) -> None:
         # One client waits for the headers before it does anything else (pitfall 5).
         await context.send_initial_metadata(())
-        await _ending(context, self._door.telemetry(_Stream(context), _Call(context, self)))
+        call = _Call(context, self)
+        self.under_way.streams[call] = call.peer
+        try:
+            await _ending(context, self._door.telemetry(_Stream(context), call))
+        finally:
+            del self.under_way.streams[call]
 
     async def _check(
         self, request: HealthCheckRequest | Unreadable, context: _Context
@@ -171,6 +228,11 @@ class GrpcioServer:
 
     async def _watch(self, request: HealthCheckRequest | Unreadable, context: _Context) -> None:
         await _ending(context, self._door.watch_health(request, _Stream(context)))
+
+    async def _reflect(self, _requests: object, context: _Context) -> None:
+        if self._reflection is not None:
+            with suppress(BrokenStream):
+                await _ending(context, self._reflection.serve(_RawStream(context)))
 
     def local_towards(self, peer: str) -> str:
         """Our end of a connection as far as it is known: grpc.aio does not tell it."""
@@ -237,6 +299,28 @@ class _Stream:
         if isinstance(command, Unreadable):
             raise CallFailed(CallStatus.INVALID_ARGUMENT, command.sentence)
         return command if isinstance(command, rpc.TelemetryCommand) else None
+
+
+class _RawStream:
+    """A `reflection.Raw`."""
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: _Context) -> None:
+        self._context = context
+
+    async def write(self, answer: bytes) -> None:
+        try:
+            await self._context.write(answer)
+        except _GONE as error:
+            raise BrokenStream(str(error)) from error
+
+    async def read(self) -> bytes | None:
+        try:
+            question = await self._context.read()
+        except _GONE as error:
+            raise BrokenStream(str(error)) from error
+        return question if isinstance(question, bytes) else None
 
 
 @lru_cache(maxsize=4096)

@@ -67,6 +67,11 @@ class Outbox:
             self._last = make
             self._begin()
 
+    async def flush(self, longest_s: float) -> None:
+        """Wait until what waits is written, but no longer than so many seconds."""
+        if self._task is not None:
+            await asyncio.wait((self._task,), timeout=longest_s)
+
     def close(self) -> None:
         """The stream ended: forget what waits. The request's allowance is released by whoever opened it."""
         self.closed = True

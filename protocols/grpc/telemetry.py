@@ -27,6 +27,8 @@ from protocols.grpc.pb.service_pb2 import (
 )
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, Commands
 
+_FLUSH_S = 1.0
+"""How long a draining gateway waits for a client to read what it is told last."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
 
@@ -62,6 +64,8 @@ class TelemetryStream:
                     case _:
                         # What is unknown is dropped.
                         pass
+            if waits.ended:
+                await self._outbox.flush(_FLUSH_S)
         except BrokenStream:
             pass
         finally:

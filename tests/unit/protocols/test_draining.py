@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from protocols.draining import Waits
+from protocols.draining import Farewell, UnderWay, Waits
 
 
 async def test_a_wait_gives_what_its_work_gives() -> None:
@@ -79,3 +79,23 @@ async def test_work_that_is_done_when_it_is_called_back_keeps_its_result() -> No
     waits.end()
     assert await task == 5
     assert task.cancelling() == 0
+
+
+def test_a_farewell_tells_what_ended_well_and_what_was_cut_off() -> None:
+    under_way = UnderWay()
+    calls = [object() for _ in range(6)]
+    for number, call in enumerate(calls[:5]):
+        under_way.requests[call] = f"peer {number % 2}"
+    under_way.streams["stream"] = "peer 2"
+    under_way.streams["deaf"] = "peer 0"
+    under_way.over(calls[4])
+    under_way.drain()
+    under_way.over(calls[0])
+    under_way.requests[calls[5]] = "peer 0"
+    under_way.over(calls[5])
+    del under_way.streams["stream"]
+    under_way.cut()
+    under_way.over(calls[1])
+    under_way.cut()
+    assert under_way.farewell() == Farewell(connections=3, streams=1, finished=2, cut_off=3)
+    assert under_way.farewell() + Farewell(1, 1, 1, 1) == Farewell(4, 2, 3, 4)

@@ -45,6 +45,9 @@ class FakeApp:
     async def stop(self) -> None:
         await self._step("stop")
 
+    def farewell(self) -> dict[str, int]:
+        return {"connections": 3, "requests_cut_off": 1}
+
 
 async def reached(app: FakeApp, step: str) -> None:
     async with asyncio.timeout(10):
@@ -72,6 +75,7 @@ async def test_a_signal_drains_and_stops(number: signal.Signals, capsys: pytest.
     os.kill(os.getpid(), number)
     await asyncio.wait_for(task, 10)
     assert app.steps == ["start", "drain", "stop"]
+    assert capsys.readouterr().out.endswith("\nstopped connections=3 requests_cut_off=1\n")
 
 
 async def test_a_second_signal_hurries() -> None:
