@@ -68,7 +68,15 @@ class Counting:
     def __init__(
         self, *, max_topics: int, max_groups: int, forget_s: float, now: Callable[[], float]
     ) -> None:
-        self.operations: dict[str, Histogram] = {}
+        # Those of the hot path are at hand without a look-up.
+        self._send, self._receive, self._empty, self._ack, self._change = (Histogram() for _ in range(5))
+        self._operations = {
+            "send": self._send,
+            "receive": self._receive,
+            "receive_empty": self._empty,
+            "ack": self._ack,
+            "change_invisible": self._change,
+        }
         self.failures: dict[tuple[str, Fault], int] = {}
         self.events: dict[str, int] = {}
         self.made: dict[str, int] = {}
@@ -76,6 +84,10 @@ class Counting:
         self.codes: dict[tuple[str, str], int] = {}
         self.topics = Capped(OfTopic, OTHER, most=max_topics, forget_s=forget_s, now=now)
         self.groups = Capped(OfGroup, (OTHER, OTHER), most=max_groups, forget_s=forget_s, now=now)
+
+    def operations(self) -> list[tuple[str, Histogram]]:
+        """Those that were asked for, and how long they took."""
+        return [(operation, times) for operation, times in self._operations.items() if times.count]
 
     # -- the doors' calls -----------------------------------------------------------------------
 
@@ -97,7 +109,7 @@ class Counting:
     # -- the Observer ---------------------------------------------------------------------------
 
     def sent(self, topic: str, count: int, size: int, seconds: float) -> None:
-        self._lasted("send", seconds)
+        self._send.add(seconds)
         figures = self.topics[topic]
         figures.messages += count
         figures.size += size
@@ -106,12 +118,12 @@ class Counting:
     def received(self, topic: str, group: str, count: int, size: int, seconds: float) -> None:
         figures = self.groups[topic, group]
         if count:
-            self._lasted("receive", seconds)
+            self._receive.add(seconds)
             figures.receives += 1
             figures.messages += count
             figures.size += size
         else:
-            self._lasted("receive_empty", seconds)
+            self._empty.add(seconds)
             figures.empty += 1
 
     def pulled(self, topic: str, group: str, count: int, size: int, seconds: float) -> None:
@@ -123,14 +135,14 @@ class Counting:
             figures.size += size
 
     def acked(self, topic: str, group: str, count: int, refused: int, seconds: float) -> None:
-        self._lasted("ack", seconds)
+        self._ack.add(seconds)
         figures = self.groups[topic, group]
         figures.acked += count
         figures.refused += refused
         figures.seconds.add(seconds)
 
     def changed(self, topic: str, group: str, seconds: float) -> None:
-        self._lasted("change_invisible", seconds)
+        self._change.add(seconds)
         self.groups[topic, group].changed += 1
 
     def dead_lettered(self, topic: str, group: str) -> None:
@@ -166,9 +178,9 @@ class Counting:
         self.failures[key] = self.failures.get(key, 0) + 1
 
     def _lasted(self, operation: str, seconds: float) -> None:
-        times = self.operations.get(operation)
+        times = self._operations.get(operation)
         if times is None:
-            times = self.operations[operation] = Histogram()
+            times = self._operations[operation] = Histogram()
         times.add(seconds)
 
     def _happened(self, event: str, count: int) -> None:

@@ -107,7 +107,7 @@ class Metrics(Counting, Collector):
         self.groups.forget_idle()
         yield _histograms("popgate_rpc_duration_seconds", _by_one(self.calls.items()))
         yield _counters("popgate_rpc_answers_total", self.codes.items())
-        yield _histograms("popgate_request_duration_seconds", _by_one(self.operations.items()))
+        yield _histograms("popgate_request_duration_seconds", _by_one(self.operations()))
         failures = (((operation, fault.name), count) for (operation, fault), count in self.failures.items())
         yield _counters("popgate_request_failures_total", failures)
         topics = list(self.topics.items())
