@@ -27,6 +27,7 @@ FILES = (
     "apache/rocketmq/v2/definition.proto",
     "apache/rocketmq/v2/service.proto",
     "grpc/health/v1/health.proto",
+    "grpc/reflection/v1/reflection.proto",
 )
 """In an order in which every file comes after what it imports."""
 
@@ -54,7 +55,7 @@ def generate(target: Path) -> None:
             (target / f"{module}.pyi").write_text(_redirected(stub), encoding="utf-8")
     (target / "pool.py").write_text(POOL_MODULE, encoding="utf-8")
     (target / "__init__.py").write_text(
-        f'"""Messages of RocketMQ and of gRPC\'s health check; {_MARK}."""\n', encoding="utf-8"
+        f'"""Messages of RocketMQ, and of gRPC\'s health check and reflection; {_MARK}."""\n', encoding="utf-8"
     )
 
 

@@ -73,6 +73,7 @@ class House:
 
     `advertised` is the "host:port" that clients are told to connect to; empty: what each client
     dialled itself. Without an `authenticator` every caller is anonymous and credentials are ignored.
+    A connection silent for `connection_ping_s` is asked for a sign of life, and closed without one.
     A connection older than `connection_age_s` (0: any age is fine; spread by a tenth up or down, so
     that those of one start do not end together) is told to go, and has `connection_grace_s` to end
     what it is doing. `faults` are for tests only; a door claims those it knows when it is made.
@@ -85,6 +86,7 @@ class House:
     advertised: str = ""
     authenticator: Authenticator | None = None
     connection_age_s: float = 0.0
+    connection_ping_s: float = 20.0
     connection_grace_s: float = 30.0
     faults: Faults | None = None
     calls: CallObserver = field(default_factory=NullCalls)

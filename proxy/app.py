@@ -196,6 +196,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             settings.advertised.address,
             identity,
             connection_age_s=settings.connections.max_age_s,
+            connection_ping_s=settings.connections.ping_s,
             connection_grace_s=settings.connections.age_grace_s,
             faults=faults,
             calls=metrics,

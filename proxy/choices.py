@@ -32,3 +32,8 @@ class LogFormat(Enum):
     AUTO = "auto"
     JSON = "json"
     CONSOLE = "console"
+
+
+class Namespaces(Enum):
+    IGNORED = "ignored"
+    PREFIXED = "prefixed"

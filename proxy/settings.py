@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from proxy.choices import Durability
+from proxy.choices import Durability, Namespaces
 from proxy.tables import (
     Advertised,
     Api,
@@ -52,6 +52,13 @@ class Settings(Group):
     """Doors for clients, one URL each. Port 0 lets the system choose; the choice is printed."""
     admin: str = Field(default="http://127.0.0.1:8083", max_length=1024)
     """The admin port; `off` for none. It has no authentication: open it to people you trust only."""
+    namespaces: Namespaces = Namespaces.IGNORED
+    """What the namespace of a gRPC client means: `ignored`, nothing, as to RocketMQ's own proxy; `prefixed`,
+    its topics and groups are its own: `orders` of the namespace `shop` is `shop%orders` everywhere else, and
+    clients may not write `%` in names."""
+    reflection: bool = True
+    """Whether gRPC doors tell tools like grpcurl what they serve (server reflection); it costs nothing until
+    somebody asks."""
     faults: str = Field(default="", max_length=4096)
     """For tests of the gateway itself, never for anything else: what is to go wrong on purpose, like
     `seed=7;drop=AckMessage:0.1;kill=commit:after=37` (see docs/faults.md). Empty: nothing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from protocols.adapter import House, Listen, parse_advertised
-from protocols.grpc import health as health_service
 from protocols.draining import Farewell
+from protocols.grpc import health as health_service
 from protocols.grpc.advertising import fixed_endpoints
 from protocols.grpc.grpcio_transport import GrpcioServer
 from protocols.grpc.health import Health
@@ -64,6 +64,7 @@ class GrpcAdapter:
             NamespacedDoor(door) if house.namespaces else door,
             self._listen.host,
             self._listen.port,
+            ping_s=house.connection_ping_s,
             age_s=house.connection_age_s,
             age_grace_s=house.connection_grace_s,
             reflection=reflection,

@@ -33,9 +33,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_ping_strikes", 0),
-    # The server pings too, so that a dead client is noticed within a minute.
-    ("grpc.keepalive_time_ms", 40_000),
-    ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.http2.max_pings_without_data", 0),
     # When a thousand clients come at once, as after a restart, gRPC would cancel some of their calls, which
     # none of them takes for a reason to try again: they wait a moment instead.
@@ -48,6 +45,8 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 stream again."""
 
 _FOR_GOOD_S = 1e6
+_CUT_S = 2.0
+"""How long calls that were cut off may take to give back what they had."""
 _Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
 _GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -63,6 +62,14 @@ def _reason(host: str, port: int) -> str:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
+
+
+def _pinging(every_s: float) -> tuple[tuple[str, int], ...]:
+    """The server pings a silent client, and gives it up when it does not answer: scenario 9."""
+    return (
+        ("grpc.keepalive_time_ms", round(every_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(max(every_s * 500, 1000))),
+    )
 
 
 def _ageing(age_s: float, grace_s: float) -> tuple[tuple[str, int], ...]:
@@ -86,12 +93,13 @@ class GrpcioServer:
         *,
         age_s: float = 0.0,
         age_grace_s: float = 30.0,
+        ping_s: float = 20.0,
         reflection: Reflection | None = None,
     ) -> None:
         self._door = door
         self._reflection = reflection
         self._host = host
-        self._ageing = _ageing(age_s, age_grace_s)
+        self._ageing = (*_ageing(age_s, age_grace_s), *_pinging(ping_s))
         self.port = port
         self._server: grpc.aio.Server | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -121,7 +129,7 @@ class GrpcioServer:
         self._server = server
 
     async def drain(self, grace: float) -> None:
-        """Refuse new calls and tell every connection to go away, at once; wait `grace` seconds for the others."""
+        """Refuse new calls and tell all connections to go away, at once; `grace`: seconds for the others."""
         if self._server is None:
             return
         # The server would cut calls off by itself; `stop` counts them first.
@@ -137,6 +145,7 @@ class GrpcioServer:
             self._closing = None
         if self._server is not None:
             await self._server.stop(None)
+            await self.under_way.all_over(_CUT_S)
 
     def _handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         # Chosen once: a door whose calls do not fail pays nothing for those that do.

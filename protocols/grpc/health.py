@@ -1,4 +1,4 @@
-"""gRPC's own health check (`grpc.health.v1`): whether this door takes calls.
+"""gRPC's own health check (`grpc.health.v1`): whether this door takes calls, and can do what they ask.
 
 Who asks is an orchestrator or a load balancer, with neither a client id nor credentials. Source: the
 comments of gRPC's health.proto.
@@ -7,9 +7,10 @@ comments of gRPC's health.proto.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+from popgate.clock import Clock, SystemClock, Timer
 from popgate.errors import shown
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.transport import Answers, CallFailed, CallStatus
@@ -20,14 +21,26 @@ WHOLE: Final = ""
 """The name by which the server as a whole is asked for."""
 
 _MOST_WATCHES = 1_024
+_LOOK_S = 1.0
+"""How often it is looked, while somebody watches, whether the broker can write."""
 
 _Status = HealthCheckResponse.ServingStatus
 
 
 class Health:
-    """What one door says of itself, and of the services at it."""
+    """What one door says of itself, and of the services at it; `healthy` is whether its broker can write."""
 
-    def __init__(self, services: Iterable[str], *, most_watches: int = _MOST_WATCHES) -> None:
+    def __init__(
+        self,
+        services: Iterable[str],
+        *,
+        clock: Clock | None = None,
+        healthy: Callable[[], bool] = lambda: True,
+        most_watches: int = _MOST_WATCHES,
+    ) -> None:
+        self._clock = SystemClock() if clock is None else clock
+        self._healthy = healthy
+        self._looking: Timer | None = None
         self._services = frozenset((WHOLE, *services))
         self._most_watches = most_watches
         self._watches = 0
@@ -56,6 +69,7 @@ class Health:
                 f"the limit of {self._most_watches} watches of the health is reached",
             )
         self._watches += 1
+        self._look()
         told = None
         try:
             while True:
@@ -69,6 +83,9 @@ class Health:
                 await changed.wait()
         finally:
             self._watches -= 1
+            if not self._watches and self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
 
     def start(self) -> None:
         """The door is open."""
@@ -81,10 +98,24 @@ class Health:
 
     def _change(self, *, serving: bool) -> None:
         self._serving = serving
+        self._wake()
+
+    def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     def _status_of(self, service: str) -> HealthCheckResponse.ServingStatus:
         if service not in self._services:
             return _Status.SERVICE_UNKNOWN
-        return _Status.SERVING if self._serving else _Status.NOT_SERVING
+        return _Status.SERVING if self._serving and self._healthy() else _Status.NOT_SERVING
+
+    def _look(self) -> None:
+        """Let those who watch look again, from time to time: what is behind the door tells nobody."""
+        if self._looking is None and not self._over:
+            self._looking = self._clock.call_later(_LOOK_S, self._looked)
+
+    def _looked(self) -> None:
+        self._looking = None
+        self._wake()
+        if self._watches:
+            self._look()

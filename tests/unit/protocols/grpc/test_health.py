@@ -212,3 +212,21 @@ async def test_too_many_watches_are_told_by_grpcs_own_status(town: Any, gateway:
         await asking(client.channel, "", WATCH).read()
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     first.cancel()
+
+
+async def test_a_broker_that_cannot_write_is_not_serving_until_it_can(town: Any) -> None:
+    """As /ready tells it, to those who ask and to those who watch."""
+    failing = False
+    gateway = await town.gateway(healthy=lambda: not failing)
+    client = town.client(gateway)
+    stream = asking(client.channel, name=WATCH)
+    assert (await stream.read()).status == Status.SERVING
+    failing = True
+    assert (await asking(client.channel)).status == Status.NOT_SERVING
+    await gateway.pass_s(2)
+    assert (await stream.read()).status == Status.NOT_SERVING
+    failing = False
+    await gateway.pass_s(2)
+    assert (await stream.read()).status == Status.SERVING
+    assert (await asking(client.channel)).status == Status.SERVING
+    stream.cancel()
