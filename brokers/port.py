@@ -28,6 +28,8 @@ from popgate.model import (
     Filter,
     GroupConfig,
     Held,
+    LiteSync,
+    LiteTopicState,
     Message,
     Pop,
     Progress,
@@ -63,6 +65,8 @@ class Traits:
     `exact_message_groups`: one pop can be limited to one message of each message group.
     `max_delay_ms`: the longest delay a message may have; told in `DelayTooLong`.
     `dead_letters_name_origin`: dead letters carry DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID.
+    `repeats_known_ms`: a second send of a message id to its topic within this time is answered
+    with the first one's result, and stored once; 0: it is stored twice.
     """
 
     order_scope: OrderScope
@@ -75,6 +79,7 @@ class Traits:
     exact_message_groups: bool
     max_delay_ms: int
     dead_letters_name_origin: bool = True
+    repeats_known_ms: int = 0
 
 
 class Store(ABC):
@@ -90,6 +95,9 @@ class Store(ABC):
         `transaction_id`. A delivery time that is over means at once. With `queue_id` -1 the broker
         chooses among the writable queues. Order: messages of one queue, one after the other
         in `messages`, have growing offsets.
+
+        Where `Traits.repeats_known_ms` a message whose id and topic were sent before is answered
+        as it was then, whatever else differs, and only once that is done; also twice in one call.
 
         What is wrong with one message is its result, the others are stored. Raises TopicNotFound,
         Forbidden (topic is not writable), BadRequest (no such queue), DelayTooLong,
@@ -136,11 +144,19 @@ class Store(ABC):
 
     @abstractmethod
     async def change_invisible(
-        self, context: Context, topic: str, group: str, receipt: str, invisible_ms: int
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        suspend: bool = False,
     ) -> str:
         """Hide a held message for `invisible_ms` from now (0: it is free at once); the handle to use on.
 
-        May be longer or shorter than what was left. The delivery counts as an attempt.
+        May be longer or shorter than what was left. The delivery counts as an attempt; with
+        `suspend` it does not, the next one has the same number, and the handle is worth nothing on.
         Raises IllegalReceipt, ReceiptExpired (also when the message is finished), TopicNotFound,
         GroupNotFound.
         """
@@ -374,6 +390,62 @@ class Directory(ABC):
 
         On every queue like `commit`, also on those it never read. Raises GroupNotFound, TopicNotFound.
         """
+
+
+LiteGoneHandler = Callable[[str, str, str, str], None]
+"""Told that a client (its id) of a group is subscribed no longer to a topic's lite topic."""
+
+
+class LiteTopics(ABC):
+    """A capability that a broker may have beside the four facets: light queues within a topic.
+
+    A message with `lite_topic` goes to that lite topic of its topic, which is made by its first
+    message. A group whose attribute `lite.bind.topic` names the topic pops by `pop_lite`; every
+    client gets the messages of those lite topics only that it subscribes to. What a group has of
+    a lite topic lasts; subscriptions need not, clients repeat them. `ack`, `change_invisible`,
+    `give_back` and `dead_letter` of such a group are for what it got in this way.
+    """
+
+    @abstractmethod
+    async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
+        """Change what the client of the context subscribes to; for REMOVE and CLEAR never refused.
+
+        A quota binds what is added only, and what is to go goes also when the rest is refused.
+        Raises TopicNotFound, GroupNotFound, LiteSubscriptionQuotaExceeded, LiteTopicQuotaExceeded,
+        BadRequest (the group is not bound to the topic).
+        """
+
+    @abstractmethod
+    async def pop_lite(self, context: Context, request: Pop) -> list[StoredMessage]:
+        """As `Store.pop`, from the lite topics that the client of the context subscribes to.
+
+        Order per lite topic: none of its messages while an earlier one is not finished, but in
+        the same answer. The filter and the queue of the request do not count. Raises as `pop`.
+        """
+
+    @abstractmethod
+    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
+        """The client is gone: all that it subscribes to is forgotten.
+
+        Of one that did not say so within a minute, unless it comes back; what only one client of
+        a group may have is anybody's at once.
+        """
+
+    @abstractmethod
+    def on_lite_gone(self, handler: LiteGoneHandler) -> None:
+        """Who is told that a lite topic went or was taken from a client; the last one set counts."""
+
+    @abstractmethod
+    async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
+        """Lite topics of a topic by name, from behind `after` on. Raises TopicNotFound."""
+
+    @abstractmethod
+    async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
+        """Forget a lite topic, its messages and every group's place in it. Raises NotFound, TopicNotFound."""
+
+    @abstractmethod
+    def lite_subscriptions(self, client_id: str) -> int:
+        """To how many lite topics a client subscribes now."""
 
 
 class Broker(Store, Offsets, Transactions, Directory):

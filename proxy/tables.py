@@ -73,6 +73,9 @@ class Advertised(Group):
 class Connections(Group):
     """Connections of clients."""
 
+    ping_s: Seconds = Field(default=20.0, ge=1, le=7200)
+    """A connection that was silent for so long is pinged, and closed when half of this later (at least 1 s)
+    nothing came back: its client is dead. Clients may ping as often as they like."""
     max_age_s: Seconds = Field(default=0.0, le=366 * 86_400)
     """A connection that is older (a tenth more or less) is told to go and make a new one, so that the
     clients behind a load balancer spread over gateways that were added; 0: it may stay. C# clients never
@@ -97,6 +100,10 @@ class Embedded(Group):
     """Messages that one group may hold or have resting on one queue; then only redeliveries are given."""
     max_ordered_window: Count = Field(default=65_536, ge=32)
     """Ordered groups: how many messages behind held message groups are looked past, per queue."""
+    repeat_window_s: Seconds = Field(default=600.0, le=86_400)
+    """A second send of a message id within this time is answered as the first, and not stored; 0: it is."""
+    max_known_sends: Count = Field(default=262_144, ge=2, le=1 << 26)
+    """Message ids known for that, 80 bytes of memory each; of more sends in the window the latest half."""
 
 
 class Limits(Group):

@@ -32,6 +32,8 @@ def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSe
         cache_bytes=embedded.cache_bytes,
         max_in_flight=embedded.max_in_flight,
         max_order_window=embedded.max_ordered_window,
+        repeat_window_ms=_ms(embedded.repeat_window_s),
+        max_known_sends=embedded.max_known_sends,
         max_delay_ms=_ms(settings.limits.max_delay_s),
         transaction_check_after_ms=_ms(transactions.first_check_s),
         transaction_check_interval_ms=_ms(transactions.check_interval_s),

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from brokers.embedded.backup import BackingUp, clear_leftovers
 from brokers.embedded.directing import Directing
 from brokers.embedded.finding import Finding
+from brokers.embedded.lite.serving import LiteServing
 from brokers.embedded.looking import Looking
 from brokers.embedded.pop import Popping
 from brokers.embedded.positions import Positions
@@ -17,14 +19,27 @@ from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
 from brokers.embedded.store import Durability, Store
-from brokers.port import Broker, CheckHandler, OrderScope, Traits
+from brokers.port import Broker, CheckHandler, LiteTopics, OrderScope, Traits
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.faults import Faults
 from popgate.model import EndTransaction
 
 
-class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, Looking, Redriving, Broker):
+class EmbeddedBroker(
+    Sending,
+    Popping,
+    Reading,
+    Positions,
+    Finding,
+    Directing,
+    Looking,
+    Redriving,
+    BackingUp,
+    LiteServing,
+    Broker,
+    LiteTopics,
+):
     """A broker in the folder `path`. Everything is done in the loop that starts it.
 
     `faults`, for tests only, happen to its store. Raises ValueError for some that cannot be.
@@ -54,6 +69,7 @@ class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, L
             acks_are_checked=True,
             exact_message_groups=True,
             max_delay_ms=settings.max_delay_ms,
+            repeats_known_ms=settings.repeat_window_ms,
         )
         self._state = State(path, clock, settings, _store_maker(faults))
 
@@ -62,8 +78,10 @@ class EmbeddedBroker(Sending, Popping, Reading, Positions, Finding, Directing, L
 
     async def start(self) -> None:
         self._state.start()
+        clear_leftovers(self._state.store.path)
 
     async def stop(self) -> None:
+        await self.end_backup()
         await self._state.stop()
 
     async def end_transaction(self, context: Context, end: EndTransaction) -> None:

@@ -15,9 +15,13 @@
 | inflight | group id, topic id, queue, offset          | due ms, pop ms, attempt, flags, holder …  |
 | progress | group id, topic id, queue                  | frontier, latest name of a delivery       |
 | sizes    | topic id, queue, offset                    | bytes from the mark before up to offset   |
+| seen     | sequence; and while that is filled,        | a segment: ids sent lately, and results;  |
+|          | sequence, message id, mark of the topic    | one message that is held back             |
 | removed  | b"t" or b"g", id                           | nothing: a deleted topic or group whose   |
 |          |                                            | data has not all been removed yet         |
 | damaged  | keyspace, b"/", key                        | a record that could not be decoded        |
+| lite     | lite topics and the places of groups in them: see `brokers.embedded.lite.layout`       |
+| litedue  | due ms, kind, topic id, lite id, group id  | name of the lite topic, where it is needed|
 | redriven | topic id, queue, offset                    | ms: when this dead letter was redriven    |
 """
 
@@ -39,13 +43,17 @@ CHECKS = "checks"
 INFLIGHT = "inflight"
 PROGRESS = "progress"
 SIZES = "sizes"
+SEEN = "seen"
 REMOVED = "removed"
 DAMAGED = "damaged"
 REDRIVEN = "redriven"
+LITE = "lite"
+LITE_DUE = "litedue"
 
 SPACES = (
     *(META, TOPICS, GROUPS, FLOORS, MESSAGES, INDEX, TIMERS, HALF, ENDED, CHECKS),
-    *(INFLIGHT, PROGRESS, SIZES, REMOVED, DAMAGED, REDRIVEN),
+    *(INFLIGHT, PROGRESS, SIZES, SEEN, REMOVED, DAMAGED, REDRIVEN),
+    *(LITE, LITE_DUE),
 )
 
 HIGHEST_U64 = (1 << 64) - 1

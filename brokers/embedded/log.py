@@ -42,6 +42,10 @@ class MessageLog:
     def __init__(self, store: Store, clock: Clock, damages: Damages | None = None) -> None:
         self.damages = damages if damages is not None else Damages(store)
         self.on_arrival: Arrived | None = None
+        self.on_turn: Callable[[], None] | None = None
+        """Called before the first message of a batch gets its place."""
+        self.appended = 0
+        """Messages that were committed since the start."""
         self._store = store
         self._clock = clock
         self._grown: dict[QueueState, int] = {}
@@ -178,6 +182,8 @@ class MessageLog:
         if self._turn != self._store.turn:
             # Each batch raises what its own records reached: a later one may still be on its way.
             self._turn = self._store.turn
+            if self.on_turn is not None:
+                self.on_turn()
             self._grown = {}
             self._store.after_commit(partial(self._raise_visible, self._grown))
         queue.maximum += 1
@@ -190,6 +196,7 @@ class MessageLog:
         counts = []
         for queue, maximum in grown.items():
             counts.append((queue, maximum - queue.visible))
+            self.appended += maximum - queue.visible
             queue.visible = maximum
         if self.on_arrival is not None:
             for queue, count in counts:

@@ -51,6 +51,8 @@ class Sending(Facet):
             raise Forbidden(f"topic {topic.name} is not writable")
         topic.turn += 1
         now_ms = state.clock.now_ms()
+        repeats = state.repeats
+        repeats.begin(now_ms)
         results: list[Sent | GatewayError] = []
         failed = 0
         for message in messages:
@@ -81,6 +83,18 @@ class Sending(Facet):
         state = self._state
         if message.topic != topic.name:
             raise BadRequest(f"messages for {topic.name} and other topics cannot be sent together")
+        properties, message_id = message.properties, message.message_id
+        if not properties or not message_id:
+            properties, message_id = _complete(message)
+        repeats = state.repeats
+        try:
+            packed_id = message_id.encode()
+            key = packed_id + topic.mark
+        except UnicodeEncodeError:
+            # Several such ids are stored alike: whether one comes again nobody can tell.
+            packed_id, key = message_id.encode("utf-8", "replace"), b""
+        if key and (known := repeats.find(key)) is not None:
+            return known
         name = state.settings.name
         queue_id = message.queue_id
         if queue_id < 0:
@@ -92,12 +106,11 @@ class Sending(Facet):
             )
         if message.broker and message.broker != name:
             state.queue(topic, message.broker, queue_id)
-        properties, message_id = message.properties, message.message_id
-        if not properties or not message_id:
-            properties, message_id = _complete(message)
         try:
-            packed_id = message_id.encode("utf-8", "replace")
             if message.deliver_at_ms <= now_ms and message.type is not _TRANSACTION:
+                lite = None
+                if message.lite_topic:
+                    lite = state.lites.topics.ensure(topic, message.lite_topic, now_ms)
                 offset = state.log.append_new(
                     topic,
                     queue_id,
@@ -112,8 +125,15 @@ class Sending(Facet):
                     born_host=pack_host(message.born_host),
                     store_host=state.store_host,
                 )
+                if lite is not None:
+                    state.lites.topics.append(lite, queue_id, offset, now_ms)
+                if key and repeats.on:
+                    repeats.add(key, queue_id, offset)
                 return Sent(message_id, name, queue_id, offset)
-            return self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
+            sent = self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
+            if key and repeats.on:
+                repeats.add_held(key, sent)
+            return sent
         except LocalWireError as error:
             if len(properties) > LONGEST_BLOCK:
                 raise PropertiesTooLarge(len(properties), LONGEST_BLOCK, "bytes of properties") from error

@@ -33,6 +33,14 @@ class EmbeddedSettings:
     """Messages delivered and not finished per group and queue; at the bound only redeliveries are given."""
     max_order_window: int = 65_536
     """Messages of a queue that an ordered group looks at beyond its first unfinished one."""
+    max_lite_topics: int = 1_000_000
+    """Lite topics of one topic."""
+    max_lite_subscriptions: int = 100_000
+    """Of all clients together; each costs about half a KiB of memory."""
+    lite_client_expiry_ms: int = 120_000
+    """A client that neither pops nor repeats its subscriptions for so long has none any more."""
+    max_lite_cached: int = 8_192
+    """Lite topics, and places of groups in them, that are kept in memory; the others cost none."""
     max_scan: int = 2_048
     """Messages that one step looks at in vain before others get a turn; 4 KiB count as one."""
     max_waiting_pops: int = 100_000
@@ -42,6 +50,11 @@ class EmbeddedSettings:
     """Messages in one answer to a look-up; the newest one is found however large it is."""
     lock_ms: int = 60_000
     max_locks: int = 100_000
+
+    repeat_window_ms: int = 600_000
+    """So long a message id is known: a second send of it is answered as the first was. 0: not at all."""
+    max_known_sends: int = 262_144
+    """At most so many ids are known, about 80 bytes of memory each; at least the last half of them."""
 
     max_delay_ms: int = _DAY_MS
     max_due: int = 512

@@ -17,9 +17,12 @@ from brokers.embedded.damage import Damages
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.figures import store_figures
 from brokers.embedded.ledger import LedgerParts, Tallies
+from brokers.embedded.lite.keeping import Lites
+from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.locks import Locks
 from brokers.embedded.log import MessageLog
 from brokers.embedded.redriven import forget_below
+from brokers.embedded.repeats import Repeats
 from brokers.embedded.retention import Retention
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
@@ -39,7 +42,7 @@ from popgate.wire.hosts import pack_host
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-_MACHINES = ("ledgers", "timers", "halves", "retention")
+_MACHINES = ("ledgers", "timers", "halves", "retention", "lites")
 """What happens at its time; what goes wrong in one of them keeps no other one back."""
 
 
@@ -53,6 +56,8 @@ class State:
     timers: Timers
     halves: HalfMessages
     retention: Retention
+    repeats: Repeats
+    lites: Lites
 
     def __init__(
         self,
@@ -75,6 +80,7 @@ class State:
         self.waiting = Waiting(clock, settings)
         self.steady = SteadyTime(clock)
         self.damages = Damages(self.store)
+        self.subscriptions = Subscriptions(clock, settings)
         self.locks = Locks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
         self.tallies = Tallies()
         self.check_handler: CheckHandler | None = None
@@ -198,6 +204,7 @@ class State:
             "waiting_pops": len(self.waiting),
             "damaged_records": len(self.damages),
             "half_messages": self.halves.pending,
+            "lite_subscriptions": len(self.subscriptions),
             "redeliveries_total": self.tallies.redelivered,
             "dead_letters_total": self.tallies.dead_lettered,
             **store_figures(self.store),
@@ -216,6 +223,12 @@ class State:
         self.timers = Timers(store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
         self.retention = Retention(store, self.log, self.catalogue, clock, settings)
+        self.lites = Lites(
+            *(store, self.log, self.catalogue, dead_letters, self.subscriptions, self.waiting),
+            *(clock, self.steady, settings),
+        )
+        self.repeats = Repeats(store, self.log, self.catalogue, clock, settings)
+        self.log.on_turn = self.repeats.keep_up
         self.retention.on_floor = self._floor_raised
         if self.check_handler is not None:
             self.halves.on_check(self.check_handler)
@@ -227,6 +240,8 @@ class State:
         self.timers.load()
         self.halves.load()
         self.retention.load()
+        self.repeats.load()
+        self.lites.load()
 
     def _come_back(self, error: BaseException) -> None:
         """The store works again after a failed write: begin anew from what is in it."""
@@ -279,7 +294,7 @@ class State:
         if name == "ledgers":
             due, now_ms = self.parts.schedule.deadline(), self.steady.now_ms()
         else:
-            machine: Timers | HalfMessages | Retention = getattr(self, name)
+            machine: Timers | HalfMessages | Retention | Lites = getattr(self, name)
             due, now_ms = machine.deadline(), self.clock.now_ms()
         if due is None:
             return None
@@ -292,7 +307,7 @@ class State:
         if name == "ledgers":
             self.fall_due(self.steady.now_ms())
         else:
-            machine: Timers | HalfMessages | Retention = getattr(self, name)
+            machine: Timers | HalfMessages | Retention | Lites = getattr(self, name)
             machine.tick(self.clock.now_ms())
 
     def _pause(self, name: str) -> None:

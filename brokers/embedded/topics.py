@@ -28,6 +28,7 @@ from brokers.embedded.keys import (
     removed_key,
     split_message_key,
 )
+from brokers.embedded.segments import mark_of
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
@@ -61,15 +62,16 @@ class QueueState:
 
 
 class Topic:
-    """A topic and its queues. `turn` counts sends, for the choice of a queue."""
+    """A topic and its queues. `turn` counts sends, for the choice of a queue; `mark` is that of its ids."""
 
-    __slots__ = ("config", "id", "name", "packed_name", "queues", "turn")
+    __slots__ = ("config", "id", "mark", "name", "packed_name", "queues", "turn")
 
     def __init__(self, topic_id: int, config: TopicConfig) -> None:
         self.id = topic_id
         self.config = config
         self.name = config.name
         self.packed_name = config.name.encode()
+        self.mark = mark_of(topic_id)
         self.queues = [QueueState(self, queue_id) for queue_id in range(config.queues)]
         self.turn = 0
 
@@ -200,6 +202,9 @@ class Catalogue:
         if group is None:
             raise GroupNotFound(name)
         return group
+
+    def find_group(self, name: str) -> Group | None:
+        return self._groups.get(name)
 
     def group_by_id(self, group_id: int) -> Group | None:
         return self._groups_by_id.get(group_id)

@@ -83,15 +83,15 @@ class Site(ABC):
 class EmbeddedSite(Site):
     restarts = True
 
-    def __init__(self, path: Path, durability: Durability, *, movable: bool) -> None:
+    def __init__(self, path: Path, durability: Durability, *, movable: bool, **settings: Any) -> None:
         self._path = path
         self._durability = durability
+        self._settings = EmbeddedSettings(durability=durability, **settings)
         self.movable = movable
         self.clock = MovableClock(now_ms=time.time_ns() // 1_000_000) if movable else SystemClock()
 
     async def start(self) -> None:
-        settings = EmbeddedSettings(durability=self._durability)
-        self.broker = EmbeddedBroker(self._path, clock=self.clock, settings=settings)
+        self.broker = EmbeddedBroker(self._path, clock=self.clock, settings=self._settings)
         await self.broker.start()
 
     async def stop(self) -> None:
@@ -126,6 +126,9 @@ _SITES: dict[str, Callable[[Path], Site]] = {
     "embedded": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=True),
     "embedded-sync": lambda path: EmbeddedSite(path, Durability.SYNC, movable=True),
     "embedded-none": lambda path: EmbeddedSite(path, Durability.NONE, movable=True),
+    "embedded-repeats-unknown": lambda path: EmbeddedSite(
+        path, Durability.INTERVAL, movable=True, repeat_window_ms=0
+    ),
     "embedded-real-time": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=False),
 }
 _CHOSEN = os.environ.get("TEST_CONTRACT_SITE")
@@ -134,6 +137,7 @@ _CHOSEN = os.environ.get("TEST_CONTRACT_SITE")
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "every_durability: runs with each durability of the embedded broker")
     config.addinivalue_line("markers", "also_in_real_time: runs with the system's clock, too")
+    config.addinivalue_line("markers", "also_without_repeats: runs with a broker that knows no repeats, too")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -144,6 +148,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         names += ["embedded-sync", "embedded-none"]
     if metafunc.definition.get_closest_marker("also_in_real_time"):
         names += ["embedded-real-time"]
+    if metafunc.definition.get_closest_marker("also_without_repeats"):
+        names += ["embedded-repeats-unknown"]
     metafunc.parametrize("site", [_CHOSEN] if _CHOSEN else names, indirect=True)
 
 

@@ -250,10 +250,12 @@ async def test_a_message_is_found_by_its_offset_id(user, texts):
         assert await user.broker.find_by_id(user.context, other, offset_id) == []
 
 
-async def test_every_copy_is_found_by_its_id(user):
+async def test_every_copy_is_found_by_its_id(user, traits):
+    user.moved_by_hand()
     topic, other = await user.topic(), await user.topic()
     message = user.message(topic, "a", message_id="0" * 30 + "ABCD")
     await user.put(message)
+    await user.pass_ms(2 * traits.repeats_known_ms)
     await user.put(message)
     await user.put(user.message(other, "b", message_id=message.message_id))
     found = await user.broker.find_by_id(user.context, topic, message.message_id)

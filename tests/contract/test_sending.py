@@ -142,14 +142,6 @@ async def test_a_message_that_is_wrong_does_not_spoil_the_others(user, texts, tr
     assert sorted(texts(await user.collect(topic, group, 2))) == ["first", "last"]
 
 
-async def test_the_same_message_sent_twice_is_stored_twice(user):
-    topic, group = await user.topic(), await user.group()
-    message = user.message(topic, "again")
-    first, second = await user.put(message), await user.put(message)
-    assert first[0].message_id == second[0].message_id
-    assert len(await user.collect(topic, group, 2)) == 2
-
-
 async def test_every_type_goes_into_a_topic_that_accepts_several(user, texts):
     topic, group = await user.topic(*MessageType, queues=2), await user.group()
     await user.put(user.message(topic, "normal"))

@@ -191,11 +191,14 @@ async def test_an_id_of_another_topic_or_message_is_refused(user, texts):
     assert sorted(texts(await user.collect(topic, group, 2))) == ["a", "b"]
 
 
-async def test_ids_of_two_transactions_of_one_message_id_are_different(user):
+async def test_ids_of_two_transactions_of_one_message_id_are_different(user, traits):
     """A client that sends again after a timeout uses its message id twice."""
+    user.moved_by_hand()
     topic, group = await user.topic(), await user.group()
     message = user.message(topic, "a", transaction=True)
-    (one,), (two,) = await user.put(message), await user.put(message)
+    (one,) = await user.put(message)
+    await user.pass_ms(2 * traits.repeats_known_ms)
+    (two,) = await user.put(message)
     assert one.transaction_id != two.transaction_id
     await user.roll_back(topic, one)
     await user.commit(topic, two)

@@ -1,0 +1,285 @@
+"""Sends that come again: a client whose answer was lost sends the same message id once more.
+
+What was sent lately is remembered and answered as it was the first time; it is stored once. The
+ids of some hundred sends make a *segment*: one value in the keyspace `seen`, written with a batch
+that comes later. The ids of the segment that is still being filled are found again at the start,
+at the ends of the queues; those of messages that are held back lie in `seen` one by one until
+then. So nothing is written per message that goes to its queue, and a start reads a bounded number
+of records.
+
+In memory there is a hash per id, which leads to the segment, and the segment has the proof: the id
+itself. The hashes are Python's own, keyed anew in every process: nobody can make two of them
+alike. They lie in two generations, of which the older one is dropped as a whole when the younger
+one is as old as the window, or has half of `max_known_sends`. So an id is known for the window and
+an eighth of it at most; when more is sent than that, the last half of `max_known_sends` at least.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import partial
+
+from brokers.embedded.damage import decode_sound
+from brokers.embedded.keys import HIGHEST_U64, SEEN, sequence_key
+from brokers.embedded.log import MessageLog
+from brokers.embedded.segments import (
+    OFFSET_BITS,
+    Segment,
+    decode_held,
+    decode_segment,
+    encode_held,
+    encode_segment,
+    handle_of,
+    keys_of,
+    place_of,
+    result_of,
+)
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.store import Store
+from brokers.embedded.topics import Catalogue, QueueState
+from popgate.clock import Clock
+from popgate.model import Sent
+from popgate.wire.properties import UNIQ_KEY, find_property
+
+_UNIQ_KEY = UNIQ_KEY.encode()
+_HASH_MASK = (1 << 60) - 1
+"""Hashes of 60 bits are small integers to Python."""
+_SEGMENT = 512
+"""So many ids fill a segment."""
+_MOST_OTHERS = 1024
+"""A segment is closed after so many messages, from wherever they came: a start reads no more back."""
+_SLICES = 8
+"""A segment spans at most this part of the window."""
+_DECODED = 4
+"""Segments kept decoded, for a client that sends much again."""
+_MOST_READ = 16_384
+"""Messages that a start reads at most, whatever the clock did; many times what is in no segment."""
+
+
+class Repeats:
+    """What was sent within the window. Adds to the store's batch; the caller commits.
+
+    A key is a message id followed by the topic's `mark`.
+    """
+
+    def __init__(
+        self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock, settings: EmbeddedSettings
+    ) -> None:
+        self.on = settings.repeat_window_ms > 0
+        self.answered = 0
+        """Sends that were answered as repeats since the start."""
+        self._store = store
+        self._log = log
+        self._catalogue = catalogue
+        self._clock = clock
+        self._settings = settings
+        self._window_ms = settings.repeat_window_ms
+        self._most = max(settings.max_known_sends // 2, 1)
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
+        self._now_ms = 0
+        self._since_ms = 0
+        """Every send before this time is in a closed segment."""
+        self._due_ms = HIGHEST_U64
+        self._forget_all()
+
+    def __repr__(self) -> str:
+        return f"<Repeats knows {len(self)}, segment {self._number}>"
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Start from what is in the store, forgetting what was in memory. The catalogue is loaded."""
+        self._forget_all()
+        if not self.on:
+            if self._store.first(SEEN, b"") is not None:
+                self._store.delete_range(SEEN, b"", sequence_key(HIGHEST_U64))
+            return
+        now_ms = self._clock.now_ms()
+        self._now_ms = now_ms
+        since_ms = self._load_segments(now_ms)
+        if since_ms is None:  # a new store, or of a time without: what it has was sent before
+            self._close(now_ms)
+            return
+        self._since_ms, self._due_ms = since_ms, since_ms + self._window_ms // _SLICES
+        oldest_ms = max(since_ms, now_ms - self._window_ms)
+        left = _MOST_READ
+        for topic in self._catalogue.topics():
+            for queue in topic.queues:
+                if queue.last_store_ms >= oldest_ms:
+                    left -= self._recall_end(queue, oldest_ms, left)
+        if self._places:
+            self._close(now_ms)
+
+    def keep_up(self) -> None:
+        """Close the segment when it is time: asked once in every turn that stores messages."""
+        if self._log.appended - self._mark >= _MOST_OTHERS and self.on:
+            self._close(self._clock.now_ms())
+
+    # -- asked by sends -------------------------------------------------------------------------
+
+    def begin(self, now_ms: int) -> None:
+        """Begin a send, before anything is asked."""
+        if not self._since_ms <= now_ms < self._due_ms:  # the clock may go back
+            self._close(now_ms)
+        self._now_ms = now_ms
+
+    def find(self, key: bytes) -> Sent | None:
+        """The result of an earlier send; None when this is the first. May not be committed yet."""
+        seen = hash(key) & _HASH_MASK
+        if seen not in self._young and seen not in self._old:
+            return None
+        number = self._young.get(seen) or self._old[seen]
+        known = self._proved(number, key)
+        if known is not None:
+            self.answered += 1
+        return known
+
+    def add(self, key: bytes, queue_id: int, offset: int) -> None:
+        """Remember what was added to the batch that is being filled."""
+        self._young[hash(key) & _HASH_MASK] = self._number
+        places = self._places
+        places[key] = queue_id << OFFSET_BITS | offset
+        if len(places) >= _SEGMENT:
+            self._close(self._now_ms)
+
+    def add_held(self, key: bytes, sent: Sent) -> None:
+        """Remember a message that is held back: nothing else would lead to it at a start."""
+        place, handle = place_of(sent.queue_id, 0), handle_of(sent)
+        self._store.put(SEEN, sequence_key(self._number) + key, encode_held(place, handle))
+        self._handles[key] = handle
+        self.add(key, sent.queue_id, 0)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _forget_all(self) -> None:
+        self._young, self._old = {}, {}
+        self._young_first = self._old_first = self._number = 1
+        self._began_ms = 0
+        self._places: dict[bytes, int] = {}
+        self._handles: dict[bytes, bytes] = {}
+        """Of the segment that is being filled; handles are also in the store, each of its own."""
+        self._written: dict[int, Segment] = {}
+        """Closed, and perhaps not committed yet."""
+        self._decoded: dict[int, Segment] = {}
+        self._mark = self._log.appended
+
+    def _proved(self, number: int, key: bytes) -> Sent | None:
+        if number == self._number:
+            segment = Segment(0, 0, self._places, self._handles)
+        else:
+            closed = self._segment(number)
+            if closed is None or abs(self._now_ms - closed.last_ms) > self._window_ms:
+                return None
+            segment = closed
+        return result_of(segment, key, self._settings.name)
+
+    def _segment(self, number: int) -> Segment | None:
+        known = self._written.get(number) or self._decoded.pop(number, None)
+        if known is None:
+            value = self._store.get(SEEN, sequence_key(number))
+            if value is None:
+                return None
+            try:
+                known = decode_segment(value)
+            except struct.error:
+                return None
+        self._decoded[number] = known
+        if len(self._decoded) > _DECODED:
+            del self._decoded[next(iter(self._decoded))]
+        return known
+
+    def _close(self, now_ms: int) -> None:
+        """Write the segment that was being filled, and begin the next one."""
+        number = self._number
+        filled = Segment(self._now_ms, now_ms, self._places, self._handles)
+        if self._handles:
+            self._store.delete_range(SEEN, sequence_key(number) + b"\0", sequence_key(number + 1))
+        self._number += 1
+        self._places, self._handles = {}, {}
+        self._store.put(SEEN, sequence_key(number), encode_segment(filled))
+        self._written[number] = filled
+        self._store.after_commit(partial(self._is_written, number))
+        self._since_ms, self._due_ms = now_ms, now_ms + self._window_ms // _SLICES
+        self._mark = self._log.appended
+        if len(self._young) >= self._most or abs(now_ms - self._began_ms) >= self._window_ms:
+            self._drop_old(now_ms)
+
+    def _is_written(self, number: int) -> None:
+        self._written.pop(number, None)
+
+    def _drop_old(self, now_ms: int) -> None:
+        """The younger generation becomes the older one."""
+        if self._old_first < self._young_first:
+            self._store.delete_range(SEEN, sequence_key(self._old_first), sequence_key(self._young_first))
+        self._old, self._young = self._young, {}
+        self._old_first, self._young_first = self._young_first, self._number
+        self._began_ms = now_ms
+
+    def _load_segments(self, now_ms: int) -> int | None:
+        """Enter the hashes of the segments that count; the time since which sends are in none of them."""
+        since_ms, first = None, True
+        for key, value in self._store.scan(SEEN, b""):
+            number = int.from_bytes(key[:8], "big")
+            if len(key) > 8:
+                if number == self._number:
+                    self._load_held(key, value)
+                continue
+            self._number = number + 1
+            try:
+                last_ms, since_ms, keys = keys_of(value)
+            except struct.error as error:
+                self._set_aside(key, value, error)
+                continue
+            if first:
+                self._old_first = self._young_first = number
+                self._began_ms, first = last_ms, False
+            if abs(now_ms - last_ms) <= self._window_ms:
+                self._young.update((hash(key) & _HASH_MASK, number) for key in keys)
+            if len(self._young) >= self._most:
+                self._drop_old(last_ms)
+        return since_ms
+
+    def _load_held(self, stored: bytes, value: bytes) -> None:
+        """Remember a message that was held back when its segment was being filled."""
+        key = stored[8:]
+        try:
+            self._places[key], self._handles[key] = decode_held(value)
+        except struct.error as error:
+            self._set_aside(stored, value, error)
+        else:
+            self._young[hash(key) & _HASH_MASK] = self._number
+
+    def _set_aside(self, key: bytes, value: bytes, why: struct.error) -> None:
+        self._log.damages.move(SEEN, [(key, value)], why)
+        self._store.delete(SEEN, key)
+
+    def _recall_end(self, queue: QueueState, oldest_ms: int, most: int) -> int:
+        """Remember what lies at the end of a queue and in no segment; the number of records read."""
+        topic, queue_id = queue.topic, queue.queue_id
+        read = 0
+        for offset in range(queue.maximum - 1, max(queue.minimum, queue.maximum - most) - 1, -1):
+            record = self._log.get(topic, queue_id, offset)
+            read += 1
+            found = decode_sound(record) if record is not None else None
+            if found is None:
+                continue
+            if found.store_ms < oldest_ms:
+                break
+            message_id = find_property(found.properties, _UNIQ_KEY)
+            # What a transaction delivered was sent as a half message, and is in a segment.
+            if not message_id or found.prepared_offset:
+                continue
+            key = message_id + topic.mark
+            seen = hash(key) & _HASH_MASK
+            number = self._young.get(seen) or self._old.get(seen)
+            known = self._proved(number, key) if number is not None else None
+            if known is None:
+                self._young[seen] = self._number
+                self._places[key] = place_of(queue_id, offset)
+            elif (known.queue_id, known.offset) == (queue_id, offset) and not known.recall_handle:
+                break  # and so is all that was sent to this queue before it
+        return read
