@@ -9,7 +9,6 @@ from pathlib import Path
 from brokers.embedded.backup import BackingUp, clear_leftovers
 from brokers.embedded.directing import Directing
 from brokers.embedded.finding import Finding
-from brokers.embedded.lite.serving import LiteServing
 from brokers.embedded.looking import Looking
 from brokers.embedded.pop import Popping
 from brokers.embedded.positions import Positions
@@ -19,7 +18,7 @@ from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
 from brokers.embedded.store import Durability, Store
-from brokers.port import Broker, CheckHandler, LiteTopics, OrderScope, Traits
+from brokers.port import Broker, CheckHandler, OrderScope, Traits
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.faults import Faults
@@ -27,18 +26,7 @@ from popgate.model import EndTransaction
 
 
 class EmbeddedBroker(
-    Sending,
-    Popping,
-    Reading,
-    Positions,
-    Finding,
-    Directing,
-    Looking,
-    Redriving,
-    BackingUp,
-    LiteServing,
-    Broker,
-    LiteTopics,
+    Sending, Popping, Reading, Positions, Finding, Directing, Looking, Redriving, BackingUp, Broker
 ):
     """A broker in the folder `path`. Everything is done in the loop that starts it.
 
@@ -69,7 +57,6 @@ class EmbeddedBroker(
             acks_are_checked=True,
             exact_message_groups=True,
             max_delay_ms=settings.max_delay_ms,
-            repeats_known_ms=settings.repeat_window_ms,
         )
         self._state = State(path, clock, settings, _store_maker(faults))
 

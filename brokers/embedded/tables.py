@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from rocksdict import ColumnFamily, CompactOptions, Rdict, ReadOptions
+from rocksdict import Checkpoint, ColumnFamily, CompactOptions, Rdict, ReadOptions
 
 from brokers.embedded.keys import SPACES
 from brokers.embedded.rocks import open_rocks
@@ -138,6 +138,22 @@ class Tables:
     def figure_of(self, space: str, name: str) -> int:
         """The same of one keyspace."""
         return 0 if self._db is None else self._families[space].property_int_value(name) or 0
+
+    def flush_soon(self) -> None:
+        """Let RocksDB write what it has in memory to tables, in threads of its own."""
+        for family in self._families.values():
+            family.flush(False)
+
+    def checkpoint(self, folder: Path) -> None:
+        """A consistent copy of the files as the new folder `folder`, linked on the same file system.
+
+        The binding keeps the interpreter's lock meanwhile. Raises BrokerUnavailable with the reason.
+        """
+        db = self._opened()
+        try:
+            Checkpoint(db).create_checkpoint(str(folder))
+        except Exception as error:
+            raise BrokerUnavailable(f"no copy of the store in {self.path} can be made: {error}") from error
 
     def reclaim(self, space: str, begin: bytes, end: bytes) -> None:
         """Give the disk back what was deleted in [begin, end), in a thread, behind others that wait."""

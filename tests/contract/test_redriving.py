@@ -220,7 +220,8 @@ async def test_progress_counts_retries(redriver):
 
     async def figures():
         found = await user.broker.progress(group, topic)
-        return sum(one.lag for one in found), sum(one.in_flight for one in found), [one.retry for one in found]
+        lag, in_flight = sum(one.lag for one in found), sum(one.in_flight for one in found)
+        return lag, in_flight, [one.retry for one in found]
 
     assert await figures() == (2, 0, [False] * queues + [True])
     message = await user.one(topic, group)

@@ -1,0 +1,195 @@
+"""Backups of the store while it works: a checkpoint of RocksDB, then checksums and copies beside it.
+
+What is in memory only is flushed by RocksDB's own threads first, so that the checkpoint itself, which
+is made in the loop's thread since the binding keeps the interpreter's lock meanwhile, has little
+left to do: it links the tables and copies the end of the log. The rest is reading files, in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from brokers.capabilities import Backup, TakesBackups
+from brokers.embedded.backup_files import (
+    FILES,
+    copy_file,
+    fingerprint,
+    sync_folder,
+    write_manifest,
+)
+from brokers.embedded.facet import Facet
+from brokers.embedded.keys import META
+from brokers.embedded.state import State
+from brokers.embedded.upgrading import FORMAT
+from popgate import __version__
+from popgate.errors import AlreadyExists, BrokerUnavailable, TooManyRequests
+
+_log = logging.getLogger(__name__)
+_STORE_ID_KEY = b"store id"
+_LOOK_S = 0.01
+_FLUSH_PATIENCE_S = 30.0
+_IMMUTABLE = "rocksdb.num-immutable-mem-table"
+
+
+class BackingUp(Facet, TakesBackups):
+    """`TakesBackups` of the embedded broker: one at a time."""
+
+    _taking: asyncio.Task[Backup] | None = None
+    _ending: threading.Event | None = None
+
+    async def take_backup(self, target: Path) -> Backup:
+        self._state.check_writable()
+        if self._taking is not None:
+            raise TooManyRequests("a backup is being taken already", 10.0)
+        self._ending = threading.Event()
+        self._taking = asyncio.get_running_loop().create_task(self._take_backup(target, self._ending))
+        self._taking.add_done_callback(self._taken)
+        # Who asked may go away: the backup is made all the same.
+        return await asyncio.shield(self._taking)
+
+    async def end_backup(self) -> None:
+        """Before the broker stops: a backup that is under way ends without a result."""
+        task, ending = self._taking, self._ending
+        if task is not None and ending is not None:
+            ending.set()
+            await asyncio.wait([task])
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _taken(self, task: asyncio.Task[Backup]) -> None:
+        self._taking = self._ending = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.warning("no backup was taken: %s", error)
+
+    async def _take_backup(self, target: Path, ending: threading.Event) -> Backup:
+        state = self._state
+        began = time.monotonic()
+        store_id = await _store_id(state)
+        partial = target.with_name(f".{target.name}.{store_id[:12]}.partial")
+        beside = _beside(state.store.path)
+        try:
+            await asyncio.to_thread(_prepare, target, partial, beside, store_id)
+            await _flush(state, ending)
+            state.check_writable()
+            # Linked into place where that is possible; over a border of file systems it is copied later.
+            linked = partial.stat().st_dev == state.store.path.stat().st_dev
+            taken_ms = state.clock.now_ms()
+            facts = _facts(state, store_id, taken_ms)
+            state.store.checkpoint(partial / FILES if linked else beside)
+            files = await asyncio.to_thread(
+                _finish, partial, target, None if linked else beside, facts, ending
+            )
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise BrokerUnavailable(f"the backup {target} cannot be written: {reason}") from error
+        finally:
+            await asyncio.shield(asyncio.to_thread(_clear, partial, beside))
+        size = sum(size for size, _ in files.values())
+        _log.info("backup %s: %d files, %d bytes, %.1f s", target, len(files), size, time.monotonic() - began)
+        return Backup(target, taken_ms, len(files), size, facts)
+
+
+def clear_leftovers(store: Path) -> None:
+    """Remove what a backup left beside the store when its process was killed."""
+    _clear(_beside(store))
+
+
+def _beside(store: Path) -> Path:
+    """Where a checkpoint waits to be copied to another file system: links need the store's own."""
+    return store.with_name(f".{store.name}.checkpoint")
+
+
+async def _store_id(state: State) -> str:
+    """The name of this store for life, which its backups and their restored copies share."""
+    found = state.store.get(META, _STORE_ID_KEY)
+    if found is None:
+        found = uuid.uuid4().hex.encode()
+        state.store.put(META, _STORE_ID_KEY, found)
+    await state.settled()
+    return found.decode()
+
+
+def _facts(state: State, store_id: str, taken_ms: int) -> Mapping[str, object]:
+    catalogue = state.catalogue
+    messages = sum(queue.visible - queue.minimum for topic in catalogue.topics() for queue in topic.queues)
+    return {
+        "popgate": __version__,
+        "taken": datetime.fromtimestamp(taken_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "taken_ms": taken_ms,
+        "store": {"id": store_id, "format": FORMAT, "broker": state.settings.name},
+        "counts": {
+            "topics": catalogue.topic_count,
+            "groups": catalogue.group_count,
+            "messages": messages,
+        },
+    }
+
+
+async def _flush(state: State, ending: threading.Event) -> None:
+    """Let RocksDB write what it has in memory, in threads of its own; not for ever."""
+    state.store.flush_soon()
+    deadline = time.monotonic() + _FLUSH_PATIENCE_S
+    while state.store.figure(_IMMUTABLE) and time.monotonic() < deadline:
+        _check(ending)
+        await asyncio.sleep(_LOOK_S)
+
+
+def _prepare(target: Path, partial: Path, beside: Path, store_id: str) -> None:
+    """Make the folder, and remove what a killed process left of a backup of this very store."""
+    if os.path.lexists(target):
+        raise AlreadyExists("the backup", str(target))
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _clear(beside, *target.parent.glob(f".*.{store_id[:12]}.partial"))
+    partial.mkdir(mode=0o700)
+
+
+def _finish(
+    partial: Path, target: Path, beside: Path | None, facts: Mapping[str, object], ending: threading.Event
+) -> dict[str, tuple[int, str]]:
+    """Copy what could not be linked, put the checksums beside it, and give the folder its name."""
+    files: dict[str, tuple[int, str]] = {}
+    if beside is not None:
+        (partial / FILES).mkdir(mode=0o700)
+    for source in sorted((beside or partial / FILES).iterdir()):
+        if beside is not None:
+            files[source.name] = copy_file(source, partial / FILES / source.name, lambda: _check(ending))
+            continue
+        files[source.name] = fingerprint(source, lambda: _check(ending))
+        if source.suffix != ".sst":  # tables are on the disk since they were written
+            _sync_file(source)
+    sync_folder(partial / FILES)
+    write_manifest(partial, facts, files)
+    if target.exists():
+        raise AlreadyExists("the backup", str(target))
+    partial.rename(target)
+    sync_folder(target.parent)
+    return files
+
+
+def _sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _check(ending: threading.Event) -> None:
+    if ending.is_set():
+        raise BrokerUnavailable("the gateway is stopping; no backup was taken")
+
+
+def _clear(*folders: Path) -> None:
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(folder)

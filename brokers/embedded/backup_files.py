@@ -1,0 +1,276 @@
+"""What a backup is on the disk: a manifest beside the files of a store, each with its size and checksum.
+
+    NAME/manifest.json    versions, when, of which store, counts, and every file with size and SHA-256
+    NAME/store/…          the files of RocksDB
+
+A backup is made under a name that begins with a dot and gets its own at the very end, when everything
+is on the disk: what has no manifest, or another one than it was written, is no backup. Only files are
+handled here; nothing is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from brokers.embedded.upgrading import FORMAT
+from popgate.errors import GatewayError, PreconditionFailed
+
+MANIFEST = "manifest.json"
+FILES = "store"
+BACKUP_FORMAT = 1
+"""The version of this layout; raised whenever an older program could misread it."""
+
+_CHUNK = 1 << 20
+_MOST_MANIFEST_BYTES = 256 << 20
+
+Pause = Callable[[], None]
+"""Called between pieces of long work; raises to end it."""
+
+
+@dataclass(slots=True, frozen=True)
+class Manifest:
+    """The manifest of a sound backup. `files`: path within `store/`, then size and SHA-256 in hex."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    files: Mapping[str, tuple[int, str]]
+
+    @property
+    def size(self) -> int:
+        return sum(size for size, _ in self.files.values())
+
+
+def no_pause() -> None:
+    """Work is done without a break."""
+
+
+def fingerprint(path: Path, pause: Pause = no_pause) -> tuple[int, str]:
+    """Size and SHA-256 of a file."""
+    found, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+            size += len(chunk)
+            pause()
+    return size, found.hexdigest()
+
+
+def copy_file(source: Path, target: Path, pause: Pause = no_pause) -> tuple[int, str]:
+    """Copy a file to a new one, on the disk when this returns; size and SHA-256 of what was read."""
+    found, size = hashlib.sha256(), 0
+    with source.open("rb") as reading, target.open("xb") as writing:
+        while chunk := reading.read(_CHUNK):
+            found.update(chunk)
+            writing.write(chunk)
+            size += len(chunk)
+            pause()
+        writing.flush()
+        os.fsync(writing.fileno())
+    return size, found.hexdigest()
+
+
+def write_manifest(folder: Path, facts: Mapping[str, object], files: Mapping[str, tuple[int, str]]) -> None:
+    """Write it, with a checksum of its own, so that it and its name are on the disk."""
+    told: dict[str, object] = {
+        "format": BACKUP_FORMAT,
+        **facts,
+        "files": {name: {"bytes": size, "sha256": digest} for name, (size, digest) in sorted(files.items())},
+    }
+    told["sha256"] = _digest_of(told)
+    path = folder / MANIFEST
+    with path.open("x", encoding="utf-8") as file:
+        json.dump(told, file, indent=1, ensure_ascii=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power loss, where the file system can."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_manifest(backup: Path) -> Manifest:
+    """The manifest of a backup. Raises PreconditionFailed: no backup, damaged, or too new."""
+    path = backup / MANIFEST
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_MANIFEST_BYTES)
+    except FileNotFoundError:
+        what = "there is no such folder" if not backup.is_dir() else f"it has no {MANIFEST}"
+        raise PreconditionFailed(f"{backup} is no backup: {what}") from None
+    except OSError as error:
+        raise PreconditionFailed(f"{path} cannot be read: {_reason(error)}") from None
+    try:
+        told = json.loads(data)
+        version = told["format"]
+        if not isinstance(version, int) or version < 1:
+            raise ValueError("its format is no number")
+        if version > BACKUP_FORMAT:
+            raise PreconditionFailed(
+                f"{backup} is a backup of format {version}, this version of popgate reads up to format"
+                f" {BACKUP_FORMAT}: use the newer version that wrote it"
+            )
+        if _digest_of({name: value for name, value in told.items() if name != "sha256"}) != told["sha256"]:
+            raise ValueError("its checksum is another one")
+        files = {name: (one["bytes"], one["sha256"]) for name, one in told["files"].items()}
+        store_format = told["store"]["format"]
+    except PreconditionFailed:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise PreconditionFailed(
+            f"the backup is damaged: {path} is not as it was written ({error})"
+        ) from None
+    if store_format > FORMAT:
+        raise PreconditionFailed(
+            f"{backup} holds a store of format {store_format}, this version of popgate reads up to format"
+            f" {FORMAT}: use the newer version that wrote it"
+        )
+    for name in files:
+        if Path(name).name != name or name in ("", ".", ".."):
+            raise PreconditionFailed(f"the backup is damaged: {path} names {name!r}, which is no file's name")
+    facts = {name: value for name, value in told.items() if name not in ("files", "sha256")}
+    return Manifest(backup, facts, files)
+
+
+def verify(backup: Path, pause: Pause = no_pause) -> Manifest:
+    """Read every file of a backup again. Raises PreconditionFailed with the name of one that is not right."""
+    manifest = read_manifest(backup)
+    _check_names(manifest)
+    for name, (size, digest) in manifest.files.items():
+        path = backup / FILES / name
+        try:
+            found = fingerprint(path, pause)
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        _check_file(path, found, (size, digest))
+    return manifest
+
+
+def restore(backup: Path, target: Path, pause: Pause = no_pause) -> Manifest:
+    """Make the folder `target` of a store from a backup: complete, or not at all.
+
+    `target` must not exist, or be empty. Raises PreconditionFailed: it is in use or not empty, the
+    backup is damaged (the sentence names the file) or too new, there is no room.
+    """
+    manifest = read_manifest(backup)
+    _check_names(manifest)
+    _check_target(target)
+    partial = target.with_name(f".{target.name}.restoring")
+    try:
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(mode=0o700)
+        for name, expected in manifest.files.items():
+            path = backup / FILES / name
+            try:
+                found = copy_file(path, partial / name, pause)
+            except FileNotFoundError as error:
+                raise _unreadable(path, error) from None
+            _check_file(path, found, expected)
+        sync_folder(partial)
+        partial.rename(target)
+        sync_folder(target.parent)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise PreconditionFailed(f"the store cannot be restored to {target}: {_reason(error)}") from None
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return manifest
+
+
+def list_backups(folder: Path) -> list[Manifest | GatewayError]:
+    """The backups in a folder, by name; for one that is damaged, what is wrong with it."""
+    found: list[Manifest | GatewayError] = []
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+    except OSError:
+        return found
+    for name in names:
+        if not name.startswith("."):
+            try:
+                found.append(read_manifest(folder / name))
+            except GatewayError as error:
+                found.append(error)
+    return found
+
+
+# -- inside ---------------------------------------------------------------------------------------
+
+
+def _digest_of(told: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _check_names(manifest: Manifest) -> None:
+    """Raises PreconditionFailed for a file too few or too many: RocksDB would read it, or miss it."""
+    folder = manifest.path / FILES
+    try:
+        there = {entry.name for entry in os.scandir(folder)}
+    except OSError as error:
+        raise _unreadable(folder, error) from None
+    for name in sorted(manifest.files.keys() - there):
+        raise PreconditionFailed(f"the backup is damaged: {folder / name} is missing")
+    for name in sorted(there - manifest.files.keys()):
+        raise PreconditionFailed(f"the backup is damaged: {folder / name} does not belong to it")
+
+
+def _check_file(path: Path, found: tuple[int, str], expected: tuple[int, str]) -> None:
+    if found[0] != expected[0]:
+        raise PreconditionFailed(
+            f"the backup is damaged: {path} has {found[0]} bytes, it was written with {expected[0]}"
+        )
+    if found[1] != expected[1]:
+        raise PreconditionFailed(f"the backup is damaged: {path} is not as it was written (SHA-256)")
+
+
+def _unreadable(path: Path, error: OSError) -> PreconditionFailed:
+    return PreconditionFailed(f"the backup is damaged: {path} cannot be read: {_reason(error)}")
+
+
+def _check_target(target: Path) -> None:
+    try:
+        if not target.is_dir():
+            if target.exists() or target.is_symlink():
+                raise PreconditionFailed(f"{target} is a file and no folder")
+            return
+        if _is_locked(target / "LOCK"):
+            raise PreconditionFailed(f"the store in {target} is in use by another process: stop it first")
+        if os.listdir(target):
+            raise PreconditionFailed(
+                f"{target} is not empty: restore to another folder, or move what is there away first"
+            )
+    except OSError as error:
+        raise PreconditionFailed(f"{target} cannot be looked at: {_reason(error)}") from None
+
+
+def _is_locked(path: Path) -> bool:
+    """Whether a RocksDB in another process has this store open."""
+    try:
+        with path.open("r+b") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+    except FileNotFoundError:
+        return False
+    except (BlockingIOError, PermissionError):
+        return True
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

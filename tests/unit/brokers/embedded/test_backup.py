@@ -1,0 +1,367 @@
+"""Backups of a broker that goes on working, and what is made of them."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from brokers.embedded import backup as backing_up
+from brokers.embedded.backup_files import FILES, MANIFEST, list_backups, read_manifest, restore, verify
+from brokers.embedded.broker import EmbeddedBroker
+from popgate.clock import SystemClock
+from popgate.context import Context
+from popgate.errors import AlreadyExists, BrokerUnavailable, PreconditionFailed, TooManyRequests
+from popgate.filters import compile_filter
+from popgate.model import FilterKind, GroupConfig, Message, Pop, Sent, StoredMessage, TopicConfig
+from popgate.wire.properties import encode_properties
+
+CONTEXT = Context(client_id="keeper")
+EVERYTHING = compile_filter(FilterKind.TAG, "*")
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    broker = EmbeddedBroker(tmp_path / "store", clock=SystemClock())
+    await broker.start()
+    await broker.create_topic(TopicConfig("T", read_queues=2, write_queues=2))
+    await broker.create_group(GroupConfig("G"))
+    yield broker
+    await broker.stop()
+
+
+async def send(broker: EmbeddedBroker, *bodies: str, size: int = 0) -> None:
+    messages = [
+        Message(
+            "T", body.encode().ljust(size), message_id=body, properties=encode_properties({"UNIQ_KEY": body})
+        )
+        for body in bodies
+    ]
+    results = await broker.send(CONTEXT, messages)
+    assert all(isinstance(result, Sent) for result in results)
+
+
+async def pop(broker: EmbeddedBroker, at_most: int = 32, invisible_ms: int = 60_000) -> list[StoredMessage]:
+    return await broker.pop(CONTEXT, Pop("T", "G", EVERYTHING, invisible_ms, max_messages=at_most))
+
+
+async def drain(broker: EmbeddedBroker) -> list[str]:
+    found: list[str] = []
+    while taken := await pop(broker):
+        assert await broker.ack(CONTEXT, "T", "G", [m.receipt for m in taken]) == [None] * len(taken)
+        found += [m.body.decode().strip() for m in taken]
+    return found
+
+
+async def opened(backup: Path, folder: Path) -> EmbeddedBroker:
+    restore(backup, folder)
+    restored = EmbeddedBroker(folder, clock=SystemClock())
+    await restored.start()
+    return restored
+
+
+async def test_a_restored_store_has_what_was_answered_before_and_nothing_of_after(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    await send(broker, *(str(n) for n in range(50)))
+    done = await pop(broker, 10)
+    await broker.ack(CONTEXT, "T", "G", [m.receipt for m in done])
+    held = await pop(broker, 5, invisible_ms=60_000)
+    backup = await broker.take_backup(tmp_path / "backups" / "one")
+    await send(broker, "after")
+    assert (backup.files, backup.size) == (
+        len(read_manifest(backup.path).files),
+        read_manifest(backup.path).size,
+    )
+    assert backup.facts["counts"] == {"topics": 1, "groups": 1, "messages": 50}
+
+    restored = await opened(tmp_path / "backups" / "one", tmp_path / "again" / "store")
+    try:
+        gone = {m.body for m in (*done, *held)}
+        assert sorted(await drain(restored), key=int) == sorted(
+            (str(n) for n in range(50) if str(n).encode() not in gone), key=int
+        )
+        # What was held is held by the copy, too, and by the same handle.
+        assert await restored.ack(CONTEXT, "T", "G", [m.receipt for m in held]) == [None] * 5
+    finally:
+        await restored.stop()
+    assert "after" in await drain(broker)
+
+
+async def test_sends_go_on_while_a_backup_is_taken(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    answered: list[str] = []
+    going = True
+
+    async def produce() -> None:
+        while going:
+            body = str(len(answered))
+            await send(broker, body, size=20_000)
+            answered.append(body)
+            await asyncio.sleep(0)
+
+    producer = asyncio.create_task(produce())
+    backups = []
+    try:
+        for name in ("one", "two", "three"):
+            at_least = len(answered) + 200
+            while len(answered) < at_least and not producer.done():
+                await asyncio.sleep(0)
+            before = len(answered)
+            await broker.take_backup(tmp_path / name)
+            assert len(answered) > before, "no send was answered meanwhile"
+            backups.append((name, before, len(answered)))
+    finally:
+        going = False
+        await producer
+    for name, before, after in backups:
+        restored = await opened(tmp_path / name, tmp_path / f"again-{name}")
+        try:
+            found = sorted(int(body) for body in await drain(restored))
+        finally:
+            await restored.stop()
+        # All that was answered before, each once; of what came meanwhile a beginning, without a gap.
+        assert found == list(range(len(found)))
+        assert before <= len(found) <= after + 1
+
+
+async def test_a_backup_shares_its_tables_with_the_store_where_it_can(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    await send(broker, *(str(n) for n in range(10)))
+    await broker.take_backup(tmp_path / "one")
+    tables = list((tmp_path / "one" / FILES).glob("*.sst"))
+    assert tables
+    assert all(table.stat().st_nlink > 1 for table in tables)
+
+
+async def test_a_backup_on_another_file_system_is_copied(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.stat_result
+
+    def elsewhere(path: Path, **how: bool) -> os.stat_result:
+        found = os.stat(path, **how)  # type: ignore[arg-type]
+        if path.name.endswith(".partial"):
+            fields = list(found)
+            fields[2] += 1
+            return real(fields)
+        return found
+
+    await send(broker, *(str(n) for n in range(10)))
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "stat", elsewhere)
+        await broker.take_backup(tmp_path / "far" / "one")
+    tables = list((tmp_path / "far" / "one" / FILES).glob("*.sst"))
+    assert tables
+    assert all(table.stat().st_nlink == 1 for table in tables)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["far", "store"]
+    restored = await opened(tmp_path / "far" / "one", tmp_path / "again")
+    try:
+        assert len(await drain(restored)) == 10
+    finally:
+        await restored.stop()
+
+
+async def test_a_backup_never_takes_the_place_of_another(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    await broker.take_backup(tmp_path / "one")
+    before = (tmp_path / "one" / MANIFEST).read_bytes()
+    with pytest.raises(AlreadyExists):
+        await broker.take_backup(tmp_path / "one")
+    (tmp_path / "file").touch()
+    with pytest.raises(AlreadyExists):
+        await broker.take_backup(tmp_path / "file")
+    assert (tmp_path / "one" / MANIFEST).read_bytes() == before
+
+
+async def test_one_backup_at_a_time(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    first = asyncio.create_task(broker.take_backup(tmp_path / "one"))
+    await asyncio.sleep(0)
+    with pytest.raises(TooManyRequests):
+        await broker.take_backup(tmp_path / "two")
+    await first
+    await broker.take_backup(tmp_path / "two")
+
+
+async def test_who_asked_may_go_away(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    asking = asyncio.create_task(broker.take_backup(tmp_path / "one"))
+    await asyncio.sleep(0)
+    asking.cancel()
+    await asyncio.wait([asking])
+    async with asyncio.timeout(10):
+        while not (tmp_path / "one").exists():
+            await asyncio.sleep(0.001)
+    verify(tmp_path / "one")
+
+
+async def test_a_broker_that_stops_leaves_no_half_backup(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await send(broker, *(str(n) for n in range(10)))
+    reached, loop = asyncio.Event(), asyncio.get_running_loop()
+    finish = backing_up._finish
+
+    def slowly(*arguments: object) -> object:
+        loop.call_soon_threadsafe(reached.set)
+        ending = arguments[-1]
+        assert ending.wait(10)  # type: ignore[attr-defined]
+        return finish(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(backing_up, "_finish", slowly)
+    asking = asyncio.create_task(broker.take_backup(tmp_path / "one"))
+    await reached.wait()
+    await broker.stop()
+    with pytest.raises(BrokerUnavailable, match="stopping"):
+        await asking
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+async def test_what_a_killed_process_left_is_cleared(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    one = await broker.take_backup(tmp_path / "kept" / "one")
+    store_id = one.facts["store"]["id"]  # type: ignore[index]
+    left = tmp_path / "kept" / f".other.{store_id[:12]}.partial"
+    of_another = tmp_path / "kept" / ".other.0123456789ab.partial"
+    for folder in (left, of_another, tmp_path / ".store.checkpoint"):
+        (folder / FILES).mkdir(parents=True)
+    await broker.take_backup(tmp_path / "kept" / "two")
+    assert not left.exists()
+    assert of_another.exists(), "it may be under way: of another gateway that shares the folder"
+    assert not (tmp_path / ".store.checkpoint").exists()
+
+
+async def test_a_start_clears_what_a_killed_process_left_beside_its_store(tmp_path: Path) -> None:
+    (tmp_path / ".store.checkpoint").mkdir()
+    broker = EmbeddedBroker(tmp_path / "store", clock=SystemClock())
+    await broker.start()
+    await broker.stop()
+    assert not (tmp_path / ".store.checkpoint").exists()
+
+
+async def test_a_folder_that_cannot_be_written_is_told(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BrokerUnavailable, match=r"file.*cannot be written"):
+        await broker.take_backup(tmp_path / "file" / "one")
+    await send(broker, "still works")
+    await broker.take_backup(tmp_path / "one")
+
+
+async def test_all_backups_of_a_store_have_its_id_and_a_restored_copy_has_too(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    ids = {(await broker.take_backup(tmp_path / name)).facts["store"]["id"] for name in ("a", "b")}  # type: ignore[index]
+    restored = await opened(tmp_path / "b", tmp_path / "again")
+    try:
+        ids.add((await restored.take_backup(tmp_path / "c")).facts["store"]["id"])  # type: ignore[index]
+    finally:
+        await restored.stop()
+    assert len(ids) == 1
+
+
+# -- what is no sound backup ------------------------------------------------------------------------
+
+
+def truncated(backup: Path) -> Path:
+    path = max((backup / FILES).glob("*.sst"))
+    shorter = path.read_bytes()[:-1]
+    path.unlink()  # the store has the same file
+    path.write_bytes(shorter)
+    return path
+
+
+def flipped(backup: Path) -> Path:
+    path = max((backup / FILES).glob("*.sst"))
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.unlink()
+    path.write_bytes(data)
+    return path
+
+
+def missing(backup: Path) -> Path:
+    path = backup / FILES / "CURRENT"
+    path.unlink()
+    return path
+
+
+def added(backup: Path) -> Path:
+    path = backup / FILES / "000099.log"
+    path.write_bytes(b"")
+    return path
+
+
+def manifest_edited(backup: Path) -> Path:
+    path = backup / MANIFEST
+    path.write_text(path.read_text().replace('"messages": 20', '"messages": 21'))
+    return path
+
+
+def manifest_cut(backup: Path) -> Path:
+    path = backup / MANIFEST
+    path.write_text(path.read_text()[:-40])
+    return path
+
+
+@pytest.mark.parametrize("damage", [truncated, flipped, missing, added, manifest_edited, manifest_cut])
+async def test_a_damaged_backup_is_refused_with_the_name_of_the_file(
+    broker: EmbeddedBroker, tmp_path: Path, damage: Callable[[Path], Path]
+) -> None:
+    await send(broker, *(str(n) for n in range(20)))
+    await broker.take_backup(tmp_path / "one")
+    verify(tmp_path / "one")
+    path = damage(tmp_path / "one")
+    for work in (lambda: verify(tmp_path / "one"), lambda: restore(tmp_path / "one", tmp_path / "again")):
+        with pytest.raises(PreconditionFailed) as refused:
+            work()
+        assert str(path) in refused.value.sentence
+        assert "damaged" in refused.value.sentence
+    assert not (tmp_path / "again").exists()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+async def test_what_is_newer_than_this_program_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    import brokers.embedded.backup_files as files
+
+    await broker.take_backup(tmp_path / "one")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(files, "FORMAT", 0)
+        with pytest.raises(PreconditionFailed, match=r"store of format 1, this version .* up to format 0"):
+            verify(tmp_path / "one")
+        patch.setattr(files, "BACKUP_FORMAT", 0)
+        with pytest.raises(PreconditionFailed, match="backup of format 1"):
+            restore(tmp_path / "one", tmp_path / "again")
+
+
+def test_what_is_no_backup_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PreconditionFailed, match="no such folder"):
+        verify(tmp_path / "nowhere")
+    with pytest.raises(PreconditionFailed, match="it has no manifest"):
+        restore(tmp_path, tmp_path / "again")
+
+
+async def test_a_store_is_restored_to_an_empty_place_only(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    await broker.take_backup(tmp_path / "one")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "note").touch()
+    with pytest.raises(PreconditionFailed, match="not empty"):
+        restore(tmp_path / "one", tmp_path / "full")
+    with pytest.raises(PreconditionFailed, match="a file and no folder"):
+        restore(tmp_path / "one", tmp_path / "full" / "note")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / ".empty.restoring").mkdir()  # of a restore that was killed
+    restore(tmp_path / "one", tmp_path / "empty")
+    assert not (tmp_path / ".empty.restoring").exists()
+
+
+async def test_the_list_tells_sound_and_damaged_ones_apart(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    assert list_backups(folder) == []
+    for name in ("a", "b"):
+        await broker.take_backup(folder / name)
+    manifest_cut(folder / "b")
+    (folder / ".c.partial").mkdir()
+    shutil.copy(folder / "a" / MANIFEST, folder / "stray")
+    sound, damaged = list_backups(folder)
+    assert not isinstance(sound, PreconditionFailed)
+    assert sound.path == folder / "a"  # type: ignore[union-attr]
+    assert isinstance(damaged, PreconditionFailed)
