@@ -5,10 +5,11 @@ Sources: protocol facts 1.7 (merged settings), pitfalls 7 and 8, clients.md sect
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault
+from popgate.errors import BadRequest, Fault, shown
 from popgate.filters import compile_filter
 from popgate.model import CustomizedRetry, FilterKind, GroupConfig
 from popgate.naming import check_group, check_topic
@@ -24,6 +25,12 @@ _SEND_MAX_MS = 1_000
 _SEND_MULTIPLIER = 2.0
 _LONGEST_LADDER = 64
 """Steps of a customized backoff; the last one is repeated by the client."""
+
+_MOST_PROPERTIES = 32
+_PROPERTIES_BYTES = 4096
+_LONGEST_PROPERTY = 256
+_PROPERTY_KEY = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]{0,63}\Z")
+_RESERVED = "rocketmq."
 
 _KINDS = {
     pb.ClientType.PRODUCER: ClientKind.PRODUCER,
@@ -56,11 +63,12 @@ def kind_in(settings: pb.Settings) -> ClientKind:
 
 
 def check_settings(settings: pb.Settings, limits: Limits) -> None:
-    """Raises IllegalTopic, IllegalGroup, IllegalFilter, BadRequest (too many topics).
+    """Raises IllegalTopic, IllegalGroup, IllegalFilter, BadRequest (too many topics; client properties).
 
     The filters of a simple consumer are left to its receives: their refusal shows the user the
     code and the reason, while Java's client that fails to start hides both.
     """
+    _check_properties(settings.client_properties)
     count = len(settings.publishing.topics) + len(settings.subscription.subscriptions)
     if count > limits.max_topics_per_client:
         raise BadRequest(f"the settings name {count} topics, the limit is {limits.max_topics_per_client}")
@@ -74,6 +82,30 @@ def check_settings(settings: pb.Settings, limits: Limits) -> None:
                 continue
             sql = entry.expression.type == pb.FilterType.SQL
             compile_filter(FilterKind.SQL92 if sql else FilterKind.TAG, entry.expression.expression)
+
+
+def _check_properties(properties: Mapping[str, str]) -> None:
+    """What a client says of itself in pairs; echoed, and so bounded. Source: protocol facts 1.7.
+
+    Raises BadRequest (INVALID_CLIENT_PROPERTIES).
+    """
+    if not properties:
+        return
+    why = ""
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in properties.items())
+    if len(properties) > _MOST_PROPERTIES:
+        why = f"there are {len(properties)}, the limit is {_MOST_PROPERTIES}"
+    elif size > _PROPERTIES_BYTES:
+        why = f"they have {size} bytes, the limit is {_PROPERTIES_BYTES}"
+    for key, value in properties.items() if not why else ():
+        if not _PROPERTY_KEY.match(key):
+            why = f"the key {shown(key)} must be 1 to 64 letters, digits and _ . -, a letter first"
+        elif key.startswith(_RESERVED):
+            why = f"the key {shown(key)} begins with {_RESERVED}, which is reserved"
+        elif len(value) > _LONGEST_PROPERTY:
+            why = f"the value of {shown(key)} has {len(value)} characters, the limit is {_LONGEST_PROPERTY}"
+    if why:
+        raise BadRequest(f"the client properties cannot be: {why}", Fault.ILLEGAL_CLIENT_PROPERTIES)
 
 
 def topics_in(settings: pb.Settings) -> frozenset[str]:

@@ -12,9 +12,11 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, GatewayError, shown
@@ -33,6 +35,19 @@ def context_of(request: web.Request) -> Context:
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
     peer = joined(name[0], name[1]) if name else ""
     return Context(client_id=f"admin@{name[0] if name else ''}", door="admin", peer=peer)
+
+
+class _HttpLog(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's log. A request that is no HTTP is its sender's fault: a line, and no traceback of ours."""
+
+    def exception(
+        self, msg: object, *args: object, exc_info: Any = True, stacklevel: int = 1, **more: Any
+    ) -> None:
+        if isinstance(exc_info, HttpProcessingError):
+            why = " ".join(str(exc_info.message).split())
+            self.warning("a request was no HTTP: %s", shown(why, 120), stacklevel=stacklevel + 1)
+        else:
+            super().exception(msg, *args, exc_info=exc_info, stacklevel=stacklevel + 1, **more)
 
 
 class AdminServer:
@@ -57,6 +72,7 @@ class AdminServer:
         self._runner = web.AppRunner(
             application,
             access_log=None,
+            logger=_HttpLog(logging.getLogger("popgate.admin.http")),
             handle_signals=False,
             handler_cancellation=True,
             keepalive_timeout=75.0,

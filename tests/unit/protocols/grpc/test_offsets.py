@@ -433,3 +433,14 @@ async def test_a_polling_time_that_no_clock_can_wait_for_is_cut(town: Any) -> No
     await waiting(town, gateway)
     await gateway.pass_s(gateway.processor.limits.max_wait_s)
     assert kinds([frame async for frame in poll]) == ["status", "next_offset"]
+
+
+async def test_an_update_at_a_topic_that_is_not_there_makes_no_group(gateway: Any, client: Any) -> None:
+    update = rpc.UpdateOffsetRequest(
+        group=pb.Resource(name="newcomers"), message_queue=client.queue("nowhere"), offset=0
+    )
+    assert (await client.call("UpdateOffset", update)).status.code == Code.TOPIC_NOT_FOUND
+    await client.send_one()
+    update.message_queue.CopyFrom(client.queue(queue_id=77))
+    assert (await client.call("UpdateOffset", update)).status.code == Code.BAD_REQUEST
+    assert await gateway.broker.groups() == []

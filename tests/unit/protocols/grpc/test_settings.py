@@ -169,3 +169,28 @@ def test_settings_are_checked_before_anything_is_kept() -> None:
 def test_topics_are_those_published_or_subscribed_to() -> None:
     assert topics_in(producing("a", "b")) == {"a", "b"}
     assert topics_in(subscribing()) == {"t"}
+
+
+@pytest.mark.parametrize(
+    ("properties", "why"),
+    [
+        ({f"k{number}": "v" for number in range(33)}, "there are 33, the limit is 32"),
+        ({"": "v"}, "must be 1 to 64 letters"),
+        ({"k" * 65: "v"}, "must be 1 to 64 letters"),
+        ({"1k": "v"}, "must be 1 to 64 letters"),
+        ({"k\n": "v"}, "must be 1 to 64 letters"),
+        ({"rocketmq.x": "v"}, "is reserved"),
+        ({"k": "v" * 257}, "has 257 characters"),
+        ({f"k{number}": "v" * 250 for number in range(17)}, "the limit is 4096"),
+    ],
+)
+def test_client_properties_have_bounds(properties: dict[str, str], why: str) -> None:
+    settings = pb.Settings(publishing=pb.Publishing(), client_properties=properties)
+    with pytest.raises(BadRequest, match=why) as caught:
+        check_settings(settings, Limits())
+    assert caught.value.fault is Fault.ILLEGAL_CLIENT_PROPERTIES
+
+
+def test_client_properties_within_bounds_are_fine() -> None:
+    fine = {"k" * 64: "v" * 256, "team.name_1-x": ""}
+    check_settings(pb.Settings(publishing=pb.Publishing(), client_properties=fine), Limits())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import aiohttp
+import grpc.aio
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from popgate import __version__
 from popgate.errors import Fault
@@ -165,3 +168,39 @@ def test_every_fault_has_a_status() -> None:
         504,
     }
     assert [fault for fault in Fault if status_of(fault) == 500] == [Fault.INTERNAL]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nA: " + b"x" * 20_000 + b"\r\n\r\n",
+        b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+    ],
+    ids=["long line", "long header", "no length"],
+)
+async def test_what_is_no_http_is_refused_with_one_line_in_the_log(
+    app: App, caplog: pytest.LogCaptureFixture, request_: bytes
+) -> None:
+    host, _, port = app.admin_address.removeprefix("http://").rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(request_)
+    answer = await asyncio.wait_for(reader.read(), 10)
+    writer.close()
+    assert answer.split(b" ")[1] in (b"400", b"414")
+    [line] = [record for record in caplog.records if record.name.startswith(("aiohttp", "popgate.admin"))]
+    assert (line.levelname, line.exc_info) == ("WARNING", None)
+    assert len(line.getMessage()) < 250
+
+
+async def test_grpcs_health_check_follows_the_store_as_readiness_does(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = app.broker.figures()
+    async with grpc.aio.insecure_channel(app.addresses[0].removeprefix("grpc://")) as channel:
+        probe = health_pb2_grpc.HealthStub(channel)
+        told = await probe.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert told.status == health_pb2.HealthCheckResponse.SERVING
+        monkeypatch.setattr(type(app.broker), "figures", lambda _broker: {**figures, "store_failing": 1.0})
+        told = await probe.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
