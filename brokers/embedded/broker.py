@@ -26,7 +26,16 @@ from popgate.model import EndTransaction
 
 
 class EmbeddedBroker(
-    Sending, Popping, Reading, Positions, Finding, Directing, Looking, Redriving, BackingUp, Broker
+    Sending,
+    Popping,
+    Reading,
+    Positions,
+    Finding,
+    Directing,
+    Looking,
+    Redriving,
+    BackingUp,
+    Broker,
 ):
     """A broker in the folder `path`. Everything is done in the loop that starts it.
 
@@ -57,6 +66,7 @@ class EmbeddedBroker(
             acks_are_checked=True,
             exact_message_groups=True,
             max_delay_ms=settings.max_delay_ms,
+            repeats_known_ms=settings.repeat_window_ms,
         )
         self._state = State(path, clock, settings, _store_maker(faults))
 
