@@ -24,6 +24,7 @@ from proxy.admin.house import HouseFacts
 from proxy.admin.messages import Messages
 from proxy.admin.ordered_faults import fault_routes
 from proxy.admin.server import AdminServer
+from proxy.admin.stuck import Stuck
 from proxy.admin.topics import Topics
 from proxy.logs import logger
 from proxy.metrics import Metrics
@@ -223,6 +224,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             *fault_routes(faults),
             *Topics(processor, queues=settings.topics.queues).routes(),
             *Groups(processor, defaults=group_defaults).routes(),
+            *Stuck(processor).routes(),
             *Clients(processor).routes(),
             *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),
         ]

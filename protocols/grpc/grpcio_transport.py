@@ -65,10 +65,15 @@ def _reason(host: str, port: int) -> str:
 
 
 def _pinging(every_s: float) -> tuple[tuple[str, int], ...]:
-    """The server pings a silent client, and gives it up when it does not answer: scenario 9."""
+    """The server pings a silent client, and gives it up when it does not answer: scenario 9.
+
+    Without a timeout of its own a ping waits a minute, whatever is said of keepalive (seen in 1.85).
+    """
+    timeout_ms = round(max(every_s * 500, 1000))
     return (
         ("grpc.keepalive_time_ms", round(every_s * 1000)),
-        ("grpc.keepalive_timeout_ms", round(max(every_s * 500, 1000))),
+        ("grpc.keepalive_timeout_ms", timeout_ms),
+        ("grpc.http2.ping_timeout_ms", timeout_ms),
     )
 
 
