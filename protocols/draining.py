@@ -40,7 +40,10 @@ class UnderWay:
         self.requests: dict[object, object] = {}
         self.streams: dict[object, object] = {}
         self._cut: set[object] = set()
+        self._streams: set[object] = set()
+        self._streams_cut: set[object] = set()
         self._ended = 0
+        self._empty: asyncio.Event | None = None
         self._farewell = Farewell()
 
     def __repr__(self) -> str:
@@ -51,11 +54,14 @@ class UnderWay:
         del self.requests[call]
         if call not in self._cut:
             self._ended += 1
+        if self._empty is not None and not self.requests:
+            self._empty.set()
 
     def drain(self) -> None:
         """From now on it is counted what becomes of them."""
         connections = {*self.requests.values(), *self.streams.values()}
-        self._farewell = Farewell(connections=len(connections), streams=len(self.streams))
+        self._farewell = Farewell(connections=len(connections))
+        self._streams = set(self.streams)
         self._ended = 0
 
     def cut(self) -> None:
@@ -63,7 +69,17 @@ class UnderWay:
         told = self._farewell
         self._cut |= self.requests.keys()
         told.finished, told.cut_off = self._ended, len(self._cut)
-        told.streams = max(told.streams - len(self.streams), 0)
+        # Those that are still there are cut off with the rest; nobody who ended one of them was told.
+        self._streams_cut |= self._streams & self.streams.keys()
+        told.streams = len(self._streams) - len(self._streams_cut)
+
+    async def all_over(self, longest_s: float) -> None:
+        """Wait until those that were cut off have given back what they had, but no longer than that."""
+        if self.requests:
+            self._empty = asyncio.Event()
+            waiting = asyncio.ensure_future(self._empty.wait())
+            await asyncio.wait((waiting,), timeout=longest_s)
+            waiting.cancel()
 
     def farewell(self) -> Farewell:
         return self._farewell

@@ -1,0 +1,252 @@
+"""SIGTERM under load: clients are told to move, nothing is lost, and the summary's numbers are right."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from popgate.message_id import make_message_id
+from popgate.testing import GatewayProcess
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+PATIENCE_S = 60.0
+RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
+"""What a call ends with that came too late: it was never looked at, and the client makes it again elsewhere.
+
+gRPC cancels what it has received and not handed out when the server closes."""
+
+
+def metadata(client: str) -> tuple[tuple[str, str], ...]:
+    return ("x-mq-client-id", client), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0")
+
+
+class Client:
+    """One client on a connection of its own."""
+
+    def __init__(self, address: str, name: str) -> None:
+        self.name = name
+        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
+        self.channel = grpc.aio.insecure_channel(address, options=options)
+
+    async def unary(self, name: str, request: Any, answer: Any) -> Any:
+        call = self.channel.unary_unary(
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        return await call(request, metadata=metadata(self.name), timeout=PATIENCE_S)
+
+    async def send(self, topic: str, body: bytes) -> None:
+        system = pb.SystemProperties(message_id=make_message_id(), born_host="here")
+        message = pb.Message(topic=pb.Resource(name=topic), body=body, system_properties=system)
+        answer = await self.unary(
+            "SendMessage", rpc.SendMessageRequest(messages=[message]), rpc.SendMessageResponse
+        )
+        assert answer.status.code == pb.OK, answer
+
+    async def receive(self, topic: str, group: str, wait_s: int) -> tuple[int, list[pb.Message]]:
+        call = self.channel.unary_stream(
+            SERVICE + "ReceiveMessage",
+            request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
+            response_deserializer=rpc.ReceiveMessageResponse.FromString,
+        )
+        request = rpc.ReceiveMessageRequest(
+            group=pb.Resource(name=group),
+            message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=-1),
+            filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+            batch_size=4,
+            invisible_duration=Duration(seconds=300),
+            long_polling_timeout=Duration(seconds=wait_s),
+        )
+        code, messages = 0, []
+        async for frame in call(request, metadata=metadata(self.name), timeout=PATIENCE_S):
+            match frame.WhichOneof("content"):
+                case "status":
+                    code = frame.status.code
+                case "message":
+                    messages.append(frame.message)
+        return code, messages
+
+    async def ack(self, topic: str, group: str, messages: list[pb.Message]) -> None:
+        entries = [
+            rpc.AckMessageEntry(
+                message_id=one.system_properties.message_id,
+                receipt_handle=one.system_properties.receipt_handle,
+            )
+            for one in messages
+        ]
+        request = rpc.AckMessageRequest(
+            topic=pb.Resource(name=topic), group=pb.Resource(name=group), entries=entries
+        )
+        answer = await self.unary("AckMessage", request, rpc.AckMessageResponse)
+        assert answer.status.code == pb.OK, answer
+
+    def telemetry(self, kind: Any, topic: str, group: str = "") -> Any:
+        call = self.channel.stream_stream(
+            SERVICE + "Telemetry",
+            request_serializer=rpc.TelemetryCommand.SerializeToString,
+            response_deserializer=rpc.TelemetryCommand.FromString,
+        )(metadata=metadata(self.name))
+        settings = pb.Settings(client_type=kind)
+        if group:
+            entry = pb.SubscriptionEntry(
+                topic=pb.Resource(name=topic),
+                expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+            )
+            settings.subscription.CopyFrom(
+                pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry])
+            )
+        else:
+            settings.publishing.CopyFrom(pb.Publishing(topics=[pb.Resource(name=topic)]))
+        return call, rpc.TelemetryCommand(settings=settings)
+
+
+def told(gateway: GatewayProcess) -> dict[str, int]:
+    """The summary that the gateway printed."""
+    line = next(line for line in gateway.output.splitlines() if line.startswith("stopped "))
+    return {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", line)}
+
+
+class Town:
+    """Producers and consumers at work, each as an official client does it."""
+
+    def __init__(self) -> None:
+        self.sent: set[bytes] = set()
+        self.got: list[bytes] = []
+        self.refused: list[grpc.aio.AioRpcError] = []
+        self.reconnects = 0
+        self.ended_well = 0
+        self.over = False
+
+    async def produce(self, client: Client) -> None:
+        number = 0
+        while not self.over:
+            body = f"{client.name}-{number}".encode()
+            number += 1
+            try:
+                await client.send("orders", body)
+            except grpc.aio.AioRpcError as error:
+                self.refused.append(error)
+                return
+            self.sent.add(body)
+
+    async def consume(self, client: Client) -> None:
+        while not self.over:
+            try:
+                code, messages = await client.receive("orders", "workers", 15)
+                assert code in (pb.OK, pb.MESSAGE_NOT_FOUND)
+                self.got += [one.body for one in messages]
+                if messages:
+                    await client.ack("orders", "workers", messages)
+            except grpc.aio.AioRpcError as error:
+                self.refused.append(error)
+                return
+
+    async def listen(self, client: Client, kind: Any, topic: str, group: str, ready: asyncio.Event) -> None:
+        call, settings = client.telemetry(kind, topic, group)
+        await call.write(settings)
+        while (command := await call.read()) is not grpc.aio.EOF:
+            if command.WhichOneof("command") == "settings":
+                ready.set()
+            self.reconnects += command.WhichOneof("command") == "reconnect_endpoints_command"
+        self.ended_well += await call.code() is grpc.StatusCode.OK
+
+
+async def test_a_gateway_under_load_leaves_with_nothing_lost_and_says_what_became_of_everything() -> None:
+    gateway = GatewayProcess().start()
+    try:
+        town = Town()
+        address = gateway.endpoint
+        producers = [Client(address, f"producer-{n}") for n in range(3)]
+        consumers = [Client(address, f"consumer-{n}") for n in range(4)]
+        idle = [Client(address, f"idle-{n}") for n in range(5)]
+        await producers[0].send("orders", b"first")
+        town.sent.add(b"first")
+        listening = []
+        for client in (*producers, *consumers):
+            ready = asyncio.Event()
+            kind, group = (
+                (pb.ClientType.PRODUCER, "")
+                if client in producers
+                else (pb.ClientType.PUSH_CONSUMER, "workers")
+            )
+            listening.append(asyncio.ensure_future(town.listen(client, kind, "orders", group, ready)))
+            await asyncio.wait_for(ready.wait(), PATIENCE_S)
+        polls = [asyncio.ensure_future(one.receive("quiet", "sleepers", 15)) for one in idle]
+        work = [asyncio.ensure_future(town.produce(one)) for one in producers]
+        work += [asyncio.ensure_future(town.consume(one)) for one in consumers]
+        async with asyncio.timeout(PATIENCE_S):
+            while len(town.got) < 200:
+                await asyncio.sleep(0.01)
+        gateway.signal(signal.SIGTERM)
+        # Who waits is answered, at once and empty.
+        for code, messages in await asyncio.wait_for(asyncio.gather(*polls), PATIENCE_S):
+            assert (code, messages) == (pb.MESSAGE_NOT_FOUND, [])
+        await asyncio.wait_for(asyncio.gather(*work, *listening), PATIENCE_S)
+        town.over = True
+        assert await asyncio.to_thread(gateway.wait) == 0
+        assert (town.reconnects, town.ended_well) == (7, 7)
+        assert {error.code() for error in town.refused} <= RETRYABLE
+        summary = told(gateway)
+        assert summary["connections"] == 12
+        assert (summary["clients_told_to_move"], summary["streams_ended"]) == (7, 7)
+        assert summary["requests_finished"] >= 5
+        assert summary["requests_cut_off"] == 0
+        assert '"event": "stopped"' in gateway.log
+        # Whoever goes on finds everything that was answered, and nothing that is held by the dead.
+        with gateway.successor() as after:
+            late = Client(after.endpoint, "late")
+            while len(set(town.got)) < len(town.sent):
+                code, messages = await late.receive("orders", "workers", 5)
+                assert code == pb.OK, f"{len(town.sent - set(town.got))} of {len(town.sent)} are missing"
+                town.got += [one.body for one in messages]
+                await late.ack("orders", "workers", messages)
+            # A send whose answer was lost may be there too; nothing else.
+            assert town.sent <= set(town.got)
+            assert len(set(town.got) - town.sent) <= len(producers)
+            await late.channel.close()
+        for client in (*producers, *consumers, *idle):
+            await client.channel.close()
+    finally:
+        gateway.close()
+
+
+async def test_a_second_signal_cuts_off_what_is_left_and_counts_it() -> None:
+    """A reader that stopped reading holds its request open: the first signal waits, the second does not."""
+    gateway = GatewayProcess(options=("--set", "stopping.drain_s=300")).start()
+    try:
+        client = Client(gateway.endpoint, "deaf")
+        for _ in range(4):
+            await client.send("large", b"x" * (4 << 20))
+        call = client.channel.unary_stream(SERVICE + "ReceiveMessage")(
+            rpc.ReceiveMessageRequest(
+                group=pb.Resource(name="g"),
+                message_queue=pb.MessageQueue(topic=pb.Resource(name="large"), id=-1),
+                filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+                batch_size=4,
+                invisible_duration=Duration(seconds=300),
+            ).SerializeToString(),
+            metadata=metadata("deaf"),
+            timeout=PATIENCE_S,
+        )
+        await call.read()
+        gateway.signal(signal.SIGTERM)
+        async with asyncio.timeout(PATIENCE_S):
+            while '"stopping"' not in gateway.log:
+                await asyncio.sleep(0.01)
+        gateway.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(gateway.wait) == 0
+        summary = told(gateway)
+        assert (summary["connections"], summary["requests_cut_off"]) == (1, 1)
+        assert summary["messages_returned"] >= 1
+        await client.channel.close()
+    finally:
+        gateway.close()
