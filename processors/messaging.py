@@ -29,6 +29,7 @@ from processors.asking import Asking
 from processors.checking import Checking
 from processors.clients import ClientHandle
 from processors.consuming import pop_of, surely_held_until
+from processors.explaining import Explaining
 from processors.limits import Limits
 from processors.observing import NullObserver, Observer, Watch
 from processors.policies.registry import Policies
@@ -36,13 +37,12 @@ from processors.producing import check_message, finish_message, topic_of
 from processors.pushing import PushSession
 from processors.requests import Assignments, Receive, Taken
 from processors.routing import place
-from processors.settling import Settling
 from processors.transacting import check_end, check_recall
 
 _SWEEP_S = 10.0
 
 
-class MessagingProcessor(Settling):
+class MessagingProcessor(Explaining):
     """What doors call. Of one broker, and of as many doors as there are."""
 
     def __init__(

@@ -122,6 +122,29 @@ def moment_text(ms: int) -> str:
     return text.replace("+00:00", "Z")
 
 
+def span_text(ms: int) -> str:
+    """How long something lasts, for people, in two units at most: `3 min 20 s`, `2 d 4 h`; none is `0 s`."""
+    left = max(ms, 0)
+    if left < 1000:
+        return f"{left} ms" if left else "0 s"
+    parts: list[str] = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000)):
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append(f"{count} {unit}")
+    return " ".join(part for part in parts[:2] if not part.startswith("0 "))
+
+
+def local_moment_text(ms: int) -> str:
+    """A time of day here, with its date when that is another day: `14:03:59`, `2025-01-31 14:03:59`."""
+    try:
+        then = datetime.fromtimestamp(ms / 1000).astimezone()
+        today = datetime.now().astimezone().date()
+    except (ValueError, OverflowError, OSError):
+        return str(ms)
+    return f"{then:%H:%M:%S}" if then.date() == today else f"{then:%Y-%m-%d %H:%M:%S}"
+
+
 def _quoted(text: str) -> str:
     cut = text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "…"
     return f"'{cut}'" if cut.isprintable() else ascii(cut)

@@ -13,7 +13,7 @@ import typer
 
 from popgate import __version__
 from proxy import relaunching
-from proxy.cli import clients, groups, messages, receiving, sending, serving, topics
+from proxy.cli import clients, groups, messages, receiving, sending, serving, stuck, topics
 from proxy.cli.failing import Ended, Failure, tell
 
 
@@ -34,6 +34,7 @@ def make_app() -> typer.Typer:
     app.command("settings")(serving.settings)
     app.command("send")(sending.send)
     app.command("receive")(receiving.receive)
+    app.command("stuck")(stuck.stuck)
     app.add_typer(topics.app, name="topic")
     app.add_typer(groups.app, name="group")
     app.add_typer(clients.app, name="clients")

@@ -1,0 +1,113 @@
+"""What a group holds, as an operator is told of it, and which of it is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from popgate.errors import BadRequest, Fault, NotFound, ReceiptExpired, shown
+from popgate.model import Held, Standing
+from popgate.receipt import parse_receipt
+
+MOST_HELD = 256
+"""Held messages of a group that are looked at."""
+
+
+@unique
+class Grip(Enum):
+    """What is known of a message that nobody gets now."""
+
+    HELD = "held"
+    RESTING = "resting"
+    """Its client gave it back after a failure, and it rests until its time."""
+
+
+@dataclass(slots=True, frozen=True)
+class Grasp:
+    """A held message of a group. `group`: of a broadcast group the hidden one of its client."""
+
+    group: str
+    held: Held
+    grip: Grip
+
+
+@dataclass(slots=True, frozen=True)
+class Explanation:
+    """How a group stands and why. `grasps`: what is held, longest first; there may be more than are told.
+
+    `reasons` are sentences for a person. `consumers`: those that this replica knows.
+    """
+
+    group: str
+    now_ms: int
+    enabled: bool
+    ordered: bool
+    consumers: int
+    standings: tuple[Standing, ...]
+    grasps: tuple[Grasp, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Freed:
+    """A message that an operator freed. `dead_lettered`: that was its last attempt, so it went there."""
+
+    grasp: Grasp
+    dead_lettered: bool
+
+
+def is_delivery(receipt: str, held: Held) -> bool:
+    """Whether a receipt, maybe one of before a renewal, is for this delivery."""
+    found = parse_receipt(receipt)
+    return (found.broker, found.queue_id, found.offset, found.pop_ms) == (
+        held.broker,
+        held.queue_id,
+        held.offset,
+        held.since_ms,
+    )
+
+
+def choose(group: str, grasps: Sequence[Grasp], which: str) -> Grasp:
+    """The one that is meant. Raises NotFound, BadRequest, ReceiptExpired."""
+    if not which:
+        fitting = list(grasps)
+    elif " " in which:
+        receipt = parse_receipt(which)
+        place = (receipt.broker, receipt.queue_id, receipt.offset)
+        there = [g for g in grasps if (g.held.broker, g.held.queue_id, g.held.offset) == place]
+        fitting = [grasp for grasp in there if is_delivery(which, grasp.held)]
+        if there and not fitting:
+            raise ReceiptExpired(which, "the message was delivered again since")
+    else:
+        fitting = [grasp for grasp in grasps if grasp.held.message_id == which]
+    if not fitting:
+        told = f"message {shown(which)}" if which else "any message"
+        raise NotFound(
+            f"group {group} does not hold {told} (or holds {MOST_HELD} others for longer)",
+            Fault.MESSAGE_NOT_FOUND,
+        )
+    if len(fitting) > 1:
+        raise BadRequest(
+            f"group {group} holds {len(fitting)} messages that fit: say which one, by its receipt"
+            + ("" if which else " or its message id")
+        )
+    return fitting[0]
+
+
+def together(one: Standing, other: Standing) -> Standing:
+    """Of the members of a broadcast group."""
+    return Standing(
+        group=one.group,
+        topic=one.topic,
+        lag=one.lag + other.lag,
+        unread=one.unread + other.unread,
+        free=one.free + other.free,
+        in_flight=one.in_flight + other.in_flight,
+        behind=one.behind + other.behind,
+        refused=one.refused + other.refused,
+        receivers=one.receivers + other.receivers,
+        full=one.full or other.full,
+        redelivered=one.redelivered + other.redelivered,
+        dead_lettered=one.dead_lettered + other.dead_lettered,
+    )

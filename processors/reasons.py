@@ -1,0 +1,81 @@
+"""Why a group stands where it stands, in sentences for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from popgate.model import GroupConfig, Standing
+from processors.grasping import Grasp, Grip
+
+
+class Reasons:
+    """`told` has the sentences, the most general first. `consumers`: those that this replica knows."""
+
+    def __init__(
+        self,
+        config: GroupConfig,
+        consumers: int,
+        standings: Sequence[Standing],
+        grasps: Sequence[Grasp],
+        now_ms: int,
+    ) -> None:
+        self.told: list[str] = []
+        self._config = config
+        self._consumers = consumers
+        lag = sum(standing.lag for standing in standings)
+        if not standings:
+            self._say("the group has read no topic yet" + self._without_consumers())
+        elif not lag:
+            self._say("nothing waits: the group is done with everything")
+        if not config.consume_enabled:
+            self._say("the group is switched off (consume_enabled): it is given nothing")
+        for standing in standings:
+            self._tell(standing)
+        resting = [grasp for grasp in grasps if grasp.grip is Grip.RESTING]
+        if resting:
+            next_ms = min(grasp.held.until_ms for grasp in resting)
+            self._say(
+                f"{_messages(len(resting))} of those that are listed rest after a failure, the first of"
+                f" them for {max(next_ms - now_ms, 0) / 1000:.1f} s more"
+            )
+
+    def _tell(self, standing: Standing) -> None:
+        topic = f"topic {standing.topic}"
+        if standing.behind:
+            self._say(
+                f"{_messages(standing.behind)} of {topic} are kept back: an earlier one of their message"
+                " group is held or rests"
+            )
+        if standing.full:
+            self._say(
+                f"so many messages of {topic} are unfinished on a queue ({standing.in_flight} in flight)"
+                " that nothing new is given out there"
+            )
+        if standing.refused:
+            self._say(
+                f"{_messages(standing.refused)} of {topic} are free, but pass the filter of nobody who"
+                " asked for them"
+            )
+        waiting = standing.unread + standing.free - standing.refused
+        if waiting > 0 and self._config.consume_enabled:
+            if standing.receivers:
+                if not standing.full:
+                    self._say(f"{_messages(waiting)} of {topic} are about to be given out")
+            elif self._consumers:
+                self._say(
+                    f"{_messages(waiting)} of {topic} can be given out, but nobody asks for them at the"
+                    f" moment, though {self._consumers} consumers are connected: they are busy, have no"
+                    " room, or read other topics"
+                )
+            else:
+                self._say(f"{_messages(waiting)} of {topic} can be given out" + self._without_consumers())
+
+    def _without_consumers(self) -> str:
+        return "" if self._consumers else ", and no consumer of the group is connected to this gateway"
+
+    def _say(self, sentence: str) -> None:
+        self.told.append(sentence)
+
+
+def _messages(count: int) -> str:
+    return "1 message" if count == 1 else f"{count} messages"

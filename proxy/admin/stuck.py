@@ -1,0 +1,71 @@
+"""/api/groups/{group}/stuck and /free: why a group does not go on, and to free what it holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from aiohttp import web
+
+from popgate.errors import BadRequest, shown
+from processors.grasping import Explanation, Grasp
+from processors.messaging import MessagingProcessor
+from proxy.admin.fields import read_object
+from proxy.admin.server import context_of
+
+_SHOWN = 20
+
+
+class Stuck:
+    def __init__(self, processor: MessagingProcessor) -> None:
+        self._processor = processor
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/api/groups/{group}/stuck", self._explain),
+            web.post("/api/groups/{group}/free", self._free),
+        ]
+
+    async def _explain(self, request: web.Request) -> web.Response:
+        found = await self._processor.explain(
+            context_of(request),
+            request.match_info["group"],
+            request.query.get("topic", ""),
+            limit=_limit(request.query.get("limit")),
+        )
+        return web.json_response(explanation_out(found))
+
+    async def _free(self, request: web.Request) -> web.Response:
+        """`which`: a receipt or a message id; without it the only message that is held."""
+        fields = await read_object(request)
+        topic, which = fields.text("topic"), fields.text("which")
+        fields.end()
+        freed = await self._processor.free(
+            context_of(request), request.match_info["group"], topic, which=which
+        )
+        return web.json_response({**grasp_out(freed.grasp), "dead_lettered": freed.dead_lettered})
+
+
+def explanation_out(found: Explanation) -> dict[str, Any]:
+    return {
+        "group": found.group,
+        "now_ms": found.now_ms,
+        "enabled": found.enabled,
+        "ordered": found.ordered,
+        "consumers": found.consumers,
+        "reasons": list(found.reasons),
+        "topics": [asdict(standing) for standing in found.standings],
+        "held": [grasp_out(grasp) for grasp in found.grasps],
+    }
+
+
+def grasp_out(grasp: Grasp) -> dict[str, Any]:
+    return {"state": grasp.grip.value, **asdict(grasp.held)}
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return _SHOWN
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= 256:
+        raise BadRequest(f"the limit {shown(text)} is no number from 1 to 256")
+    return int(text)

@@ -1,0 +1,207 @@
+"""processors.explaining: why a group is stuck, and freeing what it holds without undoing anything."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    GroupNotFound,
+    NotFound,
+    ReceiptExpired,
+    Unsupported,
+)
+from popgate.model import Held, Standing
+from popgate.receipt import Receipt
+from processors.clients import ClientKind
+from processors.grasping import Grip
+from processors.requests import Receive
+
+
+def held(**changes: Any) -> Held:
+    made = Held(
+        topic="orders",
+        broker="fake",
+        queue_id=0,
+        offset=7,
+        message_id="01ABC",
+        message_group="",
+        tag="",
+        keys=(),
+        receipt=Receipt(7, 1_000, 60_000, 0, 0, "fake", 0, 7).encode(),
+        holder="client-1",
+        since_ms=1_000,
+        until_ms=61_000,
+        attempt=1,
+        renewals=0,
+        waiting_behind=0,
+    )
+    return replace(made, **changes)
+
+
+def standing(**changes: Any) -> Standing:
+    return replace(Standing("readers", "orders", 0, 0, 0, 0, 0, 0, 0, False, 0, 0), **changes)
+
+
+OPERATOR = Context(client_id="admin@127.0.0.1", door="admin", peer="127.0.0.1:9")
+
+
+async def reasons(processor: Any) -> str:
+    return " | ".join((await processor.explain(OPERATOR, "readers")).reasons)
+
+
+async def test_a_group_that_is_done_is_not_stuck(broker, processor):
+    broker.told_standing = standing()
+    found = await processor.explain(OPERATOR, "readers")
+    assert (found.group, found.enabled, found.consumers, found.grasps) == ("readers", True, 0, ())
+    assert found.reasons == ("nothing waits: the group is done with everything",)
+
+
+async def test_what_is_held_is_told_with_the_longest_first(broker, processor):
+    broker.told_standing = standing(lag=5, in_flight=2, behind=3)
+    broker.told_held = [held(offset=8, since_ms=9_000), held(since_ms=5_000)]
+    found = await processor.explain(OPERATOR, "readers", "orders", limit=5)
+    assert [grasp.held.since_ms for grasp in found.grasps] == [5_000, 9_000]
+    assert broker.asked("held") == [("readers", "orders", 5)]
+    assert any("kept back" in reason for reason in found.reasons)
+
+
+async def test_nothing_is_looked_for_where_nothing_is_in_flight(broker, processor):
+    broker.told_standing = standing(lag=5, unread=5)
+    await processor.explain(OPERATOR, "readers")
+    assert broker.asked("held") == []
+
+
+async def test_messages_that_nobody_fetches_are_told_with_why(broker, processor, make_client):
+    broker.told_standing = standing(lag=5, unread=5)
+    assert "5 messages of topic orders can be given out, and no consumer" in await reasons(processor)
+    processor.clients.register(
+        make_client("c", kind=ClientKind.SIMPLE_CONSUMER, group="readers", topics=frozenset({"orders"}))
+    )
+    assert "nobody asks for them" in await reasons(processor)
+    broker.told_standing = standing(lag=5, unread=5, receivers=1)
+    assert "about to be given out" in await reasons(processor)
+
+
+async def test_filters_a_full_queue_and_a_group_that_is_off_are_told(broker, processor):
+    broker.told_standing = standing(lag=5, free=5, refused=5, receivers=1)
+    assert "pass the filter of nobody" in await reasons(processor)
+    broker.told_standing = standing(lag=9, unread=4, in_flight=5, full=True)
+    assert "nothing new is given out there" in await reasons(processor)
+    broker.kept_groups["readers"] = replace(broker.kept_groups["readers"], consume_enabled=False)
+    assert "switched off" in await reasons(processor)
+
+
+async def test_what_a_push_consumer_gave_back_rests_and_what_the_gateway_renewed_does_not(
+    broker, processor, clock, context, make_client, message
+):
+    processor.clients.register(
+        make_client(
+            context.client_id, kind=ClientKind.PUSH_CONSUMER, group="readers", topics=frozenset({"orders"})
+        )
+    )
+    broker.told_standing = standing(lag=1, in_flight=1)
+    now_ms = clock.now_ms()
+    broker.told_held = [held(renewals=1, until_ms=now_ms + 9_000)]
+    (grasp,) = (await processor.explain(OPERATOR, "readers")).grasps
+    assert grasp.grip is Grip.RESTING
+    assert "rest after a failure, the first of them for 9.0 s more" in await reasons(processor)
+    await processor.send(context, [message])
+    (taken,) = await processor.receive(context, Receive("orders", "readers", auto_renew=True, wait_s=0))
+    broker.told_held = [held(offset=taken.offset, queue_id=taken.queue_id, since_ms=now_ms, renewals=3)]
+    (grasp,) = (await processor.explain(OPERATOR, "readers")).grasps
+    assert grasp.grip is Grip.HELD
+
+
+async def freed(broker: Any) -> list[Any]:
+    return [what for name, what in broker.calls if name == "change_invisible"]
+
+
+async def test_the_only_held_message_is_freed_once(broker, processor, clock, context, message, observer):
+    await processor.send(context, [message])
+    (taken,) = await processor.receive(context, Receive("orders", "readers", invisible_ms=60_000, wait_s=0))
+    broker.told_standing = standing(lag=1, in_flight=1)
+    broker.told_held = [
+        held(offset=taken.offset, queue_id=taken.queue_id, receipt=taken.receipt, since_ms=clock.now_ms())
+    ]
+    found = await processor.free(OPERATOR, "readers")
+    assert found.grasp.held.receipt == taken.receipt
+    assert not found.dead_lettered
+    assert len(await freed(broker)) == 1
+
+
+async def test_scenario_04_a_release_by_an_operator_never_undoes_an_acknowledgement(
+    broker, processor, clock, context, message
+):
+    """The message was listed, and acknowledged before the operator's word came: nothing returns."""
+    await processor.send(context, [message])
+    (taken,) = await processor.receive(context, Receive("orders", "readers", invisible_ms=60_000, wait_s=0))
+    broker.told_standing = standing(lag=1, in_flight=1)
+    broker.told_held = [
+        held(offset=taken.offset, queue_id=taken.queue_id, receipt=taken.receipt, since_ms=clock.now_ms())
+    ]
+    assert await processor.ack(context, "orders", "readers", [taken.receipt]) == [None]
+    with pytest.raises(ReceiptExpired):
+        await processor.free(OPERATOR, "readers", which=taken.receipt)
+    assert broker.messages["orders"] == []
+
+
+async def test_a_broker_that_does_not_check_acknowledgements_frees_only_what_surely_is_not_done(
+    broker, processor, clock, context, message, make_client
+):
+    """any-replica, section 1: it would bring an acknowledged message back."""
+    broker.traits = replace(broker.traits, acks_are_checked=False)
+    await processor.send(context, [message])
+    (taken,) = await processor.receive(context, Receive("orders", "readers", invisible_ms=60_000, wait_s=0))
+    broker.told_standing = standing(lag=1, in_flight=1)
+    broker.told_held = [
+        held(offset=taken.offset, queue_id=taken.queue_id, receipt=taken.receipt, since_ms=clock.now_ms())
+    ]
+    with pytest.raises(Unsupported):
+        await processor.free(OPERATOR, "readers")
+    assert await freed(broker) == []
+
+
+async def test_which_one_is_meant_is_said_by_message_id_or_receipt(broker, processor):
+    broker.told_standing = standing(lag=2, in_flight=2)
+    broker.told_held = [held(), held(offset=8, message_id="01DEF")]
+    with pytest.raises(BadRequest, match="holds 2 messages that fit"):
+        await processor.free(OPERATOR, "readers")
+    with pytest.raises(NotFound, match="01GHI"):
+        await processor.free(OPERATOR, "readers", which="01GHI")
+    older = Receipt(7, 500, 60_000, 0, 0, "fake", 0, 7).encode()
+    with pytest.raises(ReceiptExpired, match="delivered again"):
+        await processor.free(OPERATOR, "readers", which=older)
+    with pytest.raises(BadRequest):
+        await processor.free(OPERATOR, "readers", which="no handle at all")
+    assert await freed(broker) == []
+
+
+async def test_the_last_attempt_that_is_freed_becomes_a_dead_letter(
+    broker, processor, clock, context, message
+):
+    await processor.send(context, [message])
+    (taken,) = await processor.receive(context, Receive("orders", "readers", invisible_ms=60_000, wait_s=0))
+    broker.told_standing = standing(lag=1, in_flight=1)
+    most = broker.kept_groups["readers"].max_attempts
+    broker.told_held = [
+        held(
+            offset=taken.offset,
+            queue_id=taken.queue_id,
+            receipt=taken.receipt,
+            since_ms=clock.now_ms(),
+            attempt=most,
+        )
+    ]
+    assert (await processor.free(OPERATOR, "readers", which="01ABC")).dead_lettered
+
+
+async def test_a_group_that_does_not_exist_is_told_so(processor):
+    with pytest.raises(GroupNotFound):
+        await processor.explain(OPERATOR, "no-such-group")
+    with pytest.raises(GroupNotFound):
+        await processor.free(OPERATOR, "no-such-group")
