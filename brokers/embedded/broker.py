@@ -9,6 +9,7 @@ from pathlib import Path
 from brokers.embedded.backup import BackingUp, clear_leftovers
 from brokers.embedded.directing import Directing
 from brokers.embedded.finding import Finding
+from brokers.embedded.lite.serving import LiteServing
 from brokers.embedded.looking import Looking
 from brokers.embedded.pop import Popping
 from brokers.embedded.positions import Positions
@@ -18,7 +19,7 @@ from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
 from brokers.embedded.store import Durability, Store
-from brokers.port import Broker, CheckHandler, OrderScope, Traits
+from brokers.port import Broker, CheckHandler, LiteTopics, OrderScope, Traits
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.faults import Faults
@@ -35,7 +36,9 @@ class EmbeddedBroker(
     Looking,
     Redriving,
     BackingUp,
+    LiteServing,
     Broker,
+    LiteTopics,
 ):
     """A broker in the folder `path`. Everything is done in the loop that starts it.
 

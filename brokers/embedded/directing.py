@@ -39,6 +39,8 @@ class Directing(Facet):
     async def update_topic(self, config: TopicConfig) -> None:
         self._state.check_writable()
         topic = self._state.catalogue.update_topic(config)
+        self._state.lites.settings_changed(topic)
+        self._state.arm()
         self._state.waiting.wake_all(topic.id)
         await self._state.settled()
 
@@ -49,6 +51,7 @@ class Directing(Facet):
         for retries in state.shares.retries_of(topic):
             state.shares.drop_topic(state.catalogue.delete_topic(retries.topic.name))
         state.shares.drop_topic(topic)
+        state.lites.drop_topic(topic)
         state.waiting.wake_all(topic.id)
         await state.settled()
 
@@ -69,6 +72,7 @@ class Directing(Facet):
         state = self._state
         state.check_writable()
         group = state.catalogue.update_group(config)
+        state.lites.group_changed(group)
         for share in state.shares:
             if share.group is group:
                 state.waiting.wake_all(share.topic.id, group.id)
@@ -84,4 +88,5 @@ class Directing(Facet):
         for retries in state.shares.retries_of(group):
             state.shares.drop_topic(state.catalogue.delete_topic(retries.topic.name))
         state.shares.drop_group(group)
+        state.lites.drop_group(group)
         await state.settled()

@@ -154,9 +154,15 @@ class Ledger(ABC):
         if was_full:
             self._tell_free()
 
-    def hide(self, offset: int, entry: Entry, due_ms: int, now_ms: int) -> Entry:
-        """Hold a held message until `due_ms`; it is still the same delivery."""
-        again = entry.due(due_ms, entry.renewals + 1)
+    def hide(self, offset: int, entry: Entry, due_ms: int, now_ms: int, *, suspend: bool = False) -> Entry:
+        """Hold a held message until `due_ms`; it is still the same delivery.
+
+        With `suspend` the delivery is given up and was no attempt, and the message rests until then.
+        """
+        if suspend:
+            again = Entry(due_ms, entry.pop_ms, entry.attempt - 1, False, "", "", entry.lane)
+        else:
+            again = entry.due(due_ms, entry.renewals + 1)
         self._set(offset, again)
         if due_ms <= now_ms:
             self.fall_due(offset, again, now_ms)

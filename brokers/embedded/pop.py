@@ -5,32 +5,38 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from brokers.embedded.admitting import (
+    LONGEST_INVISIBLE_MS,
+    admit,
+    check_request,
+    illegal_invisible_time,
+)
 from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.handles import encode_handle, expired, find_delivery, find_undelivered
+from brokers.embedded.lite.settling import LiteSettling
 from brokers.embedded.shares import Share
 from brokers.embedded.taking import Want, receipt_head
-from brokers.embedded.topics import Group, Topic
+from brokers.embedded.topics import Topic
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Forbidden, GatewayError, NotFound, TooManyRequests
-from popgate.model import PRIORITY_FACTOR, MessageType, Permission, Pop, StoredMessage
+from popgate.errors import GatewayError, NotFound, TooManyRequests
+from popgate.model import PRIORITY_FACTOR, MessageType, Pop, StoredMessage
 
-_LONGEST_INVISIBLE_MS = 1 << 45
 _PRIORITY = MessageType.PRIORITY
 _PATIENCE_S = 1.0
 """How long a pop that may not wait looks through messages that do not pass its filter."""
 
 
-class Popping(Facet):
+class Popping(LiteSettling, Facet):
     """The port's `Store`, without sending."""
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
         state = self._state
-        _check_request(request)
+        check_request(request)
         until = request.wait_until
         patience = state.clock.monotonic() + _PATIENCE_S if until is None else until
         wake = 0
         while True:
-            topic, group = self._admit(request)
+            topic, group = admit(state, request)
             share = state.shares.share(topic, group)
             try:
                 max_bytes = bytes_for(context, request.max_bytes)
@@ -71,6 +77,8 @@ class Popping(Facet):
     ) -> list[GatewayError | None]:
         state = self._state
         share, held_topic, now_ms = self._find_share(topic, group)
+        if (bound := state.lites.bound(topic, group)) is not None:
+            return await self._ack_lite(*bound, receipts)
         broker = state.settings.name
         results: list[GatewayError | None] = []
         failed = 0
@@ -90,18 +98,27 @@ class Popping(Facet):
         return results
 
     async def change_invisible(
-        self, context: Context, topic: str, group: str, receipt: str, invisible_ms: int
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        suspend: bool = False,
     ) -> str:
         state = self._state
         share, held_topic, now_ms = self._find_share(topic, group)
-        if not 0 <= invisible_ms <= _LONGEST_INVISIBLE_MS:
-            raise _illegal_invisible_time(invisible_ms)
+        if not 0 <= invisible_ms <= LONGEST_INVISIBLE_MS:
+            raise illegal_invisible_time(invisible_ms)
+        if (bound := state.lites.bound(topic, group)) is not None:
+            return await self._change_lite(*bound, receipt, invisible_ms, suspend=suspend)
         found = find_delivery(share, held_topic, state.settings.name, receipt, now_ms)
         if found is None:
             raise expired(receipt)
         ledger, offset, entry = found
         try:
-            again = ledger.hide(offset, entry, now_ms + invisible_ms, now_ms)
+            again = ledger.hide(offset, entry, now_ms + invisible_ms, now_ms, suspend=suspend)
         except Exception as error:
             state.abandon(error)
             raise
@@ -116,6 +133,8 @@ class Popping(Facet):
             share, held_topic, now_ms = self._find_share(topic, group)
         except NotFound:
             return 0
+        if (bound := state.lites.bound(topic, group)) is not None:
+            return await self._give_back_lite(*bound, receipts)
         freed = 0
         for handle in receipts:
             found = find_undelivered(share, held_topic, state.settings.name, handle)
@@ -131,6 +150,9 @@ class Popping(Facet):
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         state = self._state
         share, held_topic, now_ms = self._find_share(topic, group)
+        if (bound := state.lites.bound(topic, group)) is not None:
+            await self._dead_letter_lite(*bound, receipt)
+            return
         found = find_delivery(share, held_topic, state.settings.name, receipt, now_ms)
         if found is None:
             raise expired(receipt)
@@ -144,24 +166,6 @@ class Popping(Facet):
         await state.settled()
 
     # -- inside -------------------------------------------------------------------------------
-
-    def _admit(self, request: Pop) -> tuple[Topic, Group]:
-        """Raises what a pop of this topic by this group is answered with now."""
-        state = self._state
-        state.check_writable()
-        topic, group = state.catalogue.topic(request.topic), state.catalogue.group(request.group)
-        if not topic.config.permission & Permission.READ:
-            raise Forbidden(f"topic {topic.name} is not readable")
-        if not group.config.consume_enabled:
-            raise Forbidden(f"consumer group {group.name} is not allowed to consume")
-        if request.broker or request.queue_id >= 0:
-            state.queue(topic, request.broker, max(request.queue_id, 0))
-            if request.queue_id >= topic.config.read_queues:
-                raise BadRequest(
-                    f"queue {request.queue_id} of topic {topic.name} is not readable, only"
-                    f" {topic.config.read_queues} are"
-                )
-        return topic, group
 
     def _find_share(self, topic_name: str, group_name: str) -> tuple[Share | None, Topic, int]:
         """What the group has of the topic, and the time. Raises TopicNotFound, GroupNotFound."""
@@ -250,17 +254,6 @@ class Popping(Facet):
                     ledger.free(offset, entry, now_ms)
         state.store.commit()
         state.wake_freed()
-
-
-def _check_request(request: Pop) -> None:
-    if request.max_messages < 1:
-        raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
-    if not 0 < request.invisible_ms <= _LONGEST_INVISIBLE_MS:
-        raise _illegal_invisible_time(request.invisible_ms)
-
-
-def _illegal_invisible_time(invisible_ms: int) -> BadRequest:
-    return BadRequest(f"an invisible time of {invisible_ms} ms is not possible", Fault.ILLEGAL_INVISIBLE_TIME)
 
 
 def _take_with_retries(share: Share, retries: Share, want: Want, queue_id: int) -> None:

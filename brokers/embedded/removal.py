@@ -15,6 +15,7 @@ from brokers.embedded.keys import (
     HOUR_MS,
     INDEX,
     INFLIGHT,
+    LITE,
     MESSAGES,
     PROGRESS,
     REDRIVEN,
@@ -29,6 +30,7 @@ from brokers.embedded.keys import (
     removed_key,
     split_removed_key,
 )
+from brokers.embedded.lite.layout import prefix_of_group, prefixes_of_topic
 from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
@@ -84,11 +86,15 @@ class Removal:
             (REDRIVEN, message_key(topic_id, 0, 0)[:4]),
         ):
             yield self._remove(space, prefix)
+        for prefix in prefixes_of_topic(topic_id):
+            yield self._remove(LITE, prefix)
         for group in list(self._catalogue.groups()):
+            yield self._remove(LITE, prefix_of_group(group.id, topic_id))
             yield self._remove(INFLIGHT, inflight_key(group.id, topic_id, 0, 0)[:8])
             yield self._remove(PROGRESS, progress_key(group.id, topic_id, 0)[:8])
 
     def _remove_group(self, group_id: int) -> Iterator[int]:
+        yield self._remove(LITE, prefix_of_group(group_id))
         yield self._remove(INFLIGHT, inflight_key(group_id, 0, 0, 0)[:4])
         yield self._remove(PROGRESS, progress_key(group_id, 0, 0)[:4])
 

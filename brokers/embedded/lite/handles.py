@@ -1,0 +1,68 @@
+"""From a receipt back to the delivery of a lite topic's message that it names."""
+
+from __future__ import annotations
+
+from brokers.embedded.handles import expired
+from brokers.embedded.lite.keeping import Lites
+from brokers.embedded.lite.places import LITE_QUEUE, Place
+from brokers.embedded.topics import Group, Topic
+from popgate.errors import IllegalReceipt, ReceiptExpired
+from popgate.receipt import Receipt, parse_receipt
+
+
+def find_delivery(
+    lites: Lites, topic: Topic, group: Group, broker: str, handle: str, now_ms: int
+) -> tuple[Place, int] | None:
+    """The place and the offset; None if the message is finished. Raises IllegalReceipt, ReceiptExpired."""
+    place, receipt = _place_of(lites, topic, group, broker, handle)
+    offset = receipt.offset
+    entry = place.entries.get(offset)
+    if entry is None:
+        if offset < place.frontier:
+            return None
+        raise IllegalReceipt(handle, "the message was not delivered to this group")
+    if entry.pop_ms != receipt.pop_ms:
+        raise ReceiptExpired(handle, "the message was delivered again since")
+    if not entry.held:
+        raise ReceiptExpired(handle, "the message was given back")
+    if now_ms >= entry.due_ms:
+        raise ReceiptExpired(handle)
+    return place, offset
+
+
+def find_held(
+    lites: Lites, topic: Topic, group: Group, broker: str, handle: str, now_ms: int
+) -> tuple[Place, int]:
+    """The same for what cannot be done with a message that is finished."""
+    found = find_delivery(lites, topic, group, broker, handle, now_ms)
+    if found is None:
+        raise expired(handle)
+    return found
+
+
+def find_undelivered(
+    lites: Lites, topic: Topic, group: Group, broker: str, handle: str
+) -> tuple[Place, int] | None:
+    """The same for a delivery that reached nobody, whose time may be over; None if there is none such."""
+    try:
+        place, receipt = _place_of(lites, topic, group, broker, handle)
+    except IllegalReceipt:
+        return None
+    entry = place.entries.get(receipt.offset)
+    if entry is None or entry.pop_ms != receipt.pop_ms or not entry.held:
+        return None
+    return place, receipt.offset
+
+
+def _place_of(lites: Lites, topic: Topic, group: Group, broker: str, handle: str) -> tuple[Place, Receipt]:
+    receipt = parse_receipt(handle)
+    if receipt.broker != broker:
+        raise IllegalReceipt(handle, "it was given out by another broker")
+    if receipt.queue_id != LITE_QUEUE:
+        raise IllegalReceipt(handle, "it is for no message of a lite topic")
+    place = lites.find_place(group, topic, max(receipt.commit_offset, 0))
+    if place is None:
+        raise IllegalReceipt(
+            handle, "the lite topic of its message is gone, or this group was given nothing from it"
+        )
+    return place, receipt

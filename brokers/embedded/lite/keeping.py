@@ -1,0 +1,274 @@
+"""Lite topics, the places of groups in them, and who is to be woken; and what happens by itself.
+
+Two things happen at their time: what a group held is free again, or dead; and a lite topic is
+looked at, whether it was idle for too long, or its first messages are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+
+from brokers.embedded.deadletters import DeadLetters
+from brokers.embedded.due import DueKeys
+from brokers.embedded.keys import LITE, LITE_DUE
+from brokers.embedded.lite.kept import Keeping
+from brokers.embedded.lite.layout import (
+    TOPIC_DUE,
+    beyond,
+    decode_place,
+    name_in,
+    place_key,
+    split_due_key,
+    topic_key,
+)
+from brokers.embedded.lite.places import Place, PlaceParts
+from brokers.embedded.lite.subscriptions import Subscriptions
+from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
+from brokers.embedded.log import MessageLog
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.steadying import SteadyTime
+from brokers.embedded.store import Store
+from brokers.embedded.topics import Catalogue, Group, Topic
+from brokers.embedded.waiting import Waiting
+from popgate.clock import Clock
+from popgate.model import LITE_BIND_TOPIC, LITE_EXPIRATION, MessageType, StartFrom
+
+_log = logging.getLogger(__name__)
+_TRIM_AT_ONCE = 256
+_SWEEP_AT_ONCE = 256
+_ANY_BYTES = 1 << 30
+
+
+class Lites:
+    """Everything about lite topics in memory. Adds to the store's batch; the caller commits."""
+
+    def __init__(
+        self,
+        store: Store,
+        log: MessageLog,
+        catalogue: Catalogue,
+        dead_letters: DeadLetters,
+        subscriptions: Subscriptions,
+        waiting: Waiting,
+        clock: Clock,
+        steady: SteadyTime,
+        settings: EmbeddedSettings,
+    ) -> None:
+        self.subscriptions = subscriptions
+        self._store = store
+        self._catalogue = catalogue
+        self._waiting = waiting
+        self._clock = clock
+        self._steady = steady
+        self._settings = settings
+        self._due = DueKeys(store, LITE_DUE)
+        self.topics = LiteCatalogue(store, log, self._due, settings)
+        self.topics.on_arrival = self._arrived
+        self._parts = PlaceParts(store, self.topics, self._due, dead_letters)
+        self._places: Keeping[tuple[int, int, int], Place] = Keeping(
+            settings.max_lite_cached, lambda: store.turn
+        )
+        self._overdue: dict[int, bytes] = {}
+        """Topics whose expiration became shorter, and up to which lite topic that was carried out."""
+
+    def __repr__(self) -> str:
+        return f"<Lites {self.topics!r} places {len(self._places)} {self.subscriptions!r}>"
+
+    def load(self) -> None:
+        """Start from what is in the store, forgetting what was in memory."""
+        self._due.load()
+        for topic in self._catalogue.topics():
+            self.settings_changed(topic)
+        self.subscriptions.all_ready()
+
+    # -- finding ------------------------------------------------------------------------------
+
+    def bound(self, topic: str, group: str) -> tuple[Topic, Group] | None:
+        """The two, when the group takes lite topics of this topic."""
+        found = self._catalogue.find_group(group)
+        if found is None or found.config.attributes.get(LITE_BIND_TOPIC) != topic:
+            return None
+        there = self._catalogue.find_topic(topic)
+        return (there, found) if there is not None else None
+
+    def place(self, group: Group, lite: LiteTopic) -> Place:
+        """The group's place in a lite topic; one that never was there starts where its settings say."""
+        found = self.find_place(group, lite.topic, lite.id)
+        if found is None:
+            last = group.config.start_from is StartFrom.LAST
+            found = Place(self._parts, group, lite, lite.visible if last else lite.minimum)
+            self._places.add((group.id, lite.topic.id, lite.id), found)
+        found.lite = lite
+        return found
+
+    def find_place(self, group: Group, topic: Topic, lite_id: int) -> Place | None:
+        key = (group.id, topic.id, lite_id)
+        found = self._places.get(key)
+        if found is not None:
+            return found
+        value = self._store.get(LITE, place_key(*key))
+        if value is None:
+            return None
+        try:
+            name, frontier, last_pop_ms, due_ms, attempt_id, holder, entries = decode_place(value)
+        except (ValueError, struct.error) as error:
+            _log.error("the place of group %s in a lite topic of %s: %s", group.name, topic.name, error)
+            return None
+        lite = self.topics.find(topic, name)
+        if lite is None or lite.id != lite_id:
+            return None
+        found = Place(self._parts, group, lite, frontier)
+        found.last_pop_ms, found.due_ms = last_pop_ms, due_ms
+        found.attempt_id, found.holder = attempt_id, holder
+        found.adopt(entries, self._steady.now_ms())
+        return self._places.add(key, found)
+
+    # -- waking -------------------------------------------------------------------------------
+
+    def settle(self, place: Place, now_ms: int) -> None:
+        """At the end of a step: keep what the place is now, and wake who may take from it."""
+        place.settle(now_ms)
+        if place.has_work(now_ms):
+            self.wake(place.lite, place.group)
+
+    def wake(self, lite: LiteTopic, group: Group | None = None) -> None:
+        """Let those who subscribe to a lite topic look at it."""
+        for subscriber in self.subscriptions.of(lite.topic, lite.name, group):
+            subscriber.ready[lite.name] = None
+            key = (subscriber.group.id, subscriber.client_id)
+            self._waiting.wake(waiting_id(lite.topic), key, -1, 1)
+
+    def _arrived(self, lite: LiteTopic) -> None:
+        try:
+            self.wake(lite)
+        except Exception:
+            _log.exception("looking at new messages of %r failed", lite)
+            self._waiting.wake_all(waiting_id(lite.topic))
+
+    # -- what comes and goes --------------------------------------------------------------------
+
+    def delete(self, lite: LiteTopic) -> None:
+        """Forget a lite topic, every group's place in it, and tell who subscribes to it."""
+        topic = lite.topic
+        for group in self._bound_groups(topic):
+            place = self.find_place(group, topic, lite.id)
+            if place is not None:
+                place.delete()
+                self._places.drop((group.id, topic.id, lite.id))
+        self.topics.delete(lite)
+        self._store.after_commit(lambda: self.subscriptions.drop_lite(topic, lite.name))
+
+    def settings_changed(self, topic: Topic) -> None:
+        """A shorter expiration counts for the lite topics that are there, too."""
+        self._waiting.wake_all(waiting_id(topic))
+        config = topic.config
+        if LITE_EXPIRATION not in config.attributes and MessageType.LITE not in config.message_types:
+            return
+        applied_ms = self.topics.applied_ms(topic)
+        if applied_ms is not None and applied_ms != self.topics.expiration_ms(topic):
+            self._overdue[topic.id] = topic_key(topic.id) + b"\0"
+
+    def drop_topic(self, topic: Topic) -> None:
+        self.topics.drop(topic)
+        self._overdue.pop(topic.id, None)
+        self._places.drop_if(lambda key: key[1] == topic.id)
+        self.subscriptions.drop_if(lambda one: one.topic is topic)
+        self._waiting.wake_all(waiting_id(topic))
+
+    def group_changed(self, group: Group) -> None:
+        """Whoever waits for the group looks what its settings say now."""
+        topic = self._catalogue.find_topic(group.config.attributes.get(LITE_BIND_TOPIC, ""))
+        if topic is not None:
+            self._waiting.wake_all(waiting_id(topic))
+
+    def drop_group(self, group: Group) -> None:
+        self._places.drop_if(lambda key: key[0] == group.id)
+        self.subscriptions.drop_if(lambda one: one.group is group)
+        self.group_changed(group)
+
+    # -- what happens by itself -----------------------------------------------------------------
+
+    def deadline(self) -> int | None:
+        """Wall time in ms of the next tick. What is held goes by the steady time."""
+        wall_ms = self._clock.now_ms()
+        if self._overdue:
+            return wall_ms
+        due_ms, sweep_s = self._due.deadline(), self.subscriptions.sweep_due_s()
+        times = [] if due_ms is None else [wall_ms + due_ms - self._steady.now_ms()]
+        if sweep_s is not None:
+            times.append(wall_ms + int((sweep_s - self._clock.monotonic()) * 1000) + 1)
+        return min(times, default=None)
+
+    def tick(self, _wall_ms: int) -> None:
+        now_ms = self._steady.now_ms()
+        sweep_s = self.subscriptions.sweep_due_s()
+        if sweep_s is not None and sweep_s <= self._clock.monotonic():
+            self.subscriptions.sweep()
+        for topic_id in list(self._overdue)[:1]:
+            self._sweep(topic_id, now_ms)
+        for key, name in self._due.take(now_ms, self._settings.max_due, _ANY_BYTES):
+            due_ms, kind, topic_id, lite_id, group_id = split_due_key(key)
+            topic = self._catalogue.topic_by_id(topic_id)
+            if topic is None:
+                continue
+            if kind == TOPIC_DUE:
+                lite = self.topics.find(topic, name.decode())
+                if lite is not None and lite.id == lite_id and lite.due_ms == due_ms:
+                    lite.due_ms = 0
+                    self._look_at(lite, now_ms)
+                continue
+            group = self._catalogue.group_by_id(group_id)
+            place = self.find_place(group, topic, lite_id) if group is not None else None
+            if place is not None and place.due_ms == due_ms:
+                place.due_ms = 0
+                place.fall_due(now_ms)
+                self.settle(place, now_ms)
+
+    def _look_at(self, lite: LiteTopic, now_ms: int) -> None:
+        """It may have been idle for too long, or its first messages may be gone."""
+        idle_ms = now_ms - lite.last_ms
+        expiration_ms = self.topics.expiration_ms(lite.topic)
+        if lite.visible == lite.maximum and (
+            0 <= expiration_ms <= idle_ms or (not lite.maximum and idle_ms >= self.topics.kept_ms(lite.topic))
+        ):
+            self.delete(lite)
+            return
+        trimmed = self.topics.trim(lite, _TRIM_AT_ONCE)
+        more = trimmed == _TRIM_AT_ONCE
+        self.topics.look_at(lite, now_ms if more else self.topics.next_look_ms(lite, now_ms))
+
+    def _sweep(self, topic_id: int, now_ms: int) -> None:
+        """Carry out a new expiration, a few lite topics at a time."""
+        topic = self._catalogue.topic_by_id(topic_id)
+        if topic is None:
+            del self._overdue[topic_id]
+            return
+        names: list[bytes] = []
+        for key, _ in self._store.scan(LITE, self._overdue[topic_id], beyond(topic_key(topic_id))):
+            names.append(key)
+            if len(names) >= _SWEEP_AT_ONCE:
+                break
+        for key in names:
+            lite = self.topics.find(topic, name_in(key))
+            if lite is not None:
+                due_ms = max(self.topics.next_look_ms(lite, now_ms), now_ms)
+                if not lite.due_ms or due_ms < lite.due_ms:
+                    self.topics.look_at(lite, due_ms)
+        if len(names) < _SWEEP_AT_ONCE:
+            del self._overdue[topic_id]
+            self.topics.applied(topic, self.topics.expiration_ms(topic))
+        else:
+            self._overdue[topic_id] = names[-1] + b"\0"
+
+    def _bound_groups(self, topic: Topic) -> list[Group]:
+        return [
+            group
+            for group in self._catalogue.groups()
+            if group.config.attributes.get(LITE_BIND_TOPIC) == topic.name
+        ]
+
+
+def waiting_id(topic: Topic) -> int:
+    """Under what those stand who wait for lite topics: an arrival in the topic is no news to them."""
+    return -topic.id

@@ -1,0 +1,64 @@
+"""A bounded memory of objects that stand in the store, too: those used last stay."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+_TRIES = 8
+
+
+class Kept(Protocol):
+    """What may be kept: `busy` while the store does not have all that it stands for."""
+
+    def busy(self, turn: int) -> bool: ...
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value", bound=Kept)
+
+
+class Keeping(Generic[Key, Value]):
+    """Up to `most` objects, and as many more as are busy in the store's turn."""
+
+    def __init__(self, most: int, turn: Callable[[], int]) -> None:
+        self._most = most
+        self._turn = turn
+        self._kept: OrderedDict[Key, Value] = OrderedDict()
+
+    def __repr__(self) -> str:
+        return f"<Keeping {len(self._kept)} of {self._most}>"
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def __iter__(self) -> Iterator[Value]:
+        return iter(self._kept.values())
+
+    def get(self, key: Key) -> Value | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def add(self, key: Key, value: Value) -> Value:
+        """Keep it, and forget the one used longest ago that can be read again."""
+        kept = self._kept
+        kept[key] = value
+        if len(kept) > self._most:
+            turn = self._turn()
+            for _ in range(_TRIES):
+                oldest = next(iter(kept))
+                if not kept[oldest].busy(turn):
+                    del kept[oldest]
+                    break
+                kept.move_to_end(oldest)
+        return value
+
+    def drop(self, key: Key) -> Value | None:
+        return self._kept.pop(key, None)
+
+    def drop_if(self, unwanted: Callable[[Key], bool]) -> None:
+        for key in [key for key in self._kept if unwanted(key)]:
+            del self._kept[key]

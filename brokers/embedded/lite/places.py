@@ -1,0 +1,259 @@
+"""A group's place in a lite topic: what it is given next, and what it holds.
+
+The messages of a lite topic come in order: none while an earlier one is held or rests, but several
+in one answer. So a place is one small value in the store, whatever happened before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain, islice
+
+from brokers.embedded.deadletters import DeadLetters
+from brokers.embedded.due import DueKeys
+from brokers.embedded.entries import Entry, not_later
+from brokers.embedded.keys import LITE
+from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
+from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
+from brokers.embedded.store import Store
+from brokers.embedded.taking import Want, cost_of
+from brokers.embedded.topics import Group
+from popgate.model import StoredMessage
+from popgate.receipt import ORDERED, Receipt
+from popgate.wire.records import Record, host_text
+
+LITE_QUEUE = 1 << 20
+"""In the place of the queue in receipts; no queue has this number. The last field is the lite id."""
+MOST_HELD = 32
+"""Messages of one lite topic that a group holds at a time."""
+_READ_AT_ONCE = 8
+"""Records may be large."""
+
+
+@dataclass(slots=True)
+class PlaceParts:
+    """What all places work with."""
+
+    store: Store
+    lites: LiteCatalogue
+    due: DueKeys
+    dead_letters: DeadLetters
+
+
+class Place:
+    """`frontier`: the first offset never delivered. `entries`: what is below it and not finished.
+
+    Steps change memory; `settle` at their end puts what it has become into the store's batch.
+    """
+
+    __slots__ = (
+        *("attempt_id", "due_ms", "entries", "frontier", "group", "holder", "last_pop_ms", "lite"),
+        *("parts", "turn"),
+    )
+
+    def __init__(self, parts: PlaceParts, group: Group, lite: LiteTopic, frontier: int) -> None:
+        self.parts = parts
+        self.group = group
+        self.lite = lite
+        self.frontier = frontier
+        self.entries: dict[int, Entry] = {}
+        self.last_pop_ms = 0
+        """The latest name that a delivery got; no other one gets it."""
+        self.due_ms = 0
+        """When the schedule has something to do here, 0: never."""
+        self.attempt_id = ""
+        self.holder = ""
+        self.turn = -1
+
+    def __repr__(self) -> str:
+        return f"<Place {self.group.name} {self.lite!r} frontier {self.frontier} held {len(self.entries)}>"
+
+    def busy(self, turn: int) -> bool:
+        return self.turn == turn
+
+    def blocked(self, now_ms: int) -> bool:
+        """Whether something is held or rests."""
+        return any(entry.due_ms > now_ms for entry in self.entries.values())
+
+    def has_work(self, now_ms: int) -> bool:
+        """Whether a pop would find something."""
+        if self.entries:
+            return not self.blocked(now_ms)
+        return max(self.frontier, self.lite.minimum) < self.lite.visible
+
+    def adopt(self, entries: dict[int, Entry], now_ms: int) -> None:
+        """Go on with what is in the store; a wall clock that was set back meanwhile blocks nothing."""
+        self.entries = {offset: not_later(entry, now_ms) for offset, entry in entries.items()}
+
+    # -- taking ---------------------------------------------------------------------------------
+
+    def take(self, want: Want, broker: str) -> list[int]:
+        """Take for a pop what it wants; the offsets."""
+        if self.blocked(want.now_ms):
+            return []
+        self.turn = self.parts.store.turn
+        taken: list[int] = []
+        pop_ms = max(want.now_ms, self.last_pop_ms + 1)
+        first, end = max(self.frontier, self.lite.minimum), self.lite.visible
+        coming = chain(sorted(self.entries), range(first, end))
+        room = min(want.room, MOST_HELD)
+        while len(taken) < room and not want.full and want.looks > 0:
+            offsets = list(islice(coming, min(_READ_AT_ONCE, room - len(taken))))
+            if not offsets:
+                break
+            for offset, found in zip(offsets, self.parts.lites.read(self.lite, offsets), strict=True):
+                if not self._take_one(want, offset, found, pop_ms, broker):
+                    break
+                if offset in self.entries:
+                    taken.append(offset)
+        if taken:
+            self.last_pop_ms = pop_ms
+            self.attempt_id, self.holder = want.attempt_id, want.holder
+        return taken
+
+    def _take_one(
+        self, want: Want, offset: int, found: tuple[bytes, Record] | None, pop_ms: int, broker: str
+    ) -> bool:
+        """Take one message, or settle why not; False when it does not fit."""
+        old = self.entries.get(offset)
+        attempt = old.attempt if old is not None else 0
+        if found is None or attempt >= self._most_attempts():
+            want.looks -= cost_of(found[0] if found is not None else None)
+            want.changed = True
+            if found is not None:
+                self.parts.dead_letters.add(self.group, self.lite.topic, found[0])
+            self.frontier = max(self.frontier, offset + 1)
+            self.finish(offset)
+            return True
+        if not want.fits(found[1].size):
+            return False
+        entry = Entry(want.due_ms, pop_ms, attempt + 1, True)
+        self.frontier = max(self.frontier, offset + 1)
+        self.entries[offset] = entry
+        self._deliver(want, offset, found[1], entry, broker)
+        return True
+
+    def take_same(self, want: Want, broker: str) -> list[int]:
+        """A repeated receive: what the first one still holds."""
+        if want.attempt_id != self.attempt_id:
+            return []
+        held = [offset for offset in sorted(self.entries) if self._is_held(offset, want.now_ms)]
+        held = held[: want.room]
+        taken = []
+        for offset, found in zip(held, self.parts.lites.read(self.lite, held), strict=True):
+            if found is not None:
+                self._deliver(want, offset, found[1], self.entries[offset], broker)
+                taken.append(offset)
+        return taken
+
+    def _deliver(self, want: Want, offset: int, found: Record, entry: Entry, broker: str) -> None:
+        want.taken.append(
+            StoredMessage(
+                self.lite.topic.name,
+                broker,
+                found.queue_id,
+                found.offset,
+                found.commit_offset,
+                found.sys_flag,
+                found.flag,
+                found.born_ms,
+                host_text(found.born_host),
+                found.store_ms,
+                host_text(found.store_host),
+                found.body,
+                found.properties,
+                entry.attempt,
+                self.receipt(offset, entry, broker),
+                entry.due_ms,
+            )
+        )
+        want.room -= 1
+        want.bytes_left -= found.size
+
+    def receipt(self, offset: int, entry: Entry, broker: str) -> str:
+        """The handle of a delivery, as it stands now."""
+        hidden_ms = max(entry.due_ms - entry.pop_ms, 0)
+        return Receipt(
+            offset, entry.pop_ms, hidden_ms, ORDERED, 0, broker, LITE_QUEUE, offset, self.lite.id
+        ).encode()
+
+    # -- steps of one message -------------------------------------------------------------------
+
+    def finish(self, offset: int) -> None:
+        """The group is done with this message."""
+        self.turn = self.parts.store.turn
+        self.entries.pop(offset, None)
+
+    def hide(self, offset: int, due_ms: int, now_ms: int, *, suspend: bool = False) -> Entry:
+        """Hold a held message until `due_ms`; with `suspend` it is given up, and was no attempt."""
+        self.turn = self.parts.store.turn
+        old = self.entries[offset]
+        attempt = old.attempt - 1 if suspend else old.attempt
+        entry = self.entries[offset] = Entry(due_ms, old.pop_ms, attempt, not suspend)
+        if due_ms <= now_ms and attempt >= self._most_attempts():
+            self.bury(offset)
+        return entry
+
+    def free(self, offset: int, now_ms: int) -> None:
+        """Undo a delivery that reached nobody: it was no attempt, and the message is free now."""
+        self.turn = self.parts.store.turn
+        old = self.entries[offset]
+        self.entries[offset] = Entry(now_ms, old.pop_ms, old.attempt - 1, False)
+
+    def bury(self, offset: int) -> int:
+        """Move a message to the dead letters; the looks that it cost."""
+        [found] = self.parts.lites.read(self.lite, [offset])
+        if found is not None:
+            self.parts.dead_letters.add(self.group, self.lite.topic, found[0])
+        self.finish(offset)
+        return cost_of(found[0] if found is not None else None)
+
+    def fall_due(self, now_ms: int) -> int:
+        """Times are over: what has used up its attempts is dead, the rest is free; the looks that it cost."""
+        cost = 1
+        for offset in [offset for offset, entry in self.entries.items() if entry.due_ms <= now_ms]:
+            if self.entries[offset].attempt >= self._most_attempts():
+                cost += self.bury(offset)
+        return cost
+
+    def seek(self, offset: int) -> None:
+        """Begin anew at `offset`; what was held or rested is forgotten."""
+        self.turn = self.parts.store.turn
+        self.entries.clear()
+        self.frontier = offset
+        self.attempt_id = self.holder = ""
+
+    def settle(self, now_ms: int) -> None:
+        """At the end of a step: put what the place is now, and when it has to be looked at."""
+        store, lite, group = self.parts.store, self.lite, self.group
+        dues = [entry.due_ms for entry in self.entries.values() if entry.due_ms > now_ms]
+        due_ms = min(dues, default=0)
+        if due_ms != self.due_ms:
+            if self.due_ms:
+                self.parts.due.remove(due_key(self.due_ms, PLACE_DUE, lite.topic.id, lite.id, group.id))
+            if due_ms:
+                self.parts.due.add(due_key(due_ms, PLACE_DUE, lite.topic.id, lite.id, group.id), b"")
+            self.due_ms = due_ms
+        self.turn = store.turn
+        value = encode_place(
+            lite.name, self.frontier, self.last_pop_ms, due_ms, self.attempt_id, self.holder, self.entries
+        )
+        store.put(LITE, place_key(group.id, lite.topic.id, lite.id), value)
+
+    def delete(self) -> None:
+        """The lite topic goes, and the group's place with it."""
+        store, lite, group = self.parts.store, self.lite, self.group
+        if self.due_ms:
+            self.parts.due.remove(due_key(self.due_ms, PLACE_DUE, lite.topic.id, lite.id, group.id))
+        self.due_ms = 0
+        self.entries.clear()
+        store.delete(LITE, place_key(group.id, lite.topic.id, lite.id))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _is_held(self, offset: int, now_ms: int) -> bool:
+        entry = self.entries[offset]
+        return entry.held and entry.due_ms > now_ms
+
+    def _most_attempts(self) -> int:
+        return max(self.group.config.max_attempts, 1)

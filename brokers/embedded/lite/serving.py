@@ -1,0 +1,307 @@
+"""The port's `LiteTopics`: subscribing and taking, and what becomes of deliveries of lite topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from brokers.embedded.admitting import admit, check_request
+from brokers.embedded.facet import Facet, bytes_for
+from brokers.embedded.lite.keeping import waiting_id
+from brokers.embedded.lite.places import Place
+from brokers.embedded.lite.subscriptions import Subscriber
+from brokers.embedded.lite.topics import LiteTopic
+from brokers.embedded.taking import Want
+from brokers.embedded.topics import Group, Topic
+from brokers.port import LiteGoneHandler
+from popgate.context import Context
+from popgate.errors import BadRequest, GatewayError, NotFound, shown
+from popgate.model import (
+    LITE_BIND_TOPIC,
+    LiteAction,
+    LiteOrigin,
+    LiteSync,
+    LiteTopicState,
+    Pop,
+    StartFrom,
+    StoredMessage,
+)
+
+_NAMES_AT_ONCE = 256
+"""Lite topics that a pop looks at before others get a turn."""
+_MOST_LISTED = 1_024
+Taken = tuple[Place, int, list[int]]
+"""A place, the name of the delivery, and the offsets."""
+
+
+class LiteServing(Facet):
+    """What a group that is bound to a topic does."""
+
+    # -- subscribing --------------------------------------------------------------------------
+
+    async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
+        state, subscriptions = self._state, self._state.lites.subscriptions
+        client_id, names = context.client_id, sync.lite_topics
+        if sync.action in (LiteAction.REMOVE, LiteAction.CLEAR):
+            gone = names if sync.action is LiteAction.REMOVE else None
+            subscriptions.remove(client_id, sync.group, sync.topic, gone)
+            return
+        state.check_writable()
+        topic, group = state.catalogue.topic(sync.topic), state.catalogue.group(sync.group)
+        if group.config.attributes.get(LITE_BIND_TOPIC) != topic.name:
+            raise BadRequest(
+                f"consumer group {group.name} takes no lite topics of {topic.name}: its attribute"
+                f" {LITE_BIND_TOPIC} must name that topic"
+            )
+        adds = sync.action is LiteAction.ADD
+        if not adds:
+            subscriptions.keep_only(client_id, group, topic, names)
+        added = subscriptions.add(client_id, group, topic, names, sync.most, claims=adds)
+        try:
+            changed = self._place_at(group, topic, names if adds else (), added, sync)
+        except GatewayError:
+            subscriptions.remove(client_id, group.name, topic.name, added)
+            raise
+        except Exception as error:
+            state.abandon(error)
+            raise
+        self._offer(client_id, group, topic, added)
+        if changed:
+            state.arm()
+            await state.settled()
+
+    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
+        self._state.lites.subscriptions.left(client_id, said_so=said_so)
+
+    def on_lite_gone(self, handler: LiteGoneHandler) -> None:
+        def tell(subscriber: Subscriber, name: str) -> None:
+            handler(subscriber.client_id, subscriber.group.name, subscriber.topic.name, name)
+
+        self._state.lites.subscriptions.on_gone = tell
+
+    def lite_subscriptions(self, client_id: str) -> int:
+        return self._state.lites.subscriptions.of_client(client_id)
+
+    async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
+        state = self._state
+        state.check_open()
+        found, lites = state.catalogue.topic(topic), state.lites
+        return [
+            LiteTopicState(
+                lite.name,
+                lite.minimum,
+                lite.visible,
+                lite.last_ms,
+                len(lites.subscriptions.of(found, lite.name)),
+            )
+            for lite in lites.topics.listed(found, after, min(limit, _MOST_LISTED))
+        ]
+
+    async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
+        state = self._state
+        state.check_writable()
+        lite = state.lites.topics.find(state.catalogue.topic(topic), lite_topic)
+        if lite is None:
+            raise NotFound(f"topic {topic} has no lite topic {shown(lite_topic)}")
+        state.lites.delete(lite)
+        await state.settled()
+
+    # -- taking -------------------------------------------------------------------------------
+
+    async def pop_lite(self, context: Context, request: Pop) -> list[StoredMessage]:
+        state = self._state
+        until = request.wait_until
+        while True:
+            check_request(request)
+            topic, group = admit(state, request)
+            subscriber = state.lites.subscriptions.find(context.client_id, group, topic)
+            if subscriber is not None:
+                want = self._want_of(context, request)
+                wanted = want.bytes_left
+                taken = self._take_lite(subscriber, want)
+                if want.taken:
+                    size = wanted - want.bytes_left
+                    if context.allowance is not None:
+                        context.allowance.add(size)
+                    if await self._keep_lite(want, taken):
+                        return want.taken
+                    if context.allowance is not None:
+                        context.allowance.add(-size)
+                    continue
+                if want.more:
+                    await asyncio.sleep(0)
+                    continue
+            if until is None or state.clock.monotonic() >= until:
+                return []
+            key = (group.id, context.client_id)
+            if not await state.waiting.wait(waiting_id(topic), key, until, room=1):
+                return []
+
+    def _want_of(self, context: Context, request: Pop) -> Want:
+        state = self._state
+        want = Want(
+            request,
+            state.settings.name,
+            context.client_id,
+            now_ms=state.steady.now_ms(),
+            looks=state.settings.max_scan,
+        )
+        want.bytes_left = bytes_for(context, request.max_bytes)
+        return want
+
+    def _take_lite(self, subscriber: Subscriber, want: Want) -> list[Taken]:
+        """Take what there is now, in memory and in the batch."""
+        state = self._state
+        taken: list[Taken] = []
+        try:
+            self._take_same_lite(subscriber, want, taken)
+            names = 0
+            while not want.repeated and subscriber.ready and names < _NAMES_AT_ONCE:
+                if want.room <= 0 or want.full:
+                    break
+                names += 1
+                self._take_from(subscriber, want, subscriber.ready.popitem(last=False)[0], taken)
+            want.more = names == _NAMES_AT_ONCE and bool(subscriber.ready)
+        except Exception as error:
+            state.abandon(error)
+            raise
+        if taken and not want.repeated:
+            subscriber.took(want.attempt_id, tuple(place.lite.name for place, _, _ in taken))
+        if taken and subscriber.ready:  # there may be something for another receive of the client
+            key = (subscriber.group.id, subscriber.client_id)
+            state.waiting.wake(waiting_id(subscriber.topic), key, -1, 1)
+        if want.changed:
+            state.store.commit()
+            state.arm()
+        return taken
+
+    def _take_same_lite(self, subscriber: Subscriber, want: Want, taken: list[Taken]) -> None:
+        """A repeated receive: what the first one still holds."""
+        lites = self._state.lites
+        for name in subscriber.attempts.get(want.attempt_id, ()):
+            lite = lites.topics.find(subscriber.topic, name)
+            if lite is not None and want.room > 0:
+                place = lites.place(subscriber.group, lite)
+                offsets = place.take_same(want, want.broker)
+                if offsets:
+                    want.repeated = True
+                    taken.append((place, place.entries[offsets[0]].pop_ms, offsets))
+
+    def _take_from(self, subscriber: Subscriber, want: Want, name: str, taken: list[Taken]) -> None:
+        lites = self._state.lites
+        lite = lites.topics.find(subscriber.topic, name)
+        if lite is None:
+            return
+        place = lites.place(subscriber.group, lite)
+        before, want.changed = want.changed, False
+        offsets = place.take(want, want.broker)
+        if offsets:
+            taken.append((place, place.entries[offsets[0]].pop_ms, offsets))
+        if offsets or want.changed:
+            place.settle(want.now_ms)
+            before = True
+        want.changed = before
+        if place.has_work(want.now_ms):
+            subscriber.ready[name] = None
+
+    async def _keep_lite(self, want: Want, taken: list[Taken]) -> bool:
+        """Wait until what was taken is written; whether it still is the caller's then.
+
+        A caller who is cancelled meanwhile gives everything back, but not what an earlier receive took.
+        """
+        state = self._state
+        try:
+            await state.settled()
+        except asyncio.CancelledError:
+            if not want.repeated:
+                self._undo_lite(taken)
+            raise
+        return not want.repeated or all(len(self._held_of(one)) == len(one[2]) for one in taken)
+
+    def _held_of(self, taken: Taken) -> list[int]:
+        """Of what was taken, that which still is held by this delivery."""
+        old, pop_ms, offsets = taken
+        place = self._state.lites.find_place(old.group, old.lite.topic, old.lite.id)
+        entries = place.entries if place is not None else {}
+        return [
+            offset
+            for offset in offsets
+            if (entry := entries.get(offset)) is not None and entry.held and entry.pop_ms == pop_ms
+        ]
+
+    def _undo_lite(self, taken: list[Taken]) -> None:
+        state = self._state
+        now_ms = state.steady.now_ms()
+        for one in taken:
+            held = self._held_of(one)
+            old = one[0]
+            place = state.lites.find_place(old.group, old.lite.topic, old.lite.id)
+            if place is not None and held:
+                for offset in held:
+                    place.free(offset, now_ms)
+                state.lites.settle(place, now_ms)
+        state.store.commit()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _offer(self, client_id: str, group: Group, topic: Topic, added: Sequence[str]) -> None:
+        """Let the client look at what it subscribes to now."""
+        state = self._state
+        subscriber = state.lites.subscriptions.find(client_id, group, topic)
+        if subscriber is not None and added:
+            subscriber.ready.update(dict.fromkeys(added))
+            state.waiting.wake(waiting_id(topic), (group.id, client_id), -1, 1)
+
+    def _place_at(
+        self, group: Group, topic: Topic, named: Sequence[str], added: Sequence[str], sync: LiteSync
+    ) -> bool:
+        """Fix where the group starts in lite topics that it subscribes to; whether something changed.
+
+        A group that starts behind the last message does so now, also in a lite topic that is yet to come.
+        """
+        lites = self._state.lites
+        now_ms = self._state.steady.now_ms()
+        last = group.config.start_from is StartFrom.LAST
+        if sync.origin is LiteOrigin.LAST and not last:
+            return False
+        changed = False
+        for name in named if sync.origin is not LiteOrigin.LAST else added:
+            lite = lites.topics.ensure(topic, name, now_ms) if last else lites.topics.find(topic, name)
+            if lite is None:
+                continue
+            known = lites.find_place(group, topic, lite.id) is not None
+            if sync.origin is LiteOrigin.LAST and known:
+                continue
+            place = lites.place(group, lite)
+            if sync.origin is not LiteOrigin.LAST:
+                place.seek(self._origin_of(lite, sync))
+            lites.settle(place, now_ms)
+            changed = True
+        return changed
+
+    def _origin_of(self, lite: LiteTopic, sync: LiteSync) -> int:
+        """The offset that is asked for, or the nearest that there is."""
+        first, end = lite.minimum, lite.visible
+        match sync.origin:
+            case LiteOrigin.FIRST | LiteOrigin.LAST:
+                return first
+            case LiteOrigin.END:
+                return end
+            case LiteOrigin.OFFSET:
+                return min(max(sync.value, first), end)
+            case LiteOrigin.TAIL:
+                return max(end - max(sync.value, 0), first)
+            case LiteOrigin.TIME:
+                return self._offset_at(lite, sync.value)
+
+    def _offset_at(self, lite: LiteTopic, time_ms: int) -> int:
+        """The first offset stored at or after a time; what is gone counts as before."""
+        low, high = lite.minimum, lite.visible
+        while low < high:
+            middle = (low + high) // 2
+            stored_ms = self._state.lites.topics.stored_ms(lite, middle)
+            if stored_ms is None or stored_ms < time_ms:
+                low = middle + 1
+            else:
+                high = middle
+        return low

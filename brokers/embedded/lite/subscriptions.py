@@ -1,0 +1,256 @@
+"""Who subscribes to which lite topics: soft state, which clients repeat every 30 s.
+
+A client that is gone keeps its subscriptions for a little while, so that one that comes back over a
+new connection need not tell them again. Rules: protocol facts 4.10 and scenario 38.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.topics import Group, Topic
+from popgate.clock import Clock
+from popgate.errors import LiteSubscriptionQuotaExceeded
+from popgate.model import LITE_SUB_MODEL
+
+_SWEEP_S = 10.0
+_MOST_ATTEMPTS = 16
+_GRACE_S = 35.0
+"""How long a client that is gone may take to come back; it repeats its subscriptions every 30 s."""
+
+Gone = Callable[["Subscriber", str], None]
+"""Called with a client and a lite topic that was taken from it."""
+
+
+class Subscriber:
+    """A client of a group, and the lite topics of one topic that it subscribes to.
+
+    `ready`: those of them that may have something for the group; looking tells. `seen` is in loop
+    seconds: when it last popped or told its subscriptions. `attempts`: of its last receives, by
+    attempt id, what they took from.
+    """
+
+    __slots__ = ("attempts", "client_id", "group", "names", "online", "ready", "seen", "topic")
+
+    def __init__(self, client_id: str, group: Group, topic: Topic, seen: float) -> None:
+        self.client_id = client_id
+        self.group = group
+        self.topic = topic
+        self.names: dict[str, None] = {}
+        self.ready: OrderedDict[str, None] = OrderedDict()
+        self.attempts: OrderedDict[str, tuple[str, ...]] = OrderedDict()
+        self.online = True
+        self.seen = seen
+
+    def took(self, attempt_id: str, names: tuple[str, ...]) -> None:
+        """Remember what a receive took from, in case that it is repeated."""
+        if attempt_id:
+            self.attempts[attempt_id] = names
+            self.attempts.move_to_end(attempt_id)
+            if len(self.attempts) > _MOST_ATTEMPTS:
+                self.attempts.popitem(last=False)
+
+    def __repr__(self) -> str:
+        state = "online" if self.online else "gone"
+        return f"<Subscriber {self.client_id} {state} names {len(self.names)} ready {len(self.ready)}>"
+
+
+class Subscriptions:
+    """All subscribers, by what they are and by what they subscribe to."""
+
+    def __init__(self, clock: Clock, settings: EmbeddedSettings) -> None:
+        self.on_gone: Gone = lambda _subscriber, _name: None
+        self._clock = clock
+        self._settings = settings
+        self._clients: dict[str, dict[tuple[str, str], Subscriber]] = {}
+        self._by_name: dict[tuple[int, str], dict[Subscriber, None]] = {}
+        self._size = 0
+        self._sweep_at = clock.monotonic() + _SWEEP_S
+
+    def __repr__(self) -> str:
+        return f"<Subscriptions {self._size} of {len(self._clients)} clients>"
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterable[Subscriber]:
+        return (one for ones in self._clients.values() for one in ones.values())
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def find(self, client_id: str, group: Group, topic: Topic) -> Subscriber | None:
+        """The subscriber, which is thereby seen to live; None when it has told nothing."""
+        found = self._clients.get(client_id, {}).get((group.name, topic.name))
+        if found is None or found.group is not group or found.topic is not topic:
+            return None
+        found.seen = self._clock.monotonic()
+        found.online = True
+        return found
+
+    def of_client(self, client_id: str) -> int:
+        """To how many lite topics a client subscribes."""
+        return sum(len(one.names) for one in self._clients.get(client_id, {}).values())
+
+    def of(self, topic: Topic, name: str, group: Group | None = None) -> list[Subscriber]:
+        """Who subscribes to a lite topic, in one group or in all."""
+        found = self._by_name.get((topic.id, name), ())
+        return [one for one in found if group is None or one.group is group]
+
+    # -- what clients do ----------------------------------------------------------------------
+
+    def add(
+        self, client_id: str, group: Group, topic: Topic, names: Sequence[str], most: int, *, claims: bool
+    ) -> list[str]:
+        """Subscribe to these as well; those that are new.
+
+        In a group of the model Exclusive one that `claims` takes a lite topic from the client that
+        has it; one that does not is told to leave it. Raises LiteSubscriptionQuotaExceeded, having
+        added nothing.
+        """
+        subscriber = self.find(client_id, group, topic)
+        known: dict[str, None] = subscriber.names if subscriber is not None else {}
+        new = [name for name in dict.fromkeys(names) if name not in known]
+        if not new:
+            if subscriber is None:
+                self._make(client_id, group, topic)
+            return []
+        self.check_quota(subscriber, new, most)
+        subscriber = subscriber or self._make(client_id, group, topic)
+        exclusive = group.config.attributes.get(LITE_SUB_MODEL) == "Exclusive"
+        added = []
+        for name in new:
+            if exclusive and not self._clear_way(subscriber, name, claims=claims):
+                continue
+            subscriber.names[name] = None
+            self._by_name.setdefault((topic.id, name), {})[subscriber] = None
+            self._size += 1
+            added.append(name)
+        return added
+
+    def check_quota(self, subscriber: Subscriber | None, new: Sequence[str], most: int) -> None:
+        """Raises LiteSubscriptionQuotaExceeded when so many cannot be added."""
+        if len(new) + (len(subscriber.names) if subscriber is not None else 0) > most:
+            raise LiteSubscriptionQuotaExceeded("a client of this group", most)
+        if self._size + len(new) > self._settings.max_lite_subscriptions:
+            self.sweep()
+            if self._size + len(new) > self._settings.max_lite_subscriptions:
+                raise LiteSubscriptionQuotaExceeded(
+                    "all clients together", self._settings.max_lite_subscriptions
+                )
+
+    def remove(self, client_id: str, group: str, topic: str, names: Iterable[str] | None) -> None:
+        """Subscribe no longer to these, or to nothing (None). Of what is not known nothing is told."""
+        subscriber = self._clients.get(client_id, {}).get((group, topic))
+        if subscriber is not None:
+            for name in list(subscriber.names) if names is None else names:
+                self._leave(subscriber, name)
+            if names is None:
+                self._forget(subscriber)
+
+    def keep_only(self, client_id: str, group: Group, topic: Topic, names: Sequence[str]) -> None:
+        """Subscribe no longer to anything else."""
+        subscriber = self.find(client_id, group, topic)
+        if subscriber is not None and subscriber.names:
+            wanted = frozenset(names)
+            for name in [name for name in subscriber.names if name not in wanted]:
+                self._leave(subscriber, name)
+
+    def left(self, client_id: str, *, said_so: bool) -> None:
+        """The client is gone: what it subscribes to is anybody's, and is soon forgotten."""
+        silent = self._clock.monotonic() - self._settings.lite_client_expiry_ms / 1000
+        for subscriber in list(self._clients.get(client_id, {}).values()):
+            subscriber.online = False
+            subscriber.seen = min(subscriber.seen, silent + _GRACE_S)
+            if said_so:
+                for name in list(subscriber.names):
+                    self._leave(subscriber, name)
+                self._forget(subscriber)
+
+    # -- what the broker does -----------------------------------------------------------------
+
+    def drop_lite(self, topic: Topic, name: str) -> None:
+        """The lite topic is gone: tell all who subscribe to it."""
+        for subscriber in self.of(topic, name):
+            self._leave(subscriber, name)
+            self.on_gone(subscriber, name)
+
+    def drop_if(self, gone: Callable[[Subscriber], bool]) -> None:
+        """A topic or a group was deleted."""
+        for subscriber in [one for ones in self._clients.values() for one in ones.values() if gone(one)]:
+            for name in list(subscriber.names):
+                self._leave(subscriber, name)
+                self.on_gone(subscriber, name)
+            self._forget(subscriber)
+
+    def all_ready(self) -> None:
+        """Nobody knows what is in the store now: everybody is to look."""
+        for ones in self._clients.values():
+            for subscriber in ones.values():
+                subscriber.ready = OrderedDict.fromkeys(subscriber.names)
+
+    def sweep_due_s(self) -> float | None:
+        """The loop time of the next sweep; None when there is nobody."""
+        return self._sweep_at if self._clients else None
+
+    def sweep(self) -> None:
+        """Forget clients that have neither popped nor told their subscriptions for too long."""
+        now = self._clock.monotonic()
+        self._sweep_at = now + _SWEEP_S
+        silent = now - self._settings.lite_client_expiry_ms / 1000
+        for subscriber in [one for ones in self._clients.values() for one in ones.values()]:
+            if subscriber.seen <= silent:
+                for name in list(subscriber.names):
+                    self._leave(subscriber, name)
+                self._forget(subscriber)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _make(self, client_id: str, group: Group, topic: Topic) -> Subscriber:
+        if client_id not in self._clients and len(self._clients) >= self._settings.max_lite_subscriptions:
+            self.sweep()
+            if len(self._clients) >= self._settings.max_lite_subscriptions:
+                raise LiteSubscriptionQuotaExceeded(
+                    "all clients together", self._settings.max_lite_subscriptions
+                )
+        mine = self._clients.setdefault(client_id, {})
+        old = mine.get((group.name, topic.name))
+        if old is not None:  # of a group or a topic that was deleted and made again
+            self.remove(client_id, group.name, topic.name, None)
+            mine = self._clients.setdefault(client_id, {})
+        subscriber = Subscriber(client_id, group, topic, self._clock.monotonic())
+        mine[group.name, topic.name] = subscriber
+        return subscriber
+
+    def _clear_way(self, subscriber: Subscriber, name: str, *, claims: bool) -> bool:
+        """Whether this client may have a lite topic that only one client of its group may have."""
+        others = [one for one in self.of(subscriber.topic, name, subscriber.group) if one is not subscriber]
+        if not claims and any(other.online for other in others):
+            self.on_gone(subscriber, name)
+            return False
+        for other in others:
+            self._leave(other, name)
+            self.on_gone(other, name)
+        return True
+
+    def _leave(self, subscriber: Subscriber, name: str) -> None:
+        if name not in subscriber.names:
+            return
+        del subscriber.names[name]
+        subscriber.ready.pop(name, None)
+        self._size -= 1
+        key = (subscriber.topic.id, name)
+        there = self._by_name.get(key)
+        if there is not None:
+            there.pop(subscriber, None)
+            if not there:
+                del self._by_name[key]
+
+    def _forget(self, subscriber: Subscriber) -> None:
+        mine = self._clients.get(subscriber.client_id, {})
+        key = (subscriber.group.name, subscriber.topic.name)
+        if mine.get(key) is subscriber:
+            del mine[key]
+            if not mine:
+                del self._clients[subscriber.client_id]
