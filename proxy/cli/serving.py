@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from proxy.cli.failing import Ended, Failure
+from proxy.cli.options import Shown
+from proxy.cli.printing import Output, Printer
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -88,19 +90,24 @@ def settings(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     set_: Set = None,
+    output: Shown = Output.AUTO,
 ) -> None:
-    """Check the configuration and print what `serve` would run with, as TOML."""
+    """Check the configuration and print what `serve` would run with, as TOML or JSON."""
     effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
     from proxy.app import build
-    from proxy.wrong import SettingsWrong
     from proxy.reference import sample_file
+    from proxy.wrong import SettingsWrong
 
     try:
         # Opens nothing; it only sees whether the values fit together.
         build(effective)
     except SettingsWrong as error:
         raise Failure(Ended.USAGE, str(error)) from None
-    typer.echo(sample_file(effective), nl=False)
+    printer = Printer(output)
+    if printer.as_json:
+        printer.facts({}, effective.model_dump(mode="json"))
+    else:
+        typer.echo(sample_file(effective), nl=False)
 
 
 def _effective(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from proxy.cli.calling import Gateway
+from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, pairs
 from proxy.cli.printing import Output, Printer
 from proxy.units import duration_text, parse_size, size_text
@@ -111,12 +112,15 @@ def delete(
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask a person; a script that gave the command has made up its mind."""
-    if not yes and sys.stdin.isatty():
-        # By hand: typer's own writes to standard output, which may be a pipe, or JSON.
-        typer.echo(f"{question} [y/N]: ", nl=False, err=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise typer.Abort
+    """Ask a person. Where nobody can be asked it must have been said with the command: raises Failure."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise Failure(Ended.USAGE, f"{question} Nobody can be asked here: say --yes, and nothing is asked")
+    # By hand: typer's own writes to standard output, which may be a pipe, or JSON.
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise typer.Abort
 
 
 def _types(topic: dict[str, Any]) -> str:

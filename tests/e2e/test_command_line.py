@@ -101,7 +101,7 @@ def test_a_topic_from_its_making_to_its_end(run: Callable[..., Ran]) -> None:
     again = run("topic", "create", "t-life")
     assert (again.code, again.out) == (FAILED, "")
     assert again.err == "popgate: topic t-life exists already\n"
-    assert run("topic", "delete", "t-life").out == "topic t-life deleted\n"
+    assert run("topic", "delete", "t-life", "--yes").out == "topic t-life deleted\n"
     gone = run("topic", "show", "t-life")
     assert (gone.code, gone.err) == (NOTHING, "popgate: topic t-life does not exist\n")
 
@@ -131,7 +131,7 @@ def test_a_group_from_its_making_to_its_end(run: Callable[..., Ran]) -> None:
     assert "g-life\tyes\t3\tlast\t1s,5s,1m" in run("group", "list").lines
     shown = run("group", "show", "g-life")
     assert {"ordered\tyes", "max attempts\t3", "consume timeout\t2m", "clients\t0"} <= set(shown.lines)
-    assert run("group", "delete", "g-life").code == OK
+    assert run("group", "delete", "g-life", "-y").code == OK
     assert run("group", "show", "g-life").code == NOTHING
 
 
@@ -255,13 +255,13 @@ def test_a_delayed_message_comes_later(run: Callable[..., Ran]) -> None:
 def test_a_group_is_reset(run: Callable[..., Ran]) -> None:
     run("send", "m-reset", "x", "--count", "3")
     assert len(run("receive", "m-reset", "-g", "g-reset", "-n", "3").lines) == 3
-    told = run("group", "reset", "g-reset", "--to", "first")
+    told = run("group", "reset", "g-reset", "--to", "first", "--yes")
     assert told.out == "group g-reset reset to first on m-reset\n"
     assert len(run("receive", "m-reset", "-g", "g-reset", "-n", "3").lines) == 3
-    run("group", "reset", "g-reset", "--to", "1h ago", "--topic", "m-reset")
+    run("group", "reset", "g-reset", "--to", "1h ago", "--topic", "m-reset", "--yes")
     assert len(run("receive", "m-reset", "-g", "g-reset", "-n", "3").lines) == 3
     assert run("group", "reset", "g-reset", "--to", "soon").code == USAGE
-    assert run("group", "reset", "nobody", "--to", "last").code == NOTHING
+    assert run("group", "reset", "nobody", "--to", "last", "--yes").code == NOTHING
 
 
 def test_errors_are_json_where_json_was_asked_for(run: Callable[..., Ran]) -> None:
@@ -365,6 +365,60 @@ def test_a_person_is_asked_before_a_topic_goes_also_when_the_output_is_piped(
         assert out in (b"", b'{"name": "t-asked", "deleted": true}\n')
 
 
+def test_where_nobody_can_be_asked_nothing_is_deleted_or_reset(run: Callable[..., Ran]) -> None:
+    run("topic", "create", "t-kept")
+    run("group", "create", "g-kept")
+    for command in (
+        ("topic", "delete", "t-kept"),
+        ("group", "delete", "g-kept"),
+        ("group", "reset", "g-kept", "--to", "first"),
+    ):
+        refused = run(*command)
+        assert (refused.code, refused.out) == (USAGE, "")
+        assert "Nobody can be asked here: say --yes" in refused.err
+    assert run("topic", "show", "t-kept").code == OK
+    assert run("group", "show", "g-kept").code == OK
+
+
+def test_the_settings_are_told_as_json_too() -> None:
+    told = popgate("settings", "--set", "metrics.max_topics=7", "--output", "json")
+    assert (told.code, told.json["metrics"]["max_topics"]) == (OK, 7)
+    assert told.json["listen"] == ["grpc://127.0.0.1:8081"]
+    plain = popgate("settings", "--set", "metrics.max_topics=7")
+    assert "max_topics = 7" in plain.lines
+
+
+def test_scenario_02_a_stuck_group_is_explained_and_freed(run: Callable[..., Ran]) -> None:
+    """The head of a message group is held on purpose: the command names it, and frees it."""
+    run("topic", "create", "t-stuck", "--queues", "1")
+    run("group", "create", "g-stuck", "--ordered")
+    for body in ("A1", "A2", "B1"):
+        assert run("send", "t-stuck", body, "--message-group", body[0], "--key", body).code == OK
+    idle = run("stuck", "g-stuck", "--topic", "t-stuck")
+    assert idle.code == OK
+    assert idle.lines[0].startswith("reason\t3 messages of topic t-stuck can be given out")
+    held = run("receive", "t-stuck", "--group", "g-stuck", "--count", "1", "--keep", "-o", "json").json
+    told = run("stuck", "g-stuck")
+    columns = told.lines[0].split("\t")
+    assert columns[:3] == ["held", held["message_id"], "t-stuck"]
+    assert columns[5:7] == ["A", "admin@127.0.0.1"]
+    assert columns[11] == "1"
+    as_json = run("stuck", "g-stuck", "-o", "json").json
+    assert as_json["held"][0]["receipt"] == columns[12]
+    table = run("stuck", "g-stuck", "-o", "table").out
+    assert "waiting behind" in table
+    assert "To give one to somebody else now: popgate stuck g-stuck --free" in table
+    assert run("stuck", "g-stuck", held["message_id"]).code == USAGE
+    freed = run("stuck", "g-stuck", "--free", held["message_id"])
+    assert freed.code == OK
+    assert freed.out.startswith(f"message {held['message_id']} of topic t-stuck was freed after attempt 1")
+    again = run("receive", "t-stuck", "--group", "g-stuck", "--count", "3", "-o", "json")
+    attempts = {one["body"]: one["attempt"] for one in map(json.loads, again.lines)}
+    assert attempts["A1"] == 2
+    assert run("stuck", "g-stuck", "--free").code == NOTHING
+    assert run("stuck", "nobody").code == NOTHING
+
+
 def test_no_gateway_is_a_code_of_its_own() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -403,6 +457,7 @@ def test_settings_are_checked_and_printed_without_serving(tmp_path: Path) -> Non
         (),
         ("serve",),
         ("settings",),
+        ("stuck",),
         ("send",),
         ("receive",),
         ("clients",),
