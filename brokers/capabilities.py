@@ -7,12 +7,14 @@ one asks whether the broker is one, and says Unsupported when it is not.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.lite import LiteSync, LiteTopicState
+from popgate.model import Pop, StoredMessage
 
 
 @dataclass(slots=True, frozen=True)
@@ -80,3 +82,59 @@ class TakesBackups(ABC):
         What was answered before the call is in it. Raises AlreadyExists, BrokerUnavailable (with
         the reason, such as no room).
         """
+
+
+LiteGoneHandler = Callable[[str, str, str, str], None]
+"""Told that a client (its id) of a group is subscribed no longer to a topic's lite topic."""
+
+
+class LiteTopics(ABC):
+    """A capability that a broker may have beside the four facets: light queues within a topic.
+
+    A message with `lite_topic` goes to that lite topic of its topic, which is made by its first
+    message. A group whose attribute `lite.bind.topic` names the topic pops by `pop_lite`; every
+    client gets the messages of those lite topics only that it subscribes to. What a group has of
+    a lite topic lasts; subscriptions need not, clients repeat them. `ack`, `change_invisible`,
+    `give_back` and `dead_letter` of such a group are for what it got in this way.
+    """
+
+    @abstractmethod
+    async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
+        """Change what the client of the context subscribes to; for REMOVE and CLEAR never refused.
+
+        A quota binds what is added only, and what is to go goes also when the rest is refused.
+        Raises TopicNotFound, GroupNotFound, LiteSubscriptionQuotaExceeded, LiteTopicQuotaExceeded,
+        BadRequest (the group is not bound to the topic).
+        """
+
+    @abstractmethod
+    async def pop_lite(self, context: Context, request: Pop) -> list[StoredMessage]:
+        """As `Store.pop`, from the lite topics that the client of the context subscribes to.
+
+        Order per lite topic: none of its messages while an earlier one is not finished, but in
+        the same answer. The filter and the queue of the request do not count. Raises as `pop`.
+        """
+
+    @abstractmethod
+    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
+        """The client is gone: all that it subscribes to is forgotten.
+
+        Of one that did not say so within a minute, unless it comes back; what only one client of
+        a group may have is anybody's at once.
+        """
+
+    @abstractmethod
+    def on_lite_gone(self, handler: LiteGoneHandler) -> None:
+        """Who is told that a lite topic went or was taken from a client; the last one set counts."""
+
+    @abstractmethod
+    async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
+        """Lite topics of a topic by name, from behind `after` on. Raises TopicNotFound."""
+
+    @abstractmethod
+    async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
+        """Forget a lite topic, its messages and every group's place in it. Raises NotFound, TopicNotFound."""
+
+    @abstractmethod
+    def lite_subscriptions(self, client_id: str) -> int:
+        """To how many lite topics a client subscribes now."""

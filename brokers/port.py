@@ -28,8 +28,6 @@ from popgate.model import (
     Filter,
     GroupConfig,
     Held,
-    LiteSync,
-    LiteTopicState,
     Message,
     Pop,
     Progress,
@@ -390,62 +388,6 @@ class Directory(ABC):
 
         On every queue like `commit`, also on those it never read. Raises GroupNotFound, TopicNotFound.
         """
-
-
-LiteGoneHandler = Callable[[str, str, str, str], None]
-"""Told that a client (its id) of a group is subscribed no longer to a topic's lite topic."""
-
-
-class LiteTopics(ABC):
-    """A capability that a broker may have beside the four facets: light queues within a topic.
-
-    A message with `lite_topic` goes to that lite topic of its topic, which is made by its first
-    message. A group whose attribute `lite.bind.topic` names the topic pops by `pop_lite`; every
-    client gets the messages of those lite topics only that it subscribes to. What a group has of
-    a lite topic lasts; subscriptions need not, clients repeat them. `ack`, `change_invisible`,
-    `give_back` and `dead_letter` of such a group are for what it got in this way.
-    """
-
-    @abstractmethod
-    async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
-        """Change what the client of the context subscribes to; for REMOVE and CLEAR never refused.
-
-        A quota binds what is added only, and what is to go goes also when the rest is refused.
-        Raises TopicNotFound, GroupNotFound, LiteSubscriptionQuotaExceeded, LiteTopicQuotaExceeded,
-        BadRequest (the group is not bound to the topic).
-        """
-
-    @abstractmethod
-    async def pop_lite(self, context: Context, request: Pop) -> list[StoredMessage]:
-        """As `Store.pop`, from the lite topics that the client of the context subscribes to.
-
-        Order per lite topic: none of its messages while an earlier one is not finished, but in
-        the same answer. The filter and the queue of the request do not count. Raises as `pop`.
-        """
-
-    @abstractmethod
-    def leave_lite(self, client_id: str, *, said_so: bool) -> None:
-        """The client is gone: all that it subscribes to is forgotten.
-
-        Of one that did not say so within a minute, unless it comes back; what only one client of
-        a group may have is anybody's at once.
-        """
-
-    @abstractmethod
-    def on_lite_gone(self, handler: LiteGoneHandler) -> None:
-        """Who is told that a lite topic went or was taken from a client; the last one set counts."""
-
-    @abstractmethod
-    async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
-        """Lite topics of a topic by name, from behind `after` on. Raises TopicNotFound."""
-
-    @abstractmethod
-    async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
-        """Forget a lite topic, its messages and every group's place in it. Raises NotFound, TopicNotFound."""
-
-    @abstractmethod
-    def lite_subscriptions(self, client_id: str) -> int:
-        """To how many lite topics a client subscribes now."""
 
 
 class Broker(Store, Offsets, Transactions, Directory):

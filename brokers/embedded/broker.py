@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from brokers.capabilities import LiteTopics
 from brokers.embedded.backup import BackingUp, clear_leftovers
 from brokers.embedded.directing import Directing
 from brokers.embedded.finding import Finding
@@ -19,7 +20,7 @@ from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
 from brokers.embedded.store import Durability, Store
-from brokers.port import Broker, CheckHandler, LiteTopics, OrderScope, Traits
+from brokers.port import Broker, CheckHandler, OrderScope, Traits
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.faults import Faults

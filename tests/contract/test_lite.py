@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokers.port import LiteTopics
+from brokers.capabilities import LiteTopics
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -18,15 +18,8 @@ from popgate.errors import (
     ReceiptExpired,
     TopicNotFound,
 )
-from popgate.model import (
-    GroupConfig,
-    LiteAction,
-    LiteOrigin,
-    LiteSync,
-    MessageType,
-    StartFrom,
-    TopicConfig,
-)
+from popgate.lite import LiteAction, LiteOrigin, LiteSync
+from popgate.model import GroupConfig, MessageType, StartFrom, TopicConfig
 
 BIND, EXPIRATION, MODEL = "lite.bind.topic", "lite.topic.expiration", "lite.sub.model"
 

@@ -32,7 +32,8 @@ from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Group, Topic
 from brokers.embedded.waiting import Waiting
 from popgate.clock import Clock
-from popgate.model import LITE_BIND_TOPIC, LITE_EXPIRATION, MessageType, StartFrom
+from popgate.lite import LITE_BIND_TOPIC, LITE_EXPIRATION
+from popgate.model import MessageType, StartFrom
 
 _log = logging.getLogger(__name__)
 _TRIM_AT_ONCE = 256

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from brokers.capabilities import LiteGoneHandler
 from brokers.embedded.admitting import admit, check_request
 from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.lite.keeping import waiting_id
@@ -13,19 +14,10 @@ from brokers.embedded.lite.subscriptions import Subscriber
 from brokers.embedded.lite.topics import LiteTopic
 from brokers.embedded.taking import Want
 from brokers.embedded.topics import Group, Topic
-from brokers.port import LiteGoneHandler
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, NotFound, shown
-from popgate.model import (
-    LITE_BIND_TOPIC,
-    LiteAction,
-    LiteOrigin,
-    LiteSync,
-    LiteTopicState,
-    Pop,
-    StartFrom,
-    StoredMessage,
-)
+from popgate.lite import LITE_BIND_TOPIC, LiteAction, LiteOrigin, LiteSync, LiteTopicState
+from popgate.model import Pop, StartFrom, StoredMessage
 
 _NAMES_AT_ONCE = 256
 """Lite topics that a pop looks at before others get a turn."""

@@ -13,7 +13,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.topics import Group, Topic
 from popgate.clock import Clock
 from popgate.errors import LiteSubscriptionQuotaExceeded
-from popgate.model import LITE_SUB_MODEL
+from popgate.lite import LITE_SUB_MODEL
 
 _SWEEP_S = 10.0
 _MOST_ATTEMPTS = 16

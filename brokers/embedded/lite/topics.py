@@ -27,7 +27,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from brokers.embedded.topics import Topic
 from popgate.errors import LiteTopicQuotaExceeded
-from popgate.model import LITE_EXPIRATION
+from popgate.lite import LITE_EXPIRATION
 from popgate.wire.records import Record
 
 _MINUTE_MS = 60_000
