@@ -20,7 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from brokers.port import OrderScope, Traits
+from brokers.traits import OrderScope, Traits
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.model import GroupConfig, Message, Permission, Queue, Route, Sent, StoredMessage

@@ -20,7 +20,8 @@ from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
 from brokers.embedded.store import Durability, Store
-from brokers.port import Broker, CheckHandler, OrderScope, Traits
+from brokers.port import Broker, CheckHandler
+from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.faults import Faults

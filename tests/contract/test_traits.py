@@ -10,7 +10,7 @@ import dataclasses
 
 import pytest
 
-from brokers.port import OrderScope, Traits
+from brokers.traits import OrderScope, Traits
 from popgate.errors import ReceiptExpired
 
 

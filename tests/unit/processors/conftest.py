@@ -10,7 +10,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from brokers.port import Broker, CheckHandler, OrderScope, Traits
+from brokers.port import Broker, CheckHandler
+from brokers.traits import OrderScope, Traits
 from popgate.context import Context
 from popgate.errors import (
     AlreadyExists,

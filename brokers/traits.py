@@ -1,0 +1,44 @@
+"""What may differ between brokers, declared by each: `tests/contract` checks both sides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, unique
+
+
+@unique
+class OrderScope(Enum):
+    """Within what an ordered group keeps order, and what one held message blocks."""
+
+    MESSAGE_GROUP = "message group"
+    QUEUE = "queue"
+
+
+@dataclass(slots=True, frozen=True)
+class Traits:
+    """What may differ between brokers.
+
+    `timer_precision_ms`: a delayed message is at most this late on an idle broker.
+    `redelivery_lag_ms`: likewise for a message whose invisible time is over.
+    `renewal_keeps_receipt`: the first handle still works after a change of invisible time.
+    `returns_are_free`: giving back an undelivered message is no attempt.
+    `ends_are_idempotent`: ending a transaction again the same way is answered alike, done once.
+    `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped.
+    `exact_message_groups`: one pop can be limited to one message of each message group.
+    `max_delay_ms`: the longest delay a message may have; told in `DelayTooLong`.
+    `dead_letters_name_origin`: dead letters carry DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID.
+    `repeats_known_ms`: a second send of a message id to its topic within this time is answered
+    with the first one's result, and stored once; 0: it is stored twice.
+    """
+
+    order_scope: OrderScope
+    timer_precision_ms: int
+    redelivery_lag_ms: int
+    renewal_keeps_receipt: bool
+    returns_are_free: bool
+    ends_are_idempotent: bool
+    acks_are_checked: bool
+    exact_message_groups: bool
+    max_delay_ms: int
+    dead_letters_name_origin: bool = True
+    repeats_known_ms: int = 0
