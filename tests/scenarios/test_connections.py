@@ -1,0 +1,196 @@
+"""Scenario 9: a dead connection is noticed in seconds, by pings in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from protocols.grpc.pb.definition_pb2 import Code
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+SETTINGS, PING, GOAWAY = 4, 6, 7
+ACK = 1
+
+
+class Raw:
+    """An HTTP/2 connection by hand: frames out, frames in."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self.buffer = b""
+        self.socket.sendall(PREFACE + self.frame(SETTINGS, 0, b""))
+
+    def close(self) -> None:
+        self.socket.close()
+
+    @staticmethod
+    def frame(kind: int, flags: int, payload: bytes) -> bytes:
+        return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + bytes(4) + payload
+
+    def ping(self, number: int) -> None:
+        self.socket.sendall(self.frame(PING, 0, struct.pack(">Q", number)))
+
+    def read(self) -> tuple[int, int, bytes] | None:
+        """(kind, flags, payload) of the next frame; None at the end of the connection."""
+        while True:
+            if len(self.buffer) >= 9:
+                length = int.from_bytes(self.buffer[:3], "big")
+                if len(self.buffer) >= 9 + length:
+                    kind, flags, payload = self.buffer[3], self.buffer[4], self.buffer[9 : 9 + length]
+                    self.buffer = self.buffer[9 + length :]
+                    return kind, flags, payload
+            try:
+                data = self.socket.recv(65536)
+            except ConnectionError:
+                return None
+            if not data:
+                return None
+            self.buffer += data
+
+
+@pytest.fixture
+def dial() -> Iterator[Any]:
+    made: list[Raw] = []
+
+    def connect(address: str) -> Raw:
+        made.append(Raw(address))
+        return made[-1]
+
+    yield connect
+    for raw in made:
+        raw.close()
+
+
+async def test_scenario_09_clients_may_ping_without_calls_as_often_as_they_like(
+    world: Any, dial: Any
+) -> None:
+    """A client that pings every 10 s is far below this; gRPC servers allow 5 min by default."""
+    gateway = await world.gateway()
+
+    def ping_on_and_on() -> list[int]:
+        raw = dial(gateway.address)
+        answered: list[int] = []
+        for number in range(60):
+            raw.ping(number)
+            while True:
+                frame = raw.read()
+                assert frame is not None, "the connection was closed"
+                kind, flags, payload = frame
+                assert kind != GOAWAY, payload
+                if kind == PING and flags & ACK:
+                    answered.append(struct.unpack(">Q", payload)[0])
+                    break
+        return answered
+
+    assert await asyncio.to_thread(ping_on_and_on) == list(range(60))
+    assert (await world.client(gateway).send_one()).status.code == Code.OK
+
+
+async def test_scenario_09_the_gateway_pings_and_gives_up_who_does_not_answer(world: Any, dial: Any) -> None:
+    gateway = await world.gateway(ping_s=1.0)
+
+    def say_nothing() -> list[int]:
+        raw = dial(gateway.address)
+        kinds = []
+        deadline = time.monotonic() + 30
+        while (frame := raw.read()) is not None:
+            assert time.monotonic() < deadline, "the connection stays"
+            kinds.append((frame[0], frame[1] & ACK))
+        return kinds
+
+    kinds = await asyncio.to_thread(say_nothing)
+    assert (PING, 0) in kinds
+
+
+async def test_scenario_09_who_answers_the_pings_stays_connected(world: Any, dial: Any) -> None:
+    gateway = await world.gateway(ping_s=1.0)
+
+    def answer(times: int) -> int:
+        raw = dial(gateway.address)
+        answered = 0
+        while answered < times:
+            frame = raw.read()
+            assert frame is not None, "the connection was closed"
+            kind, flags, payload = frame
+            if kind == PING and not flags & ACK:
+                raw.socket.sendall(raw.frame(PING, ACK, payload))
+                answered += 1
+        return answered
+
+    assert await asyncio.to_thread(answer, 3) == 3
+
+
+async def test_scenario_09_what_a_dead_client_held_is_free_again(world: Any, dial: Any) -> None:
+    """Its machine is gone without a word: the pings tell, the stream ends, and its messages come back."""
+    gateway = await world.gateway(ping_s=1.0)
+    client, other = world.client(gateway), world.client(gateway, client_id="client-2")
+    relay = await _Relay.before(gateway)
+    try:
+        dead = world.dial(f"127.0.0.1:{relay.port}", gateway.port, client_id="dead")
+        stream = await dead.introduce(dead.subscribing())
+        await client.send_one()
+        (message,) = await dead.receive(auto_renew=True)
+        assert message.body == b"hello"
+        relay.freeze()
+        assert await other.receive() == []
+        await world.until(lambda: not gateway.processor.clients.get("dead").alive)
+        await gateway.pass_s(6)
+
+        async def come() -> list[Any]:
+            return await other.receive()
+
+        (again,) = await world.until(come)
+        assert again.body == b"hello"
+        stream.cancel()
+    finally:
+        await relay.close()
+
+
+class _Relay:
+    """Between a client and the gateway; frozen, it passes nothing on and closes nothing."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self._frozen = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    @classmethod
+    async def before(cls, gateway: Any) -> _Relay:
+        relay = cls()
+
+        async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            relay._writers += [writer, there_writer]
+            for one, other in ((reader, there_writer), (there_reader, writer)):
+                task = asyncio.ensure_future(relay._pass_on(one, other))
+                relay._tasks.add(task)
+
+        relay._server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        relay.port = relay._server.sockets[0].getsockname()[1]
+        return relay
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(65536):
+            if self._frozen.is_set():
+                continue
+            writer.write(data)
+
+    def freeze(self) -> None:
+        self._frozen.set()
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.close()
+        await asyncio.gather(*(w.wait_closed() for w in self._writers), return_exceptions=True)

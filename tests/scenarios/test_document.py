@@ -1,0 +1,61 @@
+"""docs/scenarios.md cannot lie: it is written from the tests, and every promise has one or says when."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def document() -> Any:
+    spec = importlib.util.spec_from_file_location("scenarios_document", HERE / "document.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_current() -> None:
+    done = subprocess.run([sys.executable, str(HERE / "document.py"), "--check"])
+    assert done.returncode == 0, "run: python tests/scenarios/document.py"
+
+
+def test_there_are_forty_promises_and_every_test_is_of_one(document: Any) -> None:
+    rows = document.promises()
+    assert list(rows) == list(range(1, document.ROWS + 1))
+    assert document.proofs().keys() <= rows.keys()
+
+
+def test_a_promise_without_a_test_says_what_it_comes_with(document: Any) -> None:
+    tested = document.proofs()
+    for row, about in document.promises().items():
+        assert len(about["promise"]) > 20
+        assert row in tested or about["later"], row
+
+
+def test_the_first_nine_have_tests_of_their_own(document: Any) -> None:
+    tested = document.proofs()
+    for row in range(1, 10):
+        assert any(path.startswith("tests/scenarios/") for path, _ in tested[row]), row
+
+
+def test_tests_are_found_wherever_they_are(document: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "tests" / "far" / "away"
+    folder.mkdir(parents=True)
+    (folder / "test_it.py").write_text(
+        "class TestIt:\n    async def test_scenario_07_in_a_class(self): ...\n"
+        "def test_scenario_38_plain(): ...\ndef test_scenario_3_is_none(): ...\n"
+        "# test_scenario_04_is_a_comment\n"
+    )
+    assert document.proofs(tmp_path) == {
+        38: [("tests/far/away/test_it.py", "plain")],
+        7: [("tests/far/away/test_it.py", "in a class")],
+    }
