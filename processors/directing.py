@@ -31,6 +31,7 @@ from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
 from processors.observing import Observer, Watch
 from processors.policies.registry import Policies
+from processors.redriving import DeadLetters
 from processors.requests import Pull
 from processors.routing import Routing
 
@@ -50,6 +51,7 @@ class Directing:
         self._policies = policies
         self._admit = Admission(policies, clock).admit
         self._routing = Routing(broker, clock, limits, observer)
+        self.letters = DeadLetters(broker, self._admit, observer)
         self.budgets = Budgets(
             process_bytes=limits.process_bytes,
             group_bytes=limits.group_bytes,

@@ -17,7 +17,9 @@ from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
 from protocols.draining import Farewell, Waits
 from protocols.finding import make_adapter
+from proxy.admin.backups import Backups
 from proxy.admin.clients import Clients
+from proxy.admin.deadletters import DeadLetterRoutes
 from proxy.admin.groups import Groups
 from proxy.admin.health import Health
 from proxy.admin.house import HouseFacts
@@ -29,11 +31,19 @@ from proxy.admin.topics import Topics
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
-from proxy.values import embedded_values, limits_values, make_faults, new_group, policies_values
+from proxy.values import (
+    backup_folder,
+    embedded_values,
+    limits_values,
+    make_faults,
+    new_group,
+    policies_values,
+)
 from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
+    from proxy.tracing.exporting import Tracing
 
 State = Literal["starting", "ready", "failing", "draining", "stopped"]
 
@@ -60,6 +70,7 @@ class App:
     _given_back: int = 0
     faults: Faults | None = None
     lag: LoopLag | None = None
+    tracing: Tracing | None = None
 
     def __repr__(self) -> str:
         return f"<App {self.state} {' '.join(self.addresses)}>"
@@ -98,6 +109,8 @@ class App:
         self.lag = LoopLag(self.clock)
         self.metrics.lag = self.lag.seconds
         self.lag.start()
+        if self.tracing is not None:
+            self.tracing.start()
         if self.admin is not None:
             try:
                 await self.admin.start()
@@ -150,6 +163,8 @@ class App:
         await self._closing(self.broker, self.broker.stop())
         if self.admin is not None:
             await self._closing(self.admin, self.admin.stop())
+        if self.tracing is not None:
+            await self._closing(self.tracing, self.tracing.stop())
         self.state = "stopped"
 
     async def _closing(self, what: object, closing: Any) -> None:
@@ -183,7 +198,9 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             embedded=embedded_values(settings, listens),
             faults=faults,
         )
-        processor = MessagingProcessor(
+        tracing = _tracing(settings)
+        make = MessagingProcessor if tracing is None else tracing.make_processor
+        processor = make(
             broker,
             clock=clock,
             limits=limits_values(settings, group_defaults),
@@ -213,6 +230,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
     except ValueError as error:
         raise SettingsWrong(str(error)) from None
     app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
+    app.tracing = tracing
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
     metrics.standings.ask = broker.standings
@@ -225,6 +243,8 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             *Topics(processor, queues=settings.topics.queues).routes(),
             *Groups(processor, defaults=group_defaults).routes(),
             *Stuck(processor).routes(),
+            *DeadLetterRoutes(processor).routes(),
+            *Backups(broker, backup_folder(settings), clock).routes(),
             *Clients(processor).routes(),
             *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),
         ]
@@ -260,6 +280,21 @@ def _admin_listen(url: str) -> Listen | None:
 def _figures(app: App) -> dict[str, float]:
     of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
     return {"ready": app.condition() == "ready", **app.processor.figures(), **of_broker}
+
+
+def _tracing(settings: Settings) -> Tracing | None:
+    """None when it is off: then nothing of OpenTelemetry is imported. Raises SettingsWrong."""
+    wanted = settings.tracing
+    if not wanted.enabled:
+        return None
+    try:
+        from proxy.tracing.exporting import Tracing
+    except ImportError as error:
+        raise SettingsWrong(
+            f"tracing.enabled needs a package that is not installed, {error.name}:"
+            " install popgate[tracing], or switch it off"
+        ) from None
+    return Tracing(wanted.endpoint, share=wanted.share, most=wanted.max_remembered)
 
 
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:

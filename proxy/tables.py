@@ -96,6 +96,9 @@ class Embedded(Group):
     """Memory for fresh writes, per keyspace; four times this in all."""
     cache_bytes: Bytes = Field(default=16 << 20, ge=1 << 20)
     """Memory for blocks read from the disk."""
+    backup_folder: str = Field(default="", max_length=4096)
+    """Where `popgate backup` puts backups; empty: `backups` in the data folder. A folder on another disk
+    is worth more, and costs a copy where one on the same disk takes links."""
     max_in_flight: Count = Field(default=65_536, ge=32)
     """Messages that one group may hold or have resting on one queue; then only redeliveries are given."""
     max_ordered_window: Count = Field(default=65_536, ge=32)
@@ -290,6 +293,19 @@ class Metrics(Group):
     """Pairs of topic and consumer group with figures of their own, likewise."""
     forget_s: Seconds = Field(default=3_600.0, ge=1)
     """Figures of a topic or group that showed no activity for so long are forgotten, and make room."""
+
+
+class Tracing(Group):
+    """Spans for OpenTelemetry; needs the packages of `popgate[tracing]`. Off, it costs nothing."""
+
+    enabled: bool = False
+    """Whether spans are made of sends, receives, acknowledgements and the rest of a message's way."""
+    endpoint: str = Field(default="http://127.0.0.1:4318", pattern=r"^https?://[^\s]{1,1024}$")
+    """A collector that takes OTLP over HTTP; spans go to `/v1/traces` there."""
+    share: float = Field(default=1.0, ge=0, le=1)
+    """The part of traces that is kept, of those that begin here; a caller's decision is followed."""
+    max_remembered: Count = Field(default=100_000, ge=1)
+    """Deliveries whose trace is remembered, to link their acknowledgement to it."""
 
 
 class Stopping(Group):

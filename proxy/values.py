@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
@@ -43,6 +44,12 @@ def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSe
         retention_bytes=retention.max_bytes or None,
         retention_interval_ms=_ms(retention.interval_s),
     )
+
+
+def backup_folder(settings: Settings) -> Path:
+    """Where backups of the store lie; nobody who asks for one chooses another place."""
+    own = settings.embedded.backup_folder
+    return (Path(own).expanduser() if own else settings.data / "backups").absolute()
 
 
 def _store_host(advertised: str, listens: Sequence[Listen]) -> str:

@@ -13,7 +13,18 @@ import typer
 
 from popgate import __version__
 from proxy import relaunching
-from proxy.cli import clients, groups, messages, receiving, sending, serving, stuck, topics
+from proxy.cli import (
+    backups,
+    clients,
+    deadletters,
+    groups,
+    messages,
+    receiving,
+    sending,
+    serving,
+    stuck,
+    topics,
+)
 from proxy.cli.failing import Ended, Failure, tell
 
 
@@ -35,10 +46,13 @@ def make_app() -> typer.Typer:
     app.command("send")(sending.send)
     app.command("receive")(receiving.receive)
     app.command("stuck")(stuck.stuck)
+    app.command("backup")(backups.backup)
+    app.command("restore")(backups.restore)
     app.add_typer(topics.app, name="topic")
     app.add_typer(groups.app, name="group")
     app.add_typer(clients.app, name="clients")
     app.add_typer(messages.app, name="message")
+    app.add_typer(deadletters.app, name="dead-letter")
     return app
 
 

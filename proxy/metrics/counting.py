@@ -149,6 +149,9 @@ class Counting:
         self._happened("dead_lettered", 1)
         self.groups[topic, group].dead_lettered += 1
 
+    def redriven(self, group: str, count: int) -> None:
+        self._happened("redriven", count)
+
     def returned(self, topic: str, group: str, count: int) -> None:
         self._happened("returned", count)
         self.groups[topic, group].returned += count
