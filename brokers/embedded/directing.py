@@ -48,8 +48,8 @@ class Directing(Facet):
         state = self._state
         state.check_writable()
         topic = state.catalogue.delete_topic(name)
-        for retries in state.shares.retries_of(topic):
-            state.shares.drop_topic(state.catalogue.delete_topic(retries.topic.name))
+        for retries in state.shares.retry_topics_of(topic):
+            state.shares.drop_topic(state.catalogue.delete_topic(retries.name))
         state.shares.drop_topic(topic)
         state.lites.drop_topic(topic)
         state.waiting.wake_all(topic.id)
@@ -85,8 +85,8 @@ class Directing(Facet):
         for share in state.shares:
             if share.group is group:
                 state.waiting.wake_all(share.topic.id, group.id)
-        for retries in state.shares.retries_of(group):
-            state.shares.drop_topic(state.catalogue.delete_topic(retries.topic.name))
+        for retries in state.shares.retry_topics_of(group):
+            state.shares.drop_topic(state.catalogue.delete_topic(retries.name))
         state.shares.drop_group(group)
         state.lites.drop_group(group)
         await state.settled()

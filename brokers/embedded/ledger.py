@@ -107,6 +107,10 @@ class Ledger(ABC):
     def is_full(self) -> bool:
         """Whether so much is unfinished that nothing new is looked at."""
 
+    def is_idle(self) -> bool:
+        """Whether the store has all of it, and nothing of it is held or rests."""
+        return not self.entries and self.last_pop_ms <= self.kept_pop_ms
+
     def notice(self, count: int) -> None:
         """`count` more messages can be read."""
         if self.has_work():

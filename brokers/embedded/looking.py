@@ -54,22 +54,21 @@ class Looking(Facet):
         state = self._state
         state.check_open()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        share = state.shares.get(held_topic.id, held_group.id)
-        return self._standing(share or Share(held_topic, held_group, state.parts))
+        return self._standing(state.shares.peek(held_topic, held_group))
 
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
         state = self._state
         state.check_open()
         found: list[Standing] = []
-        at = start
-        for share in islice(state.shares, start, None):
-            if queues <= 0:
-                return found, at
-            at += 1
-            queues -= 1 + len(share.topic.queues)
-            if share.main is None:
-                found.append(self._standing(share))
-        return found, None
+        at: int | None = start
+        while queues > 0 and at is not None:
+            pairs, at = state.shares.pairs(at, 1)
+            for held_topic, held_group in pairs:
+                share = state.shares.peek(held_topic, held_group)
+                queues -= 1 + len(held_topic.queues)
+                if share.main is None:
+                    found.append(self._standing(share))
+        return found, at
 
     # -- inside -------------------------------------------------------------------------------
 

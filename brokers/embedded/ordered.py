@@ -80,6 +80,11 @@ class OrderedLedger(Ledger):
     def is_full(self) -> bool:
         return len(self.entries) >= self.parts.settings.max_order_window
 
+    def is_idle(self) -> bool:
+        # Messages beyond the frontier were looked at ahead: they are looked at again.
+        looked_ahead = not self.entries or min(self.entries) >= self.frontier
+        return looked_ahead and self.last_pop_ms <= self.kept_pop_ms
+
     def notice(self, count: int) -> None:
         """Let new messages join their lanes, so that those of held message groups wake nobody."""
         if not self.ready:

@@ -47,7 +47,7 @@ class Positions(Facet):
         state = self._state
         state.check_open()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        share = state.shares.get(held_topic.id, held_group.id) or Share(held_topic, held_group, state.parts)
+        share = state.shares.peek(held_topic, held_group)
         found = self._progress_of(share)
         return found if share.retries is None else found + self._progress_of(share.retries)
 
@@ -83,11 +83,7 @@ class Positions(Facet):
         state = self._state
         state.check_open()
         held_group = state.catalogue.group(group)
-        return sorted(
-            share.topic.name
-            for share in state.shares
-            if share.group is held_group and share.ledgers and share.main is None
-        )
+        return sorted(state.shares.topics_of(held_group))
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
         state = self._state

@@ -48,6 +48,8 @@ class EmbeddedSettings:
     """Per topic and group; likewise pulls per queue."""
     max_found_bytes: int = 64 * 1024 * 1024
     """Messages in one answer to a look-up; the newest one is found however large it is."""
+    forget_after_ms: int = 120_000
+    """Groups that ask for nothing of a topic leave memory after this time, or up to twice of it."""
     lock_ms: int = 60_000
     max_locks: int = 100_000
 

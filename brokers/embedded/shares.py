@@ -19,8 +19,10 @@ from brokers.embedded.ordered import OrderedLedger
 from brokers.embedded.topics import Catalogue, Group, QueueState, Topic
 from brokers.embedded.unordered import UnorderedLedger
 from popgate.model import StartFrom
-from popgate.naming import pop_retry_topic_v2
+from popgate.naming import RETRY_PREFIX, pop_retry_topic_v2
 from popgate.receipt import OF_RETRY_V2, OF_TOPIC
+
+_PAIRS = 256
 
 
 class Share:
@@ -35,7 +37,7 @@ class Share:
     __slots__ = (
         *("attempts", "dead_lettered", "group", "ledgers", "main", "ordered", "parts", "redelivered"),
         *("retries", "retries_first"),
-        *("topic", "turn"),
+        *("topic", "touched", "turn"),
     )
 
     def __init__(self, topic: Topic, group: Group, parts: LedgerParts) -> None:
@@ -45,6 +47,8 @@ class Share:
         self.ledgers: dict[int, Ledger] = {}
         self.attempts: dict[str, dict[tuple[int, int], None]] = {}
         self.ordered = False
+        self.touched = True
+        """Asked for since it was last looked at for being forgotten."""
         self.turn = 0
         self.main: Share | None = None
         self.retries: Share | None = None
@@ -112,6 +116,22 @@ class Share:
             if not held:
                 del self.attempts[attempt_id]
 
+    def recall(self) -> bool:
+        """Take up where the store says that the group is; whether it ever read the topic."""
+        store, queues = self.parts.store, self.topic.queues
+        begin = progress_key(self.group.id, self.topic.id, 0)
+        for key, value in store.scan(PROGRESS, begin, begin[:-2] + b"\xff\xff\xff"):
+            queue_id = split_progress_key(key)[2]
+            if queue_id < len(queues):
+                frontier, last_pop_ms = split_progress_value(value)
+                found = self.ledgers[queue_id] = UnorderedLedger(self, queues[queue_id], frontier)
+                found.recall_names(last_pop_ms)
+        return bool(self.ledgers)
+
+    def is_idle(self) -> bool:
+        """Whether all that memory has of it is in the store, and nothing of it happens by itself."""
+        return all(ledger.is_idle() for ledger in self.ledgers.values())
+
     def close(self) -> None:
         """Forget everything in memory; steps that are still under way find nothing here."""
         for ledger in self.ledgers.values():
@@ -123,7 +143,11 @@ class Share:
 
 
 class Shares:
-    """All shares, by topic and group."""
+    """Shares by topic and group: those that are in use, or have messages that are held or rest.
+
+    The others are in the store only, and come back when somebody asks for them: a group that reads
+    no more costs no memory.
+    """
 
     def __init__(self, catalogue: Catalogue, parts: LedgerParts) -> None:
         self._catalogue = catalogue
@@ -134,19 +158,12 @@ class Shares:
         return f"<Shares of {len(self._shares)} topics>"
 
     def __iter__(self) -> Iterator[Share]:
+        """Those in memory."""
         return (share for shares in self._shares.values() for share in shares.values())
 
     def load(self, now_ms: int) -> None:
-        """Find the ledgers again in the store; what belongs to no topic or group is left to retention."""
+        """Find what is unfinished in the store; what belongs to no topic or group is left to retention."""
         store = self._parts.store
-        for key, value in store.scan(PROGRESS, b""):
-            group_id, topic_id, queue_id = split_progress_key(key)
-            topic, group = self._catalogue.topic_by_id(topic_id), self._catalogue.group_by_id(group_id)
-            if topic is not None and group is not None and queue_id < len(topic.queues):
-                share = self.share(topic, group)
-                frontier, last_pop_ms = split_progress_value(value)
-                found = share.ledgers[queue_id] = UnorderedLedger(share, topic.queues[queue_id], frontier)
-                found.recall_names(last_pop_ms)
         entries: dict[int, Entry] = {}
         ledger: Ledger | None = None
         last_value, last_entry = b"", Entry(0, 0, 0, False)
@@ -169,22 +186,110 @@ class Shares:
             ledger.adopt(entries, now_ms)
 
     def get(self, topic_id: int, group_id: int) -> Share | None:
+        """The share, if the group ever read the topic."""
         shares = self._shares.get(topic_id)
-        return shares.get(group_id) if shares is not None else None
+        share = shares.get(group_id) if shares is not None else None
+        if share is None:
+            return self._find(topic_id, group_id)
+        share.touched = True
+        return share
+
+    def in_memory(self, topic_id: int, group_id: int) -> Share | None:
+        """The share, if it is in use. That makes no use of it."""
+        return self._shares.get(topic_id, {}).get(group_id)
 
     def share(self, topic: Topic, group: Group) -> Share:
+        """The share; an empty one for a group that never read the topic."""
         shares = self._shares.get(topic.id)
-        if shares is None:
-            shares = self._shares[topic.id] = {}
-        share = shares.get(group.id)
+        share = shares.get(group.id) if shares is not None else None
         if share is None:
-            share = shares[group.id] = Share(topic, group, self._parts)
-            self.link_retries(share)
+            share = Share(topic, group, self._parts)
+            share.recall()
+            self._enter(share)
+        share.touched = True
         return share
+
+    def peek(self, topic: Topic, group: Group) -> Share:
+        """The share as it is, for a look at it: one that is not in memory does not come back for that."""
+        share = self.in_memory(topic.id, group.id)
+        if share is None:
+            share = Share(topic, group, self._parts)
+            share.recall()
+            retry_topic = self._retry_topic_of(share)
+            if retry_topic is not None:
+                share.retries = self.in_memory(retry_topic.id, group.id) or Share(
+                    retry_topic, group, self._parts
+                )
+                if not share.retries.ledgers:
+                    share.retries.recall()
+                    share.retries.main = share
+        return share
+
+    def pairs(self, start: int, most: int) -> tuple[list[tuple[Topic, Group]], int | None]:
+        """Topics and the groups that read them, as the store has them, and where to go on; None: nowhere."""
+        found = []
+        prefixes = self._parts.store.runs(PROGRESS, start.to_bytes(8, "big"), 8, most)
+        for prefix in prefixes:
+            group = self._catalogue.group_by_id(int.from_bytes(prefix[:4], "big"))
+            topic = self._catalogue.topic_by_id(int.from_bytes(prefix[4:], "big"))
+            if topic is not None and group is not None:
+                found.append((topic, group))
+        if len(prefixes) < most:
+            return found, None
+        return found, int.from_bytes(prefixes[-1], "big") + 1
+
+    def topics_of(self, group: Group) -> set[str]:
+        """The topics that a group has read, its retry topics not counted."""
+        retries = pop_retry_topic_v2(group.name, "")
+        found = {share.topic for share in self if share.group is group and share.ledgers}
+        start: int | None = group.id << 32
+        while start is not None and start >> 32 == group.id:
+            pairs, start = self.pairs(start, _PAIRS)
+            found |= {topic for topic, of in pairs if of is group}
+        return {topic.name for topic in found if not topic.name.startswith(retries)}
+
+    def forget(self, share: Share) -> bool:
+        """Let go of a share that is idle, with its retries; False when it is not, or belongs to another."""
+        retries = share.retries
+        if share.main is not None or not share.is_idle() or not (retries is None or retries.is_idle()):
+            return False
+        for one in (share, retries):
+            if one is not None:
+                shares = self._shares.get(one.topic.id, {})
+                if shares.get(one.group.id) is one:
+                    del shares[one.group.id]
+                    if not shares:
+                        del self._shares[one.topic.id]
+                one.close()
+        return True
+
+    def _find(self, topic_id: int, group_id: int) -> Share | None:
+        """A share that is in the store only."""
+        topic, group = self._catalogue.topic_by_id(topic_id), self._catalogue.group_by_id(group_id)
+        if topic is None or group is None:
+            return None
+        share = Share(topic, group, self._parts)
+        if not share.recall():
+            return None
+        self._enter(share)
+        return share
+
+    def _enter(self, share: Share) -> None:
+        self._shares.setdefault(share.topic.id, {})[share.group.id] = share
+        self.link_retries(share)
+        name = share.topic.name
+        of_main = pop_retry_topic_v2(share.group.name, "")
+        main = self._catalogue.find_topic(name.removeprefix(of_main)) if name.startswith(of_main) else None
+        if main is not None and share.main is None:
+            # It is read through the share of the topic that its messages were sent to.
+            self.share(main, share.group)
+
+    def _retry_topic_of(self, share: Share) -> Topic | None:
+        return self._catalogue.find_topic(pop_retry_topic_v2(share.group.name, share.topic.name))
 
     def link_retries(self, share: Share) -> None:
         """Let a share read the group's retry topic of its topic, if there is one."""
-        retry_topic = self._catalogue.find_topic(pop_retry_topic_v2(share.group.name, share.topic.name))
+        retry_topic = self._retry_topic_of(share)
         if retry_topic is not None and share.retries is None:
             share.retries = self.share(retry_topic, share.group)
             share.retries.main = share
@@ -196,13 +301,9 @@ class Shares:
             if ledger is not None:
                 ledger.raise_floor(now_ms)
 
-    def retries_of(self, owner: Topic | Group) -> list[Share]:
-        """What groups have of retry topics: of this topic, or of all topics but this group only."""
-        return [
-            share.retries
-            for share in self
-            if share.retries is not None and (share.topic is owner or share.group is owner)
-        ]
+    def retry_topics_of(self, owner: Topic | Group) -> list[Topic]:
+        """The retry topics of this topic, of all groups; or of this group, of all topics."""
+        return [topic for topic in self._catalogue.topics() if owner.name == _owners(topic, owner)]
 
     def drop_topic(self, topic: Topic) -> None:
         """Forget the shares of a deleted topic."""
@@ -221,3 +322,11 @@ class Shares:
     def _find_ledger(self, topic_id: int, group_id: int, queue_id: int) -> Ledger | None:
         share = self.get(topic_id, group_id)
         return share.ledgers.get(queue_id) if share is not None else None
+
+
+def _owners(topic: Topic, owner: Topic | Group) -> str:
+    """The name of the topic, or of the group, that a retry topic is for; empty for other topics."""
+    if not topic.name.startswith(RETRY_PREFIX):
+        return ""
+    group, _, main = topic.name.removeprefix(RETRY_PREFIX).partition("+")
+    return main if isinstance(owner, Topic) else group if main else ""

@@ -16,6 +16,7 @@ from brokers.embedded.alarm import Alarm
 from brokers.embedded.damage import Damages
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.figures import store_figures
+from brokers.embedded.forgetting import Forgetting
 from brokers.embedded.ledger import LedgerParts, Tallies
 from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.subscriptions import Subscriptions
@@ -42,7 +43,7 @@ from popgate.wire.hosts import pack_host
 _log = logging.getLogger(__name__)
 _AFTER_TROUBLE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
-_MACHINES = ("ledgers", "timers", "halves", "retention", "lites")
+_MACHINES = ("ledgers", "timers", "halves", "retention", "lites", "forgetting")
 """What happens at its time; what goes wrong in one of them keeps no other one back."""
 
 
@@ -56,6 +57,7 @@ class State:
     timers: Timers
     halves: HalfMessages
     retention: Retention
+    forgetting: Forgetting
     repeats: Repeats
     lites: Lites
 
@@ -220,6 +222,7 @@ class State:
         dead_letters = DeadLetters(self.log, self.catalogue, clock)
         self.parts = LedgerParts(store, self.log, Schedule(), dead_letters, settings, self.tallies)
         self.shares = Shares(self.catalogue, self.parts)
+        self.forgetting = Forgetting(self.shares, self.waiting, clock, settings)
         self.timers = Timers(store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
         self.retention = Retention(store, self.log, self.catalogue, clock, settings)
@@ -294,7 +297,7 @@ class State:
         if name == "ledgers":
             due, now_ms = self.parts.schedule.deadline(), self.steady.now_ms()
         else:
-            machine: Timers | HalfMessages | Retention | Lites = getattr(self, name)
+            machine: Timers | HalfMessages | Retention | Lites | Forgetting = getattr(self, name)
             due, now_ms = machine.deadline(), self.clock.now_ms()
         if due is None:
             return None
@@ -307,7 +310,7 @@ class State:
         if name == "ledgers":
             self.fall_due(self.steady.now_ms())
         else:
-            machine: Timers | HalfMessages | Retention | Lites = getattr(self, name)
+            machine: Timers | HalfMessages | Retention | Lites | Forgetting = getattr(self, name)
             machine.tick(self.clock.now_ms())
 
     def _pause(self, name: str) -> None:

@@ -108,6 +108,10 @@ class Waiting:
         line = self._topics.get(topic_id, {}).get(key)
         return len(line.waiters) if line is not None else 0
 
+    def anybody(self, topic_id: int, key: Hashable) -> bool:
+        """Whether somebody waits in this line."""
+        return key in self._topics.get(topic_id, {})
+
     def wake(self, topic_id: int, key: Hashable, queue_id: int, messages: int) -> None:
         """There are `messages` new or free again on a queue: wake who may take them."""
         line = self._topics.get(topic_id, {}).get(key)

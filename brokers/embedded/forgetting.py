@@ -1,0 +1,50 @@
+"""Shares that nobody asks for leave memory: what they say is in the store, and comes back on demand.
+
+A timed machine: every interval a round over all shares, cut into ticks of bounded work. A share goes that
+was not asked for since the round before, has no message that is held or rests, and nobody waits for.
+"""
+
+from __future__ import annotations
+
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.shares import Share, Shares
+from brokers.embedded.waiting import Waiting
+from popgate.clock import Clock
+
+_LOOKED_AT = 512
+"""Shares per tick."""
+
+
+class Forgetting:
+    """Belongs to the shares that it was made with."""
+
+    def __init__(self, shares: Shares, waiting: Waiting, clock: Clock, settings: EmbeddedSettings) -> None:
+        self._shares = shares
+        self._waiting = waiting
+        self._clock = clock
+        self._interval_ms = settings.forget_after_ms
+        self._left: list[Share] = []
+        self._next_ms = clock.now_ms() + self._interval_ms
+
+    def __repr__(self) -> str:
+        return f"<Forgetting left {len(self._left)} next {self._next_ms}>"
+
+    def deadline(self) -> int | None:
+        """Wall time in ms of the next tick. A clock set back delays nothing."""
+        return min(self._next_ms, self._clock.now_ms() + self._interval_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Look at a bounded number of shares."""
+        if not self._left:
+            self._left = list(self._shares)
+        for _ in range(min(_LOOKED_AT, len(self._left))):
+            self._look_at(self._left.pop())
+        self._next_ms = now_ms if self._left else now_ms + self._interval_ms
+
+    def _look_at(self, share: Share) -> None:
+        if share.touched:
+            share.touched = False
+            if share.retries is not None:
+                share.retries.touched = False
+        elif not self._waiting.anybody(share.topic.id, share.group.id):
+            self._shares.forget(share)
