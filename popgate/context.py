@@ -41,7 +41,8 @@ class Context:
     """The circumstances of one request.
 
     `deadline` is in loop seconds (None: the caller set none). `door` is the scheme of the
-    listener, `peer` and `local` are the two ends of the connection as "host:port".
+    listener, `peer` and `local` are the two ends of the connection as "host:port". `traceparent`
+    is the caller's W3C trace context as it came.
     A broker that takes messages for a request with an `allowance` asks it for room in the same
     step, and tells it what it took.
     """
@@ -56,4 +57,5 @@ class Context:
     deadline: float | None = None
     principal: Principal = ANONYMOUS
     connection: object = None
+    traceparent: str = ""
     allowance: Allowance | None = None

@@ -32,6 +32,7 @@ from proxy.tables import (
     Stopping,
     Texts,
     Topics,
+    Tracing,
     Transactions,
 )
 
@@ -77,4 +78,5 @@ class Settings(Group):
     transactions: Transactions = Transactions()
     log: Log = Log()
     metrics: Metrics = Metrics()
+    tracing: Tracing = Tracing()
     stopping: Stopping = Stopping()

@@ -28,6 +28,8 @@ def open_context(call: Call, clock: Clock) -> Context:
             context.client_version = _text(value, _LONGEST)
         elif key == "x-mq-namespace":
             context.namespace = _text(value, _LONGEST)
+        elif key == "traceparent":
+            context.traceparent = _text(value, _LONGEST)
     remaining = call.time_remaining()
     if remaining is not None:
         context.deadline = clock.monotonic() + remaining

@@ -34,7 +34,9 @@ def context_of(request: web.Request) -> Context:
     """The circumstances of a request on the admin port; its caller is anonymous."""
     name = request.transport.get_extra_info("peername") if request.transport is not None else None
     peer = joined(name[0], name[1]) if name else ""
-    return Context(client_id=f"admin@{name[0] if name else ''}", door="admin", peer=peer)
+    trace = request.headers.get("traceparent", "")[:256]
+    client_id = f"admin@{name[0] if name else ''}"
+    return Context(client_id=client_id, door="admin", peer=peer, traceparent=trace)
 
 
 class _HttpLog(logging.LoggerAdapter[logging.Logger]):

@@ -1,0 +1,71 @@
+"""Where spans go: in batches, by a thread, to a collector that speaks OTLP over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+
+from brokers.port import Broker
+from popgate import __version__
+from popgate.clock import Clock
+from processors.limits import Limits
+from processors.messaging import MessagingProcessor
+from processors.observing import Observer
+from processors.policies.registry import Policies
+from proxy.tracing.processor import TracedProcessor
+from proxy.tracing.spans import Spans
+
+_LONGEST_VALUE = 256
+"""Characters of an attribute: names may be anything while nobody has checked them."""
+_TIMEOUT_S = 5
+
+
+class Tracing:
+    """The spans of one gateway, and their way out."""
+
+    def __init__(self, endpoint: str, *, share: float, most: int) -> None:
+        self._endpoint = endpoint
+        self.provider = TracerProvider(
+            resource=Resource.create(
+                {
+                    "service.name": "popgate",
+                    "service.version": __version__,
+                    "service.instance.id": str(uuid.uuid4()),
+                }
+            ),
+            sampler=ParentBased(TraceIdRatioBased(share)),
+            span_limits=SpanLimits(max_attribute_length=_LONGEST_VALUE),
+            shutdown_on_exit=False,
+        )
+        self.spans = Spans(self.provider, most=most)
+
+    def __repr__(self) -> str:
+        return f"<Tracing {self.spans!r}>"
+
+    def make_processor(
+        self, broker: Broker, *, clock: Clock, limits: Limits, policies: Policies, observer: Observer
+    ) -> MessagingProcessor:
+        """The processor with spans around what it does."""
+        return TracedProcessor(
+            broker, spans=self.spans, clock=clock, limits=limits, policies=policies, observer=observer
+        )
+
+    def start(self) -> None:
+        """Spans of before go nowhere. Starts the thread that sends them."""
+        self.provider.add_span_processor(BatchSpanProcessor(make_exporter(self._endpoint)))
+
+    async def stop(self) -> None:
+        """Send what is left; not on the loop, for the collector may be slow or away."""
+        await asyncio.to_thread(self.provider.shutdown)
+
+
+def make_exporter(endpoint: str) -> SpanExporter:
+    """To the collector at `endpoint` (http or https, without the path)."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S)

@@ -1,0 +1,231 @@
+"""The spans of a message's way, as OpenTelemetry's semantic conventions for messaging have them.
+
+A producer's context is continued: that of its call (`traceparent` in the metadata), or that of the
+message itself (`trace_context`). A message that has none gets that of the span that stored it. Who
+receives, acknowledges or gives up messages does so on a trace of its own, linked to theirs.
+
+Attributes are ids, names, counts and sizes; never bodies, properties or keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from opentelemetry import trace
+from opentelemetry.context import Context as TraceContext
+from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer, TracerProvider
+
+from popgate import __version__
+from popgate.context import Context
+from popgate.errors import GatewayError
+from popgate.model import Message, StoredMessage
+from popgate.wire.properties import TRACE_CONTEXT, UNIQ_KEY, find_property
+from proxy.tracing.traceparent import encode_traceparent, parse_traceparent
+
+_TRACE_CONTEXT = TRACE_CONTEXT.encode()
+_UNIQ_KEY = UNIQ_KEY.encode()
+_MOST_LINKS = 128
+
+Value = str | int
+Told = dict[str, Value]
+
+
+class Spans:
+    """Makes spans, and remembers softly of which context delivered messages are: at most `most` of them."""
+
+    def __init__(self, provider: TracerProvider, *, most: int) -> None:
+        self._tracer: Tracer = provider.get_tracer("popgate", __version__)
+        self._most = most
+        self._contexts: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"<Spans remembering {len(self._contexts)}>"
+
+    @contextmanager
+    def sending(self, context: Context, messages: Sequence[Message]) -> Iterator[Span]:
+        """The send of a producer; its messages carry on its context, or that of this span."""
+        told = _parsed(message.trace_context for message in messages[:_MOST_LINKS])
+        caller = parse_traceparent(context.traceparent)
+        parent, links = caller, told
+        if parent is None and len(messages) == 1 and told:
+            parent, links = told[0], []
+        topic = messages[0].topic if messages else ""
+        attributes = _attributes("send", "send", topic, context)
+        if len(messages) == 1:
+            message = messages[0]
+            attributes["messaging.message.id"] = message.message_id
+            attributes["messaging.message.body.size"] = len(message.body)
+            attributes["messaging.rocketmq.message.type"] = message.type.value.lower()
+            if message.message_group:
+                attributes["messaging.rocketmq.message.group"] = message.message_group
+        else:
+            attributes["messaging.batch.message_count"] = len(messages)
+        with self._span(f"send {topic}", SpanKind.PRODUCER, attributes, parent, links) as span:
+            own = span.get_span_context()
+            if own.trace_flags.sampled:
+                text = encode_traceparent(own)
+                for message in messages:
+                    if not message.trace_context and not message.properties:
+                        message.trace_context = text
+            yield span
+
+    @contextmanager
+    def storing(self, topic: str, count: int, broker: str) -> Iterator[Span]:
+        """What the broker does of a send; a child of the span around it."""
+        attributes: Told = {
+            "messaging.system": "rocketmq",
+            "messaging.operation.name": "store",
+            "messaging.destination.name": topic,
+            "messaging.batch.message_count": count,
+            "popgate.broker": broker,
+        }
+        with self._span(f"store {topic}", SpanKind.INTERNAL, attributes, None, []) as span:
+            yield span
+
+    def received(
+        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage], began_ns: int
+    ) -> None:
+        """A receive that was answered with messages, told afterwards: most receives wait and find none."""
+        texts = []
+        for message in messages:
+            found = find_property(message.properties, _TRACE_CONTEXT)
+            if found is not None:
+                text = found.decode("ascii", "replace")
+                texts.append(text)
+                self._remember(message.receipt, text)
+        attributes = _attributes("receive", "receive", topic, context, group)
+        attributes["messaging.batch.message_count"] = len(messages)
+        if len(messages) == 1:
+            (message,) = messages
+            attributes["messaging.message.id"] = _id_of(message)
+            attributes["messaging.message.body.size"] = len(message.body)
+            attributes["popgate.message.attempt"] = message.attempt
+        span = self._start(
+            f"receive {topic}",
+            SpanKind.CONSUMER,
+            attributes,
+            parse_traceparent(context.traceparent),
+            _parsed(texts[:_MOST_LINKS]),
+            began_ns,
+        )
+        span.end()
+
+    @contextmanager
+    def settling(
+        self, what: str, context: Context, topic: str, group: str, receipts: Sequence[str]
+    ) -> Iterator[Span]:
+        """What becomes of deliveries: `what` is ack, change_invisible, dead_letter or give_back."""
+        known = (self._contexts.get(receipt, "") for receipt in receipts[:_MOST_LINKS])
+        attributes = _attributes(what, "settle", topic, context, group)
+        attributes["messaging.batch.message_count"] = len(receipts)
+        parent = parse_traceparent(context.traceparent)
+        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, _parsed(known)) as span:
+            yield span
+
+    @contextmanager
+    def asking(self, what: str, context: Context, topic: str, message_id: str = "") -> Iterator[Span]:
+        """Another request about a message: commit, rollback, recall, a receive that is refused."""
+        attributes = _attributes(what, "settle", topic, context)
+        if message_id:
+            attributes["messaging.message.id"] = message_id
+        parent = parse_traceparent(context.traceparent)
+        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, []) as span:
+            yield span
+
+    def refused(self, context: Context, topic: str, group: str, error: GatewayError, began_ns: int) -> None:
+        """A receive that failed."""
+        attributes = _attributes("receive", "receive", topic, context, group)
+        parent = parse_traceparent(context.traceparent)
+        span = self._start(f"receive {topic}", SpanKind.CONSUMER, attributes, parent, [], began_ns)
+        fail(span, error)
+        span.end()
+
+    def renamed(self, receipt: str, newer: str) -> None:
+        """A delivery has another handle from here on; the older one may still come."""
+        text = self._contexts.get(receipt)
+        if text is not None and newer != receipt:
+            self._remember(newer, text)
+
+    def finished(self, receipts: Iterable[str]) -> None:
+        for receipt in receipts:
+            self._contexts.pop(receipt, None)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _remember(self, receipt: str, text: str) -> None:
+        contexts = self._contexts
+        if receipt not in contexts and len(contexts) >= self._most:
+            del contexts[next(iter(contexts))]
+        contexts[receipt] = text
+
+    @contextmanager
+    def _span(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Told,
+        parent: SpanContext | None,
+        links: Sequence[SpanContext],
+    ) -> Iterator[Span]:
+        span = self._start(name, kind, attributes, parent, links, None)
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                yield span
+        except GatewayError as error:
+            fail(span, error)
+            raise
+        finally:
+            span.end()
+
+    def _start(
+        self,
+        name: str,
+        kind: SpanKind,
+        attributes: Told,
+        parent: SpanContext | None,
+        links: Sequence[SpanContext],
+        began_ns: int | None,
+    ) -> Span:
+        above: TraceContext | None = None
+        if parent is not None:
+            above = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+        return self._tracer.start_span(
+            name,
+            context=above,
+            kind=kind,
+            attributes=attributes,
+            links=[Link(one) for one in links],
+            start_time=time.time_ns() if began_ns is None else began_ns,
+        )
+
+
+def fail(span: Span, error: GatewayError) -> None:
+    """Tell what went wrong by its name; the sentence may hold what a client sent."""
+    span.set_attribute("error.type", error.fault.name)
+    span.set_status(Status(StatusCode.ERROR, error.fault.name))
+
+
+def _attributes(name: str, kind: str, topic: str, context: Context, group: str = "") -> Told:
+    told: Told = {
+        "messaging.system": "rocketmq",
+        "messaging.operation.name": name,
+        "messaging.operation.type": kind,
+        "messaging.destination.name": topic,
+        "messaging.client.id": context.client_id,
+        "network.peer.address": context.peer,
+        "popgate.door": context.door,
+    }
+    if group:
+        told["messaging.consumer.group.name"] = group
+    return told
+
+
+def _parsed(texts: Iterable[str]) -> list[SpanContext]:
+    return [found for text in texts if (found := parse_traceparent(text)) is not None]
+
+
+def _id_of(message: StoredMessage) -> str:
+    found = find_property(message.properties, _UNIQ_KEY)
+    return found.decode("utf-8", "replace") if found is not None else ""
