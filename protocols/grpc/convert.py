@@ -9,7 +9,7 @@ import zlib
 from hashlib import md5, sha1
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, IllegalTopic, PeerWireError, shown
+from popgate.errors import BadRequest, Fault, IllegalFilter, IllegalTopic, PeerWireError, shown
 from popgate.message_id import encode_offset_message_id
 from popgate.model import (
     FilterKind,
@@ -66,6 +66,9 @@ _TYPES_OUT = {
 _TYPES_TOLD = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
 """Of a topic that takes every type: older clients fail on types that they do not know."""
 
+_TYPES = frozenset(pb.MessageType.values())
+_ENCODINGS = frozenset(pb.Encoding.values())
+
 _PERMISSIONS_OUT = {
     Permission.NONE: pb.NONE,
     Permission.READ: pb.READ,
@@ -75,13 +78,15 @@ _PERMISSIONS_OUT = {
 
 
 def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
-    """A message to send. Raises BadRequest (MESSAGE_CORRUPTED).
+    """A message to send. Raises BadRequest (MESSAGE_CORRUPTED; a type that is not known).
 
     Its type follows from its fields; what it says of itself counts for transactions only. A message
     that does not say when it was born, or says what cannot be, was born now.
     """
     system = message.system_properties
     body = message.body
+    if system.message_type not in _TYPES or system.body_encoding not in _ENCODINGS:
+        raise _unknown(system)
     if system.HasField("body_digest"):
         _check_digest(body, system.body_digest)
     born_ms = time_ms(system.born_timestamp)
@@ -117,6 +122,13 @@ def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
         # 0 would mean that no time was given.
         result.deliver_at_ms = max(time_ms(system.delivery_timestamp), 1)
     return result
+
+
+def _unknown(system: pb.SystemProperties) -> BadRequest:
+    """A newer client's words: taken for others, they would reach consumers as what they are not."""
+    if system.message_type not in _TYPES:
+        return BadRequest(f"the message type {system.message_type} is not known here")
+    return BadRequest(f"the body encoding {system.body_encoding} is not known here", Fault.MESSAGE_CORRUPTED)
 
 
 def _check_digest(body: bytes, digest: pb.Digest) -> None:
@@ -176,7 +188,9 @@ def receive_in(request: ReceiveMessageRequest) -> Receive:
 
 
 def filter_kind(expression: pb.FilterExpression) -> FilterKind:
-    """One that does not say what it is filters by tag. Source: protocol facts 2.3."""
+    """One that does not say what it is filters by tag. Source: protocol facts 2.3. Raises IllegalFilter."""
+    if expression.type not in (pb.FILTER_TYPE_UNSPECIFIED, pb.TAG, pb.SQL):
+        raise IllegalFilter(expression.expression, f"there is no filter type {expression.type}")
     return FilterKind.SQL92 if expression.type == pb.SQL else FilterKind.TAG
 
 

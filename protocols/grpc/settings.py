@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, shown
 from popgate.filters import compile_filter
-from popgate.model import CustomizedRetry, FilterKind, GroupConfig
+from popgate.model import CustomizedRetry, GroupConfig
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientKind
 from processors.consuming import is_node
 from processors.limits import Limits
+from processors.lite import lite_quota
+from protocols.grpc.convert import filter_kind
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
 
@@ -40,6 +42,8 @@ _KINDS = {
     pb.ClientType.LITE_PUSH_CONSUMER: ClientKind.PUSH_CONSUMER,
     pb.ClientType.LITE_SIMPLE_CONSUMER: ClientKind.SIMPLE_CONSUMER,
 }
+
+_LITE_TYPES = frozenset((pb.ClientType.LITE_PUSH_CONSUMER, pb.ClientType.LITE_SIMPLE_CONSUMER))
 
 
 def kind_in(settings: pb.Settings) -> ClientKind:
@@ -80,8 +84,7 @@ def check_settings(settings: pb.Settings, limits: Limits) -> None:
             check_topic(entry.topic.name)
             if settings.client_type == pb.ClientType.SIMPLE_CONSUMER:
                 continue
-            sql = entry.expression.type == pb.FilterType.SQL
-            compile_filter(FilterKind.SQL92 if sql else FilterKind.TAG, entry.expression.expression)
+            compile_filter(filter_kind(entry.expression), entry.expression.expression)
 
 
 def _check_properties(properties: Mapping[str, str]) -> None:
@@ -108,6 +111,12 @@ def _check_properties(properties: Mapping[str, str]) -> None:
         raise BadRequest(f"the client properties cannot be: {why}", Fault.ILLEGAL_CLIENT_PROPERTIES)
 
 
+def lite_topic_in(settings: pb.Settings) -> str:
+    """The topic whose lite topics the client takes; empty when it is no such client."""
+    entries = settings.subscription.subscriptions
+    return entries[0].topic.name if settings.client_type in _LITE_TYPES and len(entries) == 1 else ""
+
+
 def topics_in(settings: pb.Settings) -> frozenset[str]:
     """The topics that the client publishes or subscribes to."""
     if settings.HasField("publishing"):
@@ -132,6 +141,11 @@ def merged(settings: pb.Settings, context: Context, limits: Limits, group: Group
         )
     else:
         answer.subscription.fifo = group.ordered
+        if settings.client_type in _LITE_TYPES:
+            # Messages of a lite topic come in order; and clients take a quota that is not told for 0.
+            answer.subscription.fifo = True
+            answer.subscription.lite_subscription_quota = lite_quota(group, limits)
+            answer.subscription.max_lite_topic_size = limits.max_lite_topic_bytes
         answer.subscription.receive_batch_size = limits.max_receive_messages
         answer.subscription.long_polling_timeout.CopyFrom(_duration(int(limits.max_wait_s * 1000)))
         answer.backoff_policy.CopyFrom(retry_out(group, exponential=is_node(context)))
