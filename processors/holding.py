@@ -8,7 +8,7 @@ Rules: any-replica, section 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -215,6 +215,18 @@ class Holdings:
             self.drop(delivery)
             delivery.newest = kept
         return deliveries
+
+    def sweep(self, client_of: Callable[[str], object | None]) -> None:
+        """Forget those who hold nothing and are no known clients."""
+        idle = [name for name, holder in self._holders.items() if not holder.deliveries]
+        for client_id in idle:
+            if client_of(client_id) is None:
+                self.forget(client_id)
+
+    @property
+    def holders(self) -> int:
+        """How many clients are remembered for what they hold, or held."""
+        return len(self._holders)
 
     def longest_held_ms(self, now_ms: int) -> int:
         """How long the delivery held longest has been held."""

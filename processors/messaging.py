@@ -18,10 +18,12 @@ from popgate.context import Context
 from popgate.errors import (
     Forbidden,
     GatewayError,
+    IllegalFilter,
     NotFound,
     TopicNotFound,
 )
 from popgate.kinds import Action
+from popgate.lite import takes_lite_topics
 from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.announcing import Announcing
@@ -31,6 +33,7 @@ from processors.clients import ClientHandle
 from processors.consuming import pop_of, surely_held_until
 from processors.explaining import Explaining
 from processors.limits import Limits
+from processors.lite import LiteSubscribing
 from processors.observing import NullObserver, Observer, Watch
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message, topic_of
@@ -60,6 +63,8 @@ class MessagingProcessor(Explaining):
         self._checking = Checking(self.clients, observer)
         self.asking = Asking(broker, self.clients, clock, self._admit)
         self._announcing = Announcing(self.clients, clock)
+        self.lite = LiteSubscribing(broker, self._routing, self.clients, limits, self._admit, observer)
+        self.clients.on_leave = self._left
         self._topic_changed = self._announcing.topic_changed
         self._group_changed = self._announcing.group_changed
         self._sweep: Timer | None = None
@@ -84,6 +89,7 @@ class MessagingProcessor(Explaining):
     async def start(self) -> None:
         """The broker has been started by whoever opened it."""
         self._broker.on_check(self._checking.ask)
+        self.lite.start()
         self._arm_sweep()
 
     def drain(self) -> int:
@@ -111,6 +117,8 @@ class MessagingProcessor(Explaining):
             "clients": len(self.clients),
             "waiting_receives": self._waiting,
             "bytes_under_way": self.budgets.used,
+            "known_holders": self.renewing.holdings.holders,
+            "known_routes": len(self._routing),
             "held_deliveries": self.renewing.holdings.held,
             "longest_held_ms": self.renewing.holdings.longest_held_ms(self.renewing.now_ms()),
         }
@@ -189,6 +197,9 @@ class MessagingProcessor(Explaining):
             readable = (await self._routing.route(topic)).readable
             if not readable:
                 raise Forbidden(f"topic {topic} has no readable queue")
+            lite = takes_lite_topics(config, topic)
+            if lite and not pop.filter.everything:
+                raise IllegalFilter(pop.filter.expression, "lite topics are received whole")
             if config.broadcast:
                 pop.group = await self.broadcasting.join(context, config)
             if pop.broker and pop.queue_id < 0 and not any(q.broker == pop.broker for q in readable):
@@ -204,7 +215,10 @@ class MessagingProcessor(Explaining):
                 self.renewing.releasing.came_back(context.client_id)
             asked = self._clock.monotonic()
             try:
-                messages = await self._broker.pop(context, pop)
+                if lite:
+                    messages = await self.lite.topics.pop_lite(context, pop)
+                else:
+                    messages = await self._broker.pop(context, pop)
             except NotFound:
                 # Deleted elsewhere: the next request finds out, or makes them anew.
                 self._routing.forget_topic(topic)
@@ -266,12 +280,22 @@ class MessagingProcessor(Explaining):
         if handle is not None:
             self.renewing.seen(context)
             self.clients.unregister(context.client_id)
+        else:
+            self.lite.left(context.client_id, said_so=True)
         return handle
+
+    def _left(self, handle: ClientHandle, said_so: bool) -> None:
+        """A client said good-bye, or its stream ended. The `Clients.on_leave` listener."""
+        self.renewing.releasing.left(handle, said_so)
+        self.lite.left(handle.client_id, said_so=said_so)
 
     def _arm_sweep(self) -> None:
         self._sweep = self._clock.call_later(_SWEEP_S, self._swept)
 
     def _swept(self) -> None:
-        self.clients.expire(self._clock.monotonic())
+        now = self._clock.monotonic()
+        self.clients.expire(now)
+        self._routing.expire(now)
+        self.renewing.holdings.sweep(self.clients.get)
         self.broadcasting.sweep_when_due()
         self._arm_sweep()

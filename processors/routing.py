@@ -22,6 +22,7 @@ from popgate.errors import (
     TopicNotFound,
     shown,
 )
+from popgate.lite import takes_lite_topics
 from popgate.model import GroupConfig, Message, MessageType, Queue, Route, TopicConfig
 from popgate.naming import is_derived_topic, is_system_topic
 from processors.limits import Limits
@@ -179,10 +180,20 @@ class Routing:
         route, readable = to.route, to.readable
         if not readable:
             raise Forbidden(f"topic {route.topic} has no readable queue")
-        if group.ordered:
+        if group.ordered and not takes_lite_topics(group, route.topic):
             return Assignments(route, group, readable)
         brokers = {queue.broker: Queue(queue.broker, -1, queue.permission) for queue in readable}
         return Assignments(route, group, tuple(brokers.values()))
+
+    def __len__(self) -> int:
+        """How many topics and groups are kept."""
+        return len(self._routes) + len(self._groups)
+
+    def expire(self, now: float) -> None:
+        """Forget what must be asked for anew anyhow. `now` is in loop seconds."""
+        for table in (self._routes, self._groups):
+            for name in [name for name, (until, _) in table.items() if until <= now]:
+                del table[name]
 
     def forget_topic(self, topic: str) -> None:
         self._routes.pop(topic, None)
