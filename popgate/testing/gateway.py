@@ -162,13 +162,16 @@ class GatewayProcess:
                 stream.close()
         return code
 
-    def successor(self) -> GatewayProcess:
-        """One more, not started, on the same data and the same addresses; for after the end of this one."""
+    def successor(self, *, options: Sequence[str] | None = None) -> GatewayProcess:
+        """One more, not started, on the same data and the same addresses; for after the end of this one.
+
+        With the same `options`, unless others are given.
+        """
         after = GatewayProcess(
             self.data,
             listen=self.addresses or self._listen,
             admin=self.admin or self._admin_wanted,
-            options=self._options,
+            options=self._options if options is None else options,
             environment=self._environment,
             python=self._python,
         )
