@@ -17,6 +17,7 @@ proto: ## generate protocols/grpc/pb from proto/
 
 docs: ## generate what is generated in docs/
 	$(PY) -m proxy.reference
+	$(PY) tests/surface/document.py
 
 bench: ## every benchmark, shortly
 	for b in benchmarks/*.py; do $(PY) $$b --quick || exit 1; done
