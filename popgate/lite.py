@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, unique
 
+from popgate.model import GroupConfig
+
 LITE_BIND_TOPIC = "lite.bind.topic"
 """Attribute of a group: the topic whose lite topics its clients subscribe to."""
 LITE_SUB_MODEL = "lite.sub.model"
@@ -74,3 +76,8 @@ class LiteTopicState:
     maximum: int
     last_ms: int
     subscribers: int
+
+
+def takes_lite_topics(group: GroupConfig, topic: str) -> bool:
+    """Whether the group's clients get what they subscribe to of this topic, and nothing else."""
+    return bool(group.attributes) and group.attributes.get(LITE_BIND_TOPIC) == topic

@@ -74,6 +74,10 @@ class ClientHandle(Protocol):
         """Tell the client to connect anew; False when it cannot take it."""
         ...
 
+    def leave_lite(self, lite_topic: str) -> bool:
+        """Tell the client that it subscribes to a lite topic no longer; False when it cannot take it."""
+        ...
+
     def refresh(self) -> None:
         """Tell the client its settings anew, soon, and once for however many calls until then."""
         ...

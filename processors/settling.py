@@ -137,9 +137,11 @@ class Settling(Directing):
         invisible_ms: int,
         *,
         message_id: str = "",
+        suspend: bool = False,
     ) -> str:
         """Hide a held message for so long from now; the handle to use from here on.
 
+        With `suspend` the delivery is given up and does not count as an attempt.
         Raises BadRequest (ILLEGAL_INVISIBLE_TIME), IllegalReceipt, ReceiptExpired.
         """
         began = self._clock.monotonic()
@@ -157,7 +159,7 @@ class Settling(Directing):
             results: list[GatewayError | None] | None = None
             try:
                 handle = await self._broker.change_invisible(
-                    context, topic, reader, claim.handles[0], invisible_ms
+                    context, topic, reader, claim.handles[0], invisible_ms, suspend=suspend
                 )
                 results = [None]
             except GatewayError as error:

@@ -81,6 +81,12 @@ UNARY = (
         rpc.ForwardMessageToDeadLetterQueueResponse,
         MessagingService.forward_message_to_dead_letter_queue,
     ),
+    Unary(
+        "SyncLiteSubscription",
+        rpc.SyncLiteSubscriptionRequest,
+        rpc.SyncLiteSubscriptionResponse,
+        MessagingService.sync_lite_subscription,
+    ),
     Unary("UpdateOffset", rpc.UpdateOffsetRequest, rpc.UpdateOffsetResponse, MessagingService.update_offset),
     Unary("GetOffset", rpc.GetOffsetRequest, rpc.GetOffsetResponse, MessagingService.get_offset),
     Unary("QueryOffset", rpc.QueryOffsetRequest, rpc.QueryOffsetResponse, MessagingService.query_offset),

@@ -19,6 +19,7 @@ from protocols.draining import Waits
 from protocols.grpc import convert
 from protocols.grpc.advertising import dialled_endpoints
 from protocols.grpc.errors import OK, status_of
+from protocols.grpc.lite import lite_sync_in
 from protocols.grpc.offsets import Positions
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -181,6 +182,7 @@ class MessagingService(Positions):
                 request.receipt_handle,
                 convert.millis_of(request.invisible_duration),
                 message_id=request.message_id,
+                suspend=request.suspend,
             )
         except GatewayError as error:
             # Official clients put the answer's handle in the place of theirs, whatever the status:
@@ -215,6 +217,12 @@ class MessagingService(Positions):
         end = EndTransaction(topic, request.transaction_id, request.message_id, resolution, from_check)
         await self._processor.end_transaction(context, end)
         return rpc.EndTransactionResponse(status=OK)
+
+    async def sync_lite_subscription(
+        self, request: rpc.SyncLiteSubscriptionRequest, context: Context
+    ) -> rpc.SyncLiteSubscriptionResponse:
+        await self._processor.lite.sync(context, lite_sync_in(request))
+        return rpc.SyncLiteSubscriptionResponse(status=OK)
 
     async def recall_message(
         self, request: rpc.RecallMessageRequest, context: Context

@@ -21,6 +21,7 @@ from protocols.grpc.errors import OK, is_clients_fault, status_of
 from protocols.grpc.outbox import Outbox
 from protocols.grpc.pb.definition_pb2 import Settings
 from protocols.grpc.pb.service_pb2 import (
+    NotifyUnsubscribeLiteCommand,
     ReconnectEndpointsCommand,
     RecoverOrphanedTransactionCommand,
     TelemetryCommand,
@@ -103,6 +104,9 @@ class TelemetryStream:
         config = None
         if kind is not ClientKind.PRODUCER:
             group = settings.subscription.group.name
+            bound = client_settings.lite_topic_in(settings)
+            if bound:
+                await processor.lite.bind(context, bound, group)
             config = await processor.settings(context, group)
         client = TelemetryClient(
             client_id=context.client_id,
@@ -149,6 +153,11 @@ class TelemetryStream:
         if self._settings is not None:
             self._outbox.put_last(self._settings_now)
 
+    def leave_lite(self, lite_topic: str) -> bool:
+        """Tell the client that it subscribes to a lite topic no longer; False when it cannot be told now."""
+        command = NotifyUnsubscribeLiteCommand(lite_topic=lite_topic)
+        return self._outbox.put(TelemetryCommand(notify_unsubscribe_lite_command=command))
+
     async def _settings_now(self) -> TelemetryCommand:
         """Nothing is made by it: the group may just have been deleted."""
         context, processor, client, settings = self._context, self._processor, self._client, self._settings
@@ -184,6 +193,9 @@ class TelemetryClient:
 
     def reconnect(self) -> bool:
         return self.stream.reconnect()
+
+    def leave_lite(self, lite_topic: str) -> bool:
+        return self.stream.leave_lite(lite_topic)
 
     def refresh(self) -> None:
         self.stream.refresh()

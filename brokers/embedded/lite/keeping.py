@@ -208,6 +208,13 @@ class Lites:
             self.subscriptions.sweep()
         for topic_id in list(self._overdue)[:1]:
             self._sweep(topic_id, now_ms)
+        self.fall_due(now_ms)
+
+    def fall_due(self, now_ms: int) -> None:
+        """What is due happens, a bounded number."""
+        due_ms = self._due.deadline()
+        if due_ms is None or due_ms > now_ms:
+            return
         for key, name in self._due.take(now_ms, self._settings.max_due, _ANY_BYTES):
             due_ms, kind, topic_id, lite_id, group_id = split_due_key(key)
             topic = self._catalogue.topic_by_id(topic_id)

@@ -146,6 +146,7 @@ class LiteServing(Facet):
         state = self._state
         taken: list[Taken] = []
         try:
+            state.lites.fall_due(want.now_ms)
             self._take_same_lite(subscriber, want, taken)
             names = 0
             while not want.repeated and subscriber.ready and names < _NAMES_AT_ONCE:
@@ -162,7 +163,7 @@ class LiteServing(Facet):
         if taken and subscriber.ready:  # there may be something for another receive of the client
             key = (subscriber.group.id, subscriber.client_id)
             state.waiting.wake(waiting_id(subscriber.topic), key, -1, 1)
-        if want.changed:
+        if want.changed or state.store.filling:
             state.store.commit()
             state.arm()
         return taken

@@ -169,7 +169,14 @@ class FakeBroker(Broker):
         return None
 
     async def change_invisible(
-        self, context: Context, topic: str, group: str, receipt: str, invisible_ms: int
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        suspend: bool = False,
     ) -> str:
         await self._called("change_invisible", (receipt, invisible_ms))
         message = self.in_hand.pop(receipt, None)
@@ -367,6 +374,7 @@ class FakeClient:
     full: bool = False
     checks: list[TransactionCheck] = field(default_factory=list)
     questions: list[Question] = field(default_factory=list)
+    left_lite: list[str] = field(default_factory=list)
     reconnects: int = 0
     refreshes: int = 0
 
@@ -384,6 +392,10 @@ class FakeClient:
     def reconnect(self) -> bool:
         self.reconnects += not self.full
         return not self.full
+
+    def leave_lite(self, lite_topic: str) -> bool:
+        self.left_lite.append(lite_topic)
+        return self.alive
 
     def refresh(self) -> None:
         self.refreshes += 1

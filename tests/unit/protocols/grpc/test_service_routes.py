@@ -284,7 +284,6 @@ async def test_no_language_is_refused(client: Any, language: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "/apache.rocketmq.v2.MessagingService/SyncLiteSubscription",
         "/apache.rocketmq.v2.Admin/ChangeLogLevel",
         "/grpc.health.v1.Health/List",
     ],

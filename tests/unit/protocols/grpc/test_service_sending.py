@@ -31,6 +31,18 @@ async def test_a_message_is_answered_with_the_id_that_its_sender_gave_it(client:
     assert (entry.transaction_id, entry.recall_handle) == ("", "")
 
 
+async def test_a_send_that_comes_again_is_answered_as_before_and_delivered_once(client: Any) -> None:
+    """Official clients repeat a send whose answer was lost with the same message id."""
+    first, second = client.message(body=b"1"), client.message(body=b"2", message_group="g")
+    answers = [await client.send(message) for message in (first, second, first, second)]
+    assert answers[2:] == answers[:2]
+    assert sorted(m.body for m in await client.receive()) == [b"1", b"2"]
+    half = client.message(message_type=pb.TRANSACTION)
+    one, two = await client.send(half), await client.send(half)
+    assert one == two
+    assert one.entries[0].transaction_id
+
+
 async def test_scenario_15_a_batch_is_answered_with_one_entry_per_message(client: Any) -> None:
     messages = [client.message(body=b"%d" % n) for n in range(10)]
     answer = await client.send(*messages)

@@ -42,6 +42,9 @@ class FakeClient:
         self.reconnects += 1
         return True
 
+    def leave_lite(self, lite_topic: str) -> bool:
+        return False
+
     def refresh(self) -> None: ...
 
 

@@ -1,0 +1,180 @@
+"""Lite topics: what clients subscribe to, and the groups that are bound to a topic for it.
+
+A broker may have them or not (`brokers.capabilities.LiteTopics`). Source: protocol facts 4.10.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from brokers.capabilities import LiteTopics
+from brokers.port import Broker
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    GatewayError,
+    IllegalLiteTopic,
+    MessageTypeMismatch,
+    Unsupported,
+)
+from popgate.kinds import Action
+from popgate.lite import (
+    LITE_BIND_TOPIC,
+    LITE_CLIENT_QUOTA,
+    LiteAction,
+    LiteSync,
+    LiteTopicState,
+    takes_lite_topics,
+)
+from popgate.model import GroupConfig, MessageType
+from popgate.naming import check_group, check_lite_topic, check_topic
+from processors.clients import ClientHandle, Clients
+from processors.limits import Limits
+from processors.observing import Observer, Watch
+from processors.routing import Routing
+
+_MOST_LISTED = 1_000
+_NO_LIMIT = (1 << 31) - 1
+
+
+def lite_quota(group: GroupConfig, limits: Limits) -> int:
+    """To how many lite topics one client of the group may subscribe; the attribute's -1 is no limit."""
+    told = group.attributes.get(LITE_CLIENT_QUOTA, "")
+    if told == "-1":
+        return _NO_LIMIT
+    if told.isascii() and told.isdigit() and len(told) < 10:
+        return min(int(told), _NO_LIMIT)
+    return limits.max_lite_subscriptions_per_client
+
+
+class LiteSubscribing:
+    """The part of the processor that is about lite topics."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        routing: Routing,
+        clients: Clients,
+        limits: Limits,
+        admit: Callable[..., None],
+        observer: Observer,
+    ) -> None:
+        self._lites = broker if isinstance(broker, LiteTopics) else None
+        self._broker = broker
+        self._routing = routing
+        self._clients = clients
+        self._limits = limits
+        self._admit = admit
+        self._watch = Watch(observer, "lite")
+
+    def __repr__(self) -> str:
+        return f"<LiteSubscribing {'on' if self._lites is not None else 'not on'} {self._broker.name}>"
+
+    def start(self) -> None:
+        if self._lites is not None:
+            self._lites.on_lite_gone(self._gone)
+
+    @property
+    def topics(self) -> LiteTopics:
+        """Raises Unsupported: this kind of broker has no lite topics."""
+        if self._lites is None:
+            raise Unsupported("a lite topic at this broker")
+        return self._lites
+
+    async def sync(self, context: Context, sync: LiteSync) -> None:
+        """Change what the client subscribes to; leaving is never refused for what is being left.
+
+        Of a whole set the names that cannot be are left out: there is nothing in them, and who has
+        them could leave nothing else. Raises IllegalTopic, IllegalGroup, IllegalLiteTopic,
+        TopicNotFound, GroupNotFound, BadRequest (the group is bound to another topic),
+        MessageTypeMismatch, LiteSubscriptionQuotaExceeded, LiteTopicQuotaExceeded, Unsupported.
+        """
+        with self._watch:
+            topic, group = check_topic(sync.topic), check_group(sync.group)
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            lites = self.topics
+            if sync.action in (LiteAction.REMOVE, LiteAction.CLEAR):
+                await lites.subscribe_lite(context, sync)
+                return
+            names = self._checked(sync)
+            config = await self._bound(topic, group)
+            await lites.subscribe_lite(
+                context, replace(sync, lite_topics=names, most=lite_quota(config, self._limits))
+            )
+
+    async def bind(self, context: Context, topic: str, group: str) -> None:
+        """A lite consumer told its settings: a group that is made on first use is bound to its topic.
+
+        What stands against it is told when the client subscribes.
+        """
+        if self._lites is not None:
+            self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
+            try:
+                await self._bound(topic, group)
+            except GatewayError:
+                return
+
+    async def listed(self, context: Context, topic: str, after: str, limit: int) -> list[LiteTopicState]:
+        """Lite topics of a topic by name, from behind `after` on. Raises TopicNotFound, Unsupported."""
+        with self._watch:
+            self._admit(context, Action.GET, topic=topic)
+            return await self.topics.lite_topics(topic, after, min(max(limit, 1), _MOST_LISTED))
+
+    async def delete(self, context: Context, topic: str, lite_topic: str) -> None:
+        """Raises NotFound, TopicNotFound, Unsupported."""
+        with self._watch:
+            self._admit(context, Action.DELETE, topic=topic)
+            await self.topics.delete_lite_topic(topic, lite_topic)
+
+    def subscriptions(self, client_id: str) -> int:
+        """To how many lite topics a client subscribes."""
+        return self._lites.lite_subscriptions(client_id) if self._lites is not None else 0
+
+    def left(self, client_id: str, *, said_so: bool) -> None:
+        """The client is gone, or its stream is."""
+        if self._lites is not None:
+            self._lites.leave_lite(client_id, said_so=said_so)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _checked(self, sync: LiteSync) -> tuple[str, ...]:
+        longest = self._limits.max_lite_topic_bytes
+        if sync.action is LiteAction.ADD:
+            return tuple(check_lite_topic(name, longest) for name in sync.lite_topics)
+        return tuple(name for name in sync.lite_topics if _is_legal(name, longest))
+
+    async def _bound(self, topic: str, group: str) -> GroupConfig:
+        """The group, bound to the topic now if that may be and it is bound to none."""
+        route = (await self._routing.route(topic)).route
+        if route.message_types and MessageType.LITE not in route.message_types:
+            accepts = " and ".join(kind.value for kind in route.message_types)
+            raise MessageTypeMismatch(topic, accepts, MessageType.LITE.value)
+        config = await self._routing.group(group)
+        if takes_lite_topics(config, topic):
+            return config
+        other = config.attributes.get(LITE_BIND_TOPIC)
+        if other or not self._limits.auto_create_groups or config.broadcast:
+            is_bound = f"it is bound to {other}" if other else "it is bound to none"
+            raise BadRequest(
+                f"consumer group {group} takes no lite topics of {topic}: its attribute"
+                f" {LITE_BIND_TOPIC} must name that topic, but {is_bound}"
+            )
+        bound = replace(config, attributes={**config.attributes, LITE_BIND_TOPIC: topic})
+        await self._broker.update_group(bound)
+        self._routing.forget_group(group)
+        return bound
+
+    def _gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
+        """A lite topic went, or was taken from a client: it is told, if it can be."""
+        client: ClientHandle | None = self._clients.get(client_id)
+        if client is not None and client.group == group:
+            client.leave_lite(lite_topic)
+
+
+def _is_legal(name: str, longest: int) -> bool:
+    try:
+        check_lite_topic(name, longest)
+    except IllegalLiteTopic:
+        return False
+    return True
