@@ -207,6 +207,8 @@ class State:
             "damaged_records": len(self.damages),
             "half_messages": self.halves.pending,
             "lite_subscriptions": len(self.subscriptions),
+            "known_sends": len(self.repeats),
+            "repeated_sends_total": self.repeats.answered,
             "redeliveries_total": self.tallies.redelivered,
             "dead_letters_total": self.tallies.dead_lettered,
             **store_figures(self.store),

@@ -97,6 +97,8 @@ _STANDINGS = (
 _GATEWAY = (
     Spec("popgate_ready", "gauge", "1 while clients are served."),
     Spec("popgate_clients", "gauge", "Clients known."),
+    Spec("popgate_known_routes", "gauge", "Routes of topics that are kept for a moment."),
+    Spec("popgate_known_holders", "gauge", "Clients remembered for what they hold."),
     Spec("popgate_waiting_receives", "gauge", "Receives and pulls that wait for a message."),
     Spec("popgate_bytes_under_way", "gauge", "Bytes of requests and answers that count towards the budgets."),
     Spec("popgate_held_deliveries", "gauge", "Messages that push consumers hold."),
@@ -114,6 +116,7 @@ _GATEWAY = (
 _BROKER = (
     Spec("popgate_broker_topics", "gauge", "Topics."),
     Spec("popgate_broker_groups", "gauge", "Consumer groups."),
+    Spec("popgate_broker_lite_subscriptions", "gauge", "Subscriptions of clients to lite topics."),
     Spec("popgate_broker_unfinished_deliveries", "gauge", "Looked at by groups and not finished."),
     Spec("popgate_broker_waiting_pops", "gauge", "Requests that wait inside the broker."),
     Spec(
@@ -124,6 +127,8 @@ _BROKER = (
     Spec(
         "popgate_broker_half_messages", "gauge", "Transactions that nobody ended; after a start an estimate."
     ),
+    Spec("popgate_broker_known_sends", "gauge", "Message ids known, so that a repeated send is stored once."),
+    Spec("popgate_broker_repeated_sends_total", "counter", "Sends that were answered as repeats."),
     Spec("popgate_broker_redeliveries_total", "counter", "Deliveries after the first, of all groups."),
     Spec("popgate_broker_dead_letters_total", "counter", "Moved to the dead letters, of all groups."),
     Spec(

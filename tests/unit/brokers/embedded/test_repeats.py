@@ -1,0 +1,314 @@
+"""Repeated sends: what the contract cannot see, that is failures, crashes, bounds and what a start reads."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.keys import MESSAGES, SEEN
+from brokers.embedded.settings import EmbeddedSettings
+from popgate.context import Context
+from popgate.errors import BrokerUnavailable
+from popgate.model import Message, MessageType, Sent, TopicConfig
+from popgate.testing import MovableClock
+from popgate.wire.properties import encode_properties
+
+CONTEXT = Context(client_id="me@host@1")
+WINDOW_MS = 600_000
+Open = Callable[..., Awaitable[EmbeddedBroker]]
+
+
+class Folder:
+    """Brokers one after the other, each on what the one before it left."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.clock = MovableClock()
+        self.brokers: list[EmbeddedBroker] = []
+
+    async def open(self, **settings: object) -> EmbeddedBroker:
+        """A broker that finds what lies there now, as after `kill -9` of the one before."""
+        store = self.path / str(len(self.brokers))
+        if self.brokers:
+            shutil.copytree(self.path / str(len(self.brokers) - 1), store)
+        chosen = replace(EmbeddedSettings(), **settings)  # type: ignore[arg-type]
+        broker = EmbeddedBroker(store, clock=self.clock, settings=chosen)
+        await broker.start()
+        self.brokers.append(broker)
+        if not await broker.topics():
+            await broker.create_topic(TopicConfig("T", read_queues=2, write_queues=2))
+        return broker
+
+    def message(self, number: int, *, delay_ms: int = 0, half: bool = False) -> Message:
+        block = {"UNIQ_KEY": f"id-{number}"}
+        return Message(
+            "T",
+            b"%d" % number,
+            message_id=f"id-{number}",
+            type=MessageType.TRANSACTION if half else MessageType.DELAY if delay_ms else MessageType.NORMAL,
+            deliver_at_ms=self.clock.now_ms() + delay_ms if delay_ms else 0,
+            properties=encode_properties(block),
+        )
+
+    async def send(self, broker: EmbeddedBroker, *numbers: int, **how: object) -> list[Sent]:
+        found = await broker.send(CONTEXT, [self.message(n, **how) for n in numbers])  # type: ignore[arg-type]
+        assert all(type(sent) is Sent for sent in found)
+        return [sent for sent in found if type(sent) is Sent]
+
+
+def segments(broker: EmbeddedBroker) -> int:
+    return sum(1 for _ in broker._state.store.scan(SEEN, b""))
+
+
+def count(broker: EmbeddedBroker) -> int:
+    return sum(1 for _ in broker._state.store.scan(MESSAGES, b""))
+
+
+class FullDisk:
+    """A database that reads and closes, but cannot be written."""
+
+    def __init__(self, db: object) -> None:
+        self._db = db
+
+    def write(self, *_: object) -> None:
+        raise OSError("no space left on device")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
+
+
+@pytest.fixture
+async def folder(tmp_path: Path) -> AsyncIterator[Folder]:
+    folder = Folder(tmp_path)
+    yield folder
+    for broker in folder.brokers:
+        await broker.stop()
+
+
+@pytest.mark.parametrize("sent", [1, 511, 512, 513, 3_000])
+async def test_after_a_crash_every_answered_send_is_known(folder: Folder, sent: int) -> None:
+    broker = await folder.open()
+    first = [(await folder.send(broker, n))[0] for n in range(sent)]
+    for _ in range(3):
+        broker = await folder.open()
+        assert [(await folder.send(broker, n))[0] for n in range(sent)] == first
+        assert count(broker) == sent
+
+
+async def test_after_a_crash_held_messages_are_known_though_their_segment_is_not_full(folder: Folder) -> None:
+    broker = await folder.open()
+    first = [
+        *await folder.send(broker, 0),
+        *await folder.send(broker, 1, 2, delay_ms=5_000),
+        *await folder.send(broker, 3, half=True),
+    ]
+    for _ in range(2):
+        broker = await folder.open()
+        again = [
+            *await folder.send(broker, 0),
+            *await folder.send(broker, 1, 2, delay_ms=5_000),
+            *await folder.send(broker, 3, half=True),
+        ]
+        assert again == first
+    assert all(sent.recall_handle for sent in again[1:3])
+    assert again[3].transaction_id
+
+
+async def test_the_single_entries_of_held_messages_go_with_their_segment(folder: Folder) -> None:
+    broker = await folder.open()
+    first = await folder.send(broker, *range(400), delay_ms=5_000)
+    assert segments(broker) > 400
+    await folder.send(broker, *range(400, 800))
+    assert segments(broker) == 2  # the one of the start, and the full one
+    broker = await folder.open()
+    assert await folder.send(broker, *range(400), delay_ms=5_000) == first
+
+
+async def test_a_repeat_of_a_send_that_fails_fails_too_and_the_next_is_stored(folder: Folder) -> None:
+    broker = await folder.open()
+    await folder.send(broker, 0)
+    store = broker._state.store
+    healthy = store._db
+    store._db = FullDisk(healthy)  # type: ignore[assignment]
+    first, second = await asyncio.gather(
+        folder.send(broker, 1), folder.send(broker, 1), return_exceptions=True
+    )
+    assert isinstance(first, BrokerUnavailable)
+    assert isinstance(second, BrokerUnavailable)
+    with pytest.raises(BrokerUnavailable):
+        await folder.send(broker, 1)
+    store._db = healthy
+    folder.clock.advance(10)
+    (again,) = await folder.send(broker, 1)
+    assert await folder.send(broker, 1) == [again]
+    assert count(broker) == 2
+
+
+async def test_a_repeat_waits_for_the_first_to_be_written(folder: Folder) -> None:
+    broker = await folder.open()
+    first = asyncio.ensure_future(folder.send(broker, 1))
+    second = asyncio.ensure_future(folder.send(broker, 1))
+    second.add_done_callback(lambda _: seen.append(count(broker)))
+    seen: list[int] = []
+    assert await second == await first
+    assert seen == [1]
+
+
+async def test_a_cancelled_send_is_known_when_it_was_done(folder: Folder) -> None:
+    broker = await folder.open()
+    task = asyncio.ensure_future(folder.send(broker, 1))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await folder.send(broker, 1)
+    assert count(broker) == 1
+
+
+async def test_what_is_known_is_bounded_and_the_latest_half_is_known_at_any_rate(folder: Folder) -> None:
+    broker = await folder.open(max_known_sends=4_000)
+    for at in range(0, 20_000, 100):
+        await folder.send(broker, *range(at, at + 100))
+        assert len(broker._state.repeats) <= 4_000 + 2 * 512
+    assert segments(broker) <= 4_000 / 512 + 4
+    stored = count(broker)
+    await folder.send(broker, *range(18_000, 20_000))
+    assert count(broker) == stored
+    broker = await folder.open(max_known_sends=4_000)
+    await folder.send(broker, *range(18_100, 20_000))
+    assert count(broker) == stored
+
+
+async def test_what_is_older_than_the_window_is_forgotten_in_memory_and_in_the_store(folder: Folder) -> None:
+    broker = await folder.open()
+    for n in range(3_000):
+        await folder.send(broker, n)
+    for n in range(3):
+        folder.clock.advance(WINDOW_MS / 1000)
+        await folder.send(broker, 10_000 + n)
+    assert len(broker._state.repeats) <= 3
+    assert segments(broker) <= 4
+
+
+async def test_a_start_reads_little_however_much_there_is(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await folder.open(repeat_window_ms=100)
+    for at in range(0, 30_000, 100):
+        await folder.send(broker, *range(at, at + 100))
+        folder.clock.advance(0.001)
+    read = count_reads(monkeypatch)
+    await folder.open(repeat_window_ms=100)
+    assert read() < 3_000
+
+
+async def test_a_start_reads_little_when_nothing_but_delayed_messages_arrived_for_long(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await folder.open()
+    await folder.send(broker, *range(6_000), delay_ms=1_000)
+    await folder.send(broker, 6_001)
+    for _ in range(3_000):
+        folder.clock.advance(0.001)
+        for _ in range(3):
+            await asyncio.sleep(0)
+    assert count(broker) == 6_001
+    read = count_reads(monkeypatch)
+    broker = await folder.open()
+    assert read() < 3_000
+    await folder.send(broker, 6_001)
+    assert count(broker) == 6_001
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """How many messages are read one by one from now on."""
+    from brokers.embedded.log import MessageLog
+
+    real, read = MessageLog.get, 0
+
+    def counted(log: MessageLog, *where: object) -> bytes | None:
+        nonlocal read
+        read += 1
+        return real(log, *where)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(MessageLog, "get", counted)
+    return lambda: read
+
+
+async def test_a_clock_that_is_set_back_loses_nothing(folder: Folder) -> None:
+    broker = await folder.open()
+    first = await folder.send(broker, 1, 2)
+    folder.clock.set_wall(folder.clock.now_ms() - 60_000)
+    first += await folder.send(broker, 3, 4)
+    assert await folder.send(broker, 1, 2, 3, 4) == first
+    broker = await folder.open()
+    assert await folder.send(broker, 1, 2, 3, 4) == first
+
+
+async def test_a_damaged_segment_is_set_aside_and_the_others_count(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await folder.open()
+    first = await folder.send(broker, *range(1_500))
+    broker._state.repeats._close(folder.clock.now_ms())
+    await broker._state.settled()
+    store = broker._state.store
+    found = list(store.scan(SEEN, b""))
+    store.put(SEEN, found[1][0], found[1][1][:50])
+    await store.commit()
+    broker = await folder.open()
+    assert broker.figures()["damaged_records"] == 1
+    assert "seen" in caplog.text
+    again = await folder.send(broker, *range(1_500))
+    assert 1_500 < count(broker) <= 1_500 + 512
+    assert again[600:] == first[600:]
+
+
+async def test_a_segment_that_is_damaged_while_it_runs_makes_its_ids_new(folder: Folder) -> None:
+    broker = await folder.open()
+    await folder.send(broker, *range(512))
+    store = broker._state.store
+    found = list(store.scan(SEEN, b""))
+    store.put(SEEN, found[1][0], b"")
+    await store.commit()
+    await folder.send(broker, 1)
+    assert count(broker) == 513
+
+
+async def test_two_ids_with_one_hash_are_two_messages(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from brokers.embedded import repeats
+
+    monkeypatch.setattr(repeats, "_HASH_MASK", 3)
+    broker = await folder.open()
+    await folder.send(broker, *range(40))
+    assert count(broker) == 40
+    await folder.open()
+    assert count(broker) == 40
+
+
+async def test_switched_off_nothing_is_kept_and_switched_on_again_it_begins_anew(folder: Folder) -> None:
+    broker = await folder.open()
+    await folder.send(broker, 1)
+    broker = await folder.open(repeat_window_ms=0)
+    await folder.send(broker, 1)
+    assert (count(broker), segments(broker), len(broker._state.repeats)) == (2, 0, 0)
+    assert broker.traits.repeats_known_ms == 0
+    broker = await folder.open()
+    await folder.send(broker, 1)
+    await folder.send(broker, 1)
+    assert count(broker) == 3
+
+
+async def test_the_figures_tell_how_many_are_known_and_were_repeated(folder: Folder) -> None:
+    broker = await folder.open()
+    await folder.send(broker, 1, 2, 1)
+    await folder.send(broker, 2)
+    figures = broker.figures()
+    assert (figures["known_sends"], figures["repeated_sends_total"]) == (2, 2)
