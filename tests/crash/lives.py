@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import random
+import signal
 import subprocess
 import time
 import urllib.request
@@ -25,7 +26,15 @@ _SETTINGS = (
     *("--set", "transactions.check_interval_s=1"),
     *("--set", "transactions.max_checks=1000"),
 )
-_STEPS = ("commit", "committed", "SendMessage", "AckMessage", "EndTransaction", "ChangeInvisibleDuration")
+_STEPS = (
+    "commit",
+    "committed",
+    "committed",
+    "SendMessage",
+    "AckMessage",
+    "EndTransaction",
+    "ChangeInvisibleDuration",
+)
 _LOST = "drop=SendMessage:0.03;drop=AckMessage:0.03;drop=EndTransaction:0.05;drop=ReceiveMessage:0.02"
 """What is done in every life, and its answer lost: a kill alone seldom meets that moment."""
 _PATIENCE_S = 5.0
@@ -92,10 +101,16 @@ class Lives:
         await asyncio.to_thread(self.gateway.kill)
         self.ends.append("killed")
         step, after = self.dice.choice(_STEPS), self.dice.randrange(1, 60)
-        await self._start_next(f"{step}:after={after}")
+        if step.startswith("commit"):
+            after *= 10  # every turn of its loop has one
         try:
+            await self._start_next(f"{step}:after={after}")
             await asyncio.to_thread(self.gateway.wait, _PATIENCE_S)
             self.ends.append(f"at {step}")
+        except GatewayDidNotStart:
+            if self.gateway.wait() != -signal.SIGKILL:
+                raise
+            self.ends.append(f"at {step}, at its start")
         except subprocess.TimeoutExpired:
             await asyncio.to_thread(self.gateway.kill)
             self.ends.append("killed")
