@@ -461,6 +461,7 @@ def test_settings_are_checked_and_printed_without_serving(tmp_path: Path) -> Non
         ("send",),
         ("receive",),
         ("clients",),
+        *(("clients", one) for one in ("stack", "verify", "reconnect")),
         *(("topic", one) for one in ("create", "list", "show", "delete")),
         *(("group", one) for one in ("create", "list", "show", "delete", "reset")),
         *(("message", one) for one in ("show", "find")),

@@ -29,7 +29,8 @@ PITFALLS_HEAD = """# Pitfalls of the gRPC protocol
 
 What goes wrong when RocketMQ's protocol is served slightly differently, what popgate does instead, and
 the tests that show it. Numbers are those of the list that the gateway was built from: section, then
-row. Written by `tests/surface/document.py` from `tests/surface/pitfalls.toml`; rows about other protocols are left out.
+row. Written by `tests/surface/document.py` from `tests/surface/pitfalls.toml`; rows about other protocols
+are left out.
 """
 
 
