@@ -25,6 +25,7 @@ from proxy.tables import (
     Groups,
     Holding,
     Limits,
+    Lite,
     Log,
     Metrics,
     Policies,
@@ -72,6 +73,7 @@ class Settings(Group):
     topics: Topics = Topics()
     groups: Groups = Groups()
     broadcast: Broadcast = Broadcast()
+    lite: Lite = Lite()
     holding: Holding = Holding()
     policies: Policies = Policies()
     retention: Retention = Retention()

@@ -109,6 +109,20 @@ class Embedded(Group):
     """Message ids known for that, 80 bytes of memory each; of more sends in the window the latest half."""
 
 
+class Lite(Group):
+    """Lite topics: light queues within a topic, each client with those it subscribes to."""
+
+    max_name_bytes: Count = Field(default=64, ge=1, le=255)
+    """Characters of a lite topic's name; also told to clients."""
+    max_per_client: Count = Field(default=1200, ge=0, le=1_000_000)
+    """Lite topics that one client may subscribe to, where the group's attribute `lite.sub.client.quota`
+    says nothing; also told to clients."""
+    max_subscriptions: Count = Field(default=100_000, ge=0)
+    """Of all clients together; each costs about half a KiB of memory."""
+    max_topics: Count = Field(default=1_000_000, ge=1)
+    """Lite topics of one topic. Idle ones go after its attribute `lite.topic.expiration`, in minutes."""
+
+
 class Limits(Group):
     """What a request may be; each limit is named in the sentence of its error."""
 

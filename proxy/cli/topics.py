@@ -27,7 +27,8 @@ def create(
             "--type",
             "-t",
             metavar="TYPE",
-            help="NORMAL, FIFO, DELAY or TRANSACTION; repeat it or write a list with commas. Default: all.",
+            help="NORMAL, FIFO, DELAY, TRANSACTION, LITE or PRIORITY; repeat it or write a list with"
+            " commas. Default: all.",
         ),
     ] = None,
     queues: Annotated[int | None, typer.Option("--queues", "-q", help="Default: topics.queues.")] = None,
