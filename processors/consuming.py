@@ -124,3 +124,7 @@ def is_node(context: Context) -> bool:
     """Whether this is the Node.js client, which calls itself HTTP in its older versions."""
     language = context.language.upper()
     return language == "NODE_JS" or (language == "HTTP" and context.door == "grpc")
+
+
+def is_rust(context: Context) -> bool:
+    return context.language.upper() == "RUST"

@@ -98,6 +98,17 @@ async def test_settings_that_cannot_be_are_told_and_end_the_stream_as_the_client
     assert len(gateway.processor.clients) == 0
 
 
+async def test_rust_is_told_of_bad_settings_by_a_stream_that_ends_well(client: Any, gateway: Any) -> None:
+    """Its reader goes on after a failed stream, for ever; see `TelemetryStream`."""
+    rust = client.like(language="RUST")
+    stream = rust.telemetry()
+    await stream.write(rpc.TelemetryCommand(settings=rust.producing("a b")))
+    assert (await stream.read()).status.code == Code.ILLEGAL_TOPIC
+    assert await stream.read() is grpc.aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+    assert len(gateway.processor.clients) == 0
+
+
 async def test_what_nobody_asked_for_is_let_pass(client: Any) -> None:
     stream = client.telemetry()
     for command in (
