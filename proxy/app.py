@@ -13,6 +13,7 @@ from popgate import __version__
 from popgate.clock import Clock, SystemClock
 from popgate.errors import GatewayError
 from popgate.faults import Faults
+from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
 from protocols.draining import Farewell, Waits
@@ -20,9 +21,11 @@ from protocols.finding import make_adapter
 from proxy.admin.backups import Backups
 from proxy.admin.clients import Clients
 from proxy.admin.deadletters import DeadLetterRoutes
+from proxy.admin.declared import Declared
 from proxy.admin.groups import Groups
 from proxy.admin.health import Health
 from proxy.admin.house import HouseFacts
+from proxy.admin.lite import LiteTopics
 from proxy.admin.messages import Messages
 from proxy.admin.ordered_faults import fault_routes
 from proxy.admin.server import AdminServer
@@ -243,9 +246,11 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             *Topics(processor, queues=settings.topics.queues).routes(),
             *Groups(processor, defaults=group_defaults).routes(),
             *Stuck(processor).routes(),
+            *Declared(processor, queues=settings.topics.queues, group_defaults=group_defaults).routes(),
             *DeadLetterRoutes(processor).routes(),
             *Backups(broker, backup_folder(settings), clock).routes(),
             *Clients(processor).routes(),
+            *LiteTopics(processor).routes(),
             *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),
         ]
         app.admin = AdminServer(
@@ -300,7 +305,11 @@ def _tracing(settings: Settings) -> Tracing | None:
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:
     renewing = processor.renewing
     ages = renewing.holdings.ages_by_group(renewing.now_ms(), most)
-    return {key: age_ms / 1000 for key, age_ms in ages.items()}
+    told: dict[tuple[str, str], float] = {}
+    for (topic, group), age_ms in ages.items():
+        key = (topic, told_group(group))
+        told[key] = max(told.get(key, 0.0), age_ms / 1000)
+    return told
 
 
 def _reason(error: OSError) -> str:

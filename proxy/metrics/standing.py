@@ -8,9 +8,12 @@ do go before those that have nothing, and the rest is told together.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 
 from popgate.errors import GatewayError
 from popgate.model import Standing
+from popgate.naming import told_group
+from processors.grasping import together
 
 _QUEUES_AT_ONCE = 4_096
 _FRESH_S = 1.0
@@ -28,6 +31,7 @@ class Standings:
         self._most = most
         self._now = now
         self._table: dict[tuple[str, str], tuple[int, Standing]] = {}
+        self._members: dict[tuple[str, str], Standing] = {}
         self._rest = _Sum()
         self._round = 0
         self._start = 0
@@ -50,7 +54,10 @@ class Standings:
         except GatewayError:
             return
         for standing in found:
-            self._keep(standing)
+            if told_group(standing.group) == standing.group:
+                self._keep(standing)
+            else:
+                self._gather(standing)
         self._start = following or 0
         if following is None:
             self._end_round()
@@ -61,6 +68,18 @@ class Standings:
             self._rest.add(standing)
             return
         self._table[key] = self._round, standing
+
+    def _gather(self, standing: Standing) -> None:
+        """Clients of a broadcast group stand each for themselves, and are told together after the round."""
+        group = told_group(standing.group)
+        key = (standing.topic, group)
+        before = self._members.get(key)
+        if before is not None:
+            self._members[key] = together(before, standing)
+        elif len(self._members) < self._most:
+            self._members[key] = replace(standing, group=group)
+        else:
+            self._rest.add(standing)
 
     def _make_room(self, standing: Standing) -> bool:
         if not standing.lag:
@@ -73,6 +92,9 @@ class Standings:
 
     def _end_round(self) -> None:
         """Who was not seen in this round is gone."""
+        for standing in self._members.values():
+            self._keep(standing)
+        self._members.clear()
         self._table = {key: kept for key, kept in self._table.items() if kept[0] == self._round}
         self._round += 1
         self.others, self._rest = self._rest, _Sum()

@@ -153,6 +153,17 @@ def test_the_longest_held_is_told(holdings: Holdings) -> None:
     assert holdings.longest_held_ms(NOW_MS + 1_000) == 1_000
 
 
+def test_scenario_02_the_age_of_what_is_held_longest_is_told_by_topic_and_group(holdings: Holdings) -> None:
+    assert holdings.ages_by_group(NOW_MS, 10) == {}
+    delivery = deliver(holdings, "c1", "r1")
+    deliver(holdings, "c2", "r2", connection="other", now_ms=NOW_MS + 400)
+    holdings.renew_at(delivery, NOW_MS + 50_000)
+    assert holdings.ages_by_group(NOW_MS + 1_000, 10) == {("orders", "readers"): 1_000}
+    assert holdings.ages_by_group(NOW_MS + 1_000, 0) == {}
+    finish(holdings, "r1")
+    assert holdings.ages_by_group(NOW_MS + 1_000, 10) == {("orders", "readers"): 600}
+
+
 @pytest.mark.parametrize(
     ("spread", "shared", "finished_here", "said_so", "checked", "freed"),
     [

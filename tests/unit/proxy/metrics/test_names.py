@@ -57,4 +57,15 @@ async def test_labels_are_those_of_the_list(app: App, api: Any) -> None:
             assert spec is not None
             assert set(sample.labels) - {"le"} == set(spec.labels), sample
     assert 'popgate_group_in_flight{group="billing",topic="orders"} 1.0' in text
-    assert 'popgate_messages_ack_refused_total{group="billing",topic="orders"} 1.0' in text
+
+
+async def test_scenario_04_ack_failures_are_counted_by_group(app: App, api: Any) -> None:
+    await api.post("/api/topics/orders/messages", {"messages": [{"body": "x"}]})
+    _, told = await api.post("/api/topics/orders/receive", {"group": "billing", "max_messages": 1})
+    receipt = told["messages"][0]["receipt"]
+    receipts = [receipt.replace(" ", " 9", 1), "no handle", receipt]
+    await api.post("/api/topics/orders/ack", {"group": "billing", "receipts": receipts})
+    async with api.session.get(f"{app.admin_address}/metrics") as answer:
+        text = await answer.text()
+    assert 'popgate_messages_ack_refused_total{group="billing",topic="orders"} 2.0' in text
+    assert 'popgate_messages_acked_total{group="billing",topic="orders"} 1.0' in text

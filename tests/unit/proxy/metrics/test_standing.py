@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from popgate.errors import BrokerUnavailable
 from popgate.model import Standing
+from popgate.naming import member_group
 from proxy.metrics.standing import Standings
 
 
@@ -79,3 +80,12 @@ async def test_a_broker_that_cannot_tell_leaves_the_figures_as_they_were() -> No
     site.standings.ask = fails
     await site.round()
     assert site.lags() == {"g": 7}
+
+
+async def test_the_clients_of_a_broadcast_group_are_told_together() -> None:
+    members = [standing(member_group("news", f"client-{number}"), number) for number in range(5)]
+    site = Site(standing("a", 1), *members)
+    await site.round()
+    assert site.lags() == {"a": 1, "news": 10}
+    await site.round()
+    assert site.lags() == {"a": 1, "news": 10}
