@@ -26,7 +26,7 @@ _SETTINGS = (
     *("--set", "transactions.check_interval_s=1"),
     *("--set", "transactions.max_checks=1000"),
 )
-_STEPS = (
+_STEPS = ("commit", "committed", "SendMessage", "AckMessage", "EndTransaction", "ChangeInvisibleDuration")
     "commit",
     "committed",
     "committed",
