@@ -124,6 +124,8 @@ class Messages:
             tag=fields.text("tag"),
             keys=fields.texts("keys"),
             message_group=fields.text("message_group"),
+            lite_topic=fields.text("lite_topic"),
+            priority=fields.number("priority"),
             deliver_at_ms=now_ms + delay_ms if delay_ms else at_ms or 0,
             user_properties=fields.pairs("properties"),
             born_ms=now_ms,

@@ -129,6 +129,8 @@ def message_out(message: StoredMessage, *, with_body: bool = True) -> dict[str, 
         "tag": found.get(names.TAGS, ""),
         "keys": found.get(names.KEYS, "").split(),
         "message_group": found.get(names.SHARDING_KEY, ""),
+        "lite_topic": found.get(names.LITE_TOPIC, ""),
+        "priority": _number(found.get(names.PRIORITY, "")),
         "properties": {name: value for name, value in found.items() if name not in _SYSTEM_PROPERTIES},
         "born_ms": message.born_ms,
         "born_host": message.born_host,
@@ -147,12 +149,17 @@ def message_out(message: StoredMessage, *, with_body: bool = True) -> dict[str, 
     return told
 
 
-def client_out(client: ClientHandle) -> dict[str, Any]:
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 11 else None
+
+
+def client_out(client: ClientHandle, lite_topics: int = 0) -> dict[str, Any]:
     return {
         "client_id": client.client_id,
         "kind": client.kind.value,
         "language": client.language,
         "group": client.group,
         "topics": sorted(client.topics),
+        "lite_topics": lite_topics,
         "connected": client.alive,
     }

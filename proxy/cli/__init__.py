@@ -14,10 +14,12 @@ import typer
 from popgate import __version__
 from proxy import relaunching
 from proxy.cli import (
+    applying,
     backups,
     clients,
     deadletters,
     groups,
+    lite,
     messages,
     receiving,
     sending,
@@ -46,9 +48,12 @@ def make_app() -> typer.Typer:
     app.command("send")(sending.send)
     app.command("receive")(receiving.receive)
     app.command("stuck")(stuck.stuck)
+    app.command("apply")(applying.apply)
+    app.command("export")(applying.export)
     app.command("backup")(backups.backup)
     app.command("restore")(backups.restore)
     app.add_typer(topics.app, name="topic")
+    app.add_typer(lite.app, name="lite")
     app.add_typer(groups.app, name="group")
     app.add_typer(clients.app, name="clients")
     app.add_typer(messages.app, name="message")

@@ -30,10 +30,15 @@ def list_(
     with Gateway(admin) as gateway:
         found = gateway.get("clients")["clients"]
     rows = [
-        (one["client_id"], one["kind"], one["language"], one["group"], one["topics"], one["connected"])
+        (
+            *(one["client_id"], one["kind"], one["language"], one["group"], one["topics"]),
+            *(one["lite_topics"], one["connected"]),
+        )
         for one in found
     ]
-    Printer(output).table(("client", "kind", "language", "group", "topics", "connected"), rows, found)
+    Printer(output).table(
+        ("client", "kind", "language", "group", "topics", "lite topics", "connected"), rows, found
+    )
 
 
 @app.command()

@@ -35,6 +35,10 @@ def send(
     delay: Annotated[
         str | None, typer.Option(metavar="DURATION", help="Deliver after this time, like 10s.")
     ] = None,
+    lite_topic: Annotated[str, typer.Option("--lite-topic", help="Send it to this lite topic.")] = "",
+    priority: Annotated[
+        int | None, typer.Option(min=0, help="What is higher is delivered first, on topics that take it.")
+    ] = None,
     properties: Annotated[
         list[str] | None,
         typer.Option("--property", "-p", metavar="NAME=VALUE", help="A property; repeatable."),
@@ -54,6 +58,10 @@ def send(
         "properties": pairs(properties),
     }
     template = {name: value for name, value in template.items() if value}
+    if lite_topic:
+        template["lite_topic"] = lite_topic
+    if priority is not None:
+        template["priority"] = priority
     if lines and body != "-":
         raise typer.BadParameter("--lines reads standard input: give - as the body")
     printer = Printer(output)

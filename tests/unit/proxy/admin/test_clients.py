@@ -70,6 +70,7 @@ async def test_clients_are_listed_and_counted_at_their_group(reader: FakeClient,
         "language": "JAVA",
         "group": "billing",
         "topics": ["invoices", "orders"],
+        "lite_topics": 0,
         "connected": True,
     }
     assert await api.get("/api/clients") == (200, {"clients": [client], "count": 1})
