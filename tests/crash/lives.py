@@ -26,14 +26,9 @@ _SETTINGS = (
     *("--set", "transactions.check_interval_s=1"),
     *("--set", "transactions.max_checks=1000"),
 )
-_STEPS = ("commit", "committed", "SendMessage", "AckMessage", "EndTransaction", "ChangeInvisibleDuration")
-    "commit",
-    "committed",
-    "committed",
-    "SendMessage",
-    "AckMessage",
-    "EndTransaction",
-    "ChangeInvisibleDuration",
+_STEPS = (
+    *("commit", "committed", "committed"),
+    *("SendMessage", "AckMessage", "EndTransaction", "ChangeInvisibleDuration"),
 )
 _LOST = "drop=SendMessage:0.03;drop=AckMessage:0.03;drop=EndTransaction:0.05;drop=ReceiveMessage:0.02"
 """What is done in every life, and its answer lost: a kill alone seldom meets that moment."""
