@@ -7,9 +7,18 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from rocksdict import BlockBasedOptions, Cache, DBCompressionType, MemtableFactory, Options, Rdict
+from rocksdict import (
+    BlockBasedOptions,
+    Cache,
+    DBCompressionType,
+    DBRecoveryMode,
+    MemtableFactory,
+    Options,
+    Rdict,
+)
 
 from brokers.embedded.keys import CHECKS, INDEX, INFLIGHT, MESSAGES, PROGRESS, TIMERS
+from brokers.embedded.mending import open_mending
 from popgate.errors import BrokerUnavailable
 
 _OPEN_FILES = 512
@@ -30,8 +39,13 @@ def open_rocks(path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, ca
         if (path / "CURRENT").exists():
             names |= set(Rdict.list_cf(str(path)))
         names.discard("default")
-        space_options = _space_options(names, write_buffer_bytes, cache_bytes)
-        return Rdict(str(path), _options(write_buffer_bytes), space_options)
+
+        def opened(mode: DBRecoveryMode) -> Rdict:
+            options = _options(write_buffer_bytes)
+            options.set_wal_recovery_mode(mode)
+            return Rdict(str(path), options, _space_options(names, write_buffer_bytes, cache_bytes))
+
+        return open_mending(path, opened)
     except BrokerUnavailable:
         raise
     except Exception as error:
