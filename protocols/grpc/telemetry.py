@@ -64,6 +64,9 @@ class TelemetryStream:
                         self._asked.stack_told(command.status, command.thread_stack_trace)
                     case "verify_message_result":
                         self._asked.verified(command.status, command.verify_message_result.nonce)
+                    case "verify_message_command":
+                        # Node.js sends the question back, with its status.
+                        self._asked.verified(command.status, command.verify_message_command.nonce)
                     case _:
                         # What is unknown is dropped.
                         pass

@@ -113,6 +113,22 @@ async def test_a_client_is_made_to_consume_a_message_that_nobody_takes(
     assert [m.body for m in await client.receive()] == [b"once more"]
 
 
+async def test_a_client_may_send_the_question_back_with_its_status(
+    client: Any, gateway: Any, reader: Any
+) -> None:
+    """Node.js says so that it does not consume on demand."""
+    entry = await client.send_one()
+    asking = asyncio.ensure_future(
+        gateway.processor.asking.verify(ADMIN, "client-1", "g", "t", entry.message_id)
+    )
+    nonce = (await command(reader)).verify_message_command.nonce
+    back = rpc.VerifyMessageCommand(nonce=nonce)
+    status = pb.Status(code=Code.NOT_IMPLEMENTED)
+    await reader.write(rpc.TelemetryCommand(status=status, verify_message_command=back))
+    with pytest.raises(Unsupported):
+        await asyncio.wait_for(asking, 10)
+
+
 async def test_a_client_that_leaves_fails_its_questions_at_once(gateway: Any, reader: Any, town: Any) -> None:
     asking = asyncio.ensure_future(gateway.processor.asking.stack(ADMIN, "client-1"))
     assert (await command(reader)).WhichOneof("command") == "print_thread_stack_trace_command"
