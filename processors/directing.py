@@ -201,6 +201,15 @@ class Directing:
             self._admit(context, Action.LIST)
             return await self._broker.topics()
 
+    def check_config(self, config: TopicConfig | GroupConfig) -> None:
+        """Raises what making it, or changing it to this, would raise before the broker is asked."""
+        if isinstance(config, TopicConfig):
+            check_topic(config.name)
+            self._check_topic_config(config)
+        else:
+            check_group(config.name)
+            self._check_group_config(config)
+
     async def create_topic(self, context: Context, config: TopicConfig) -> None:
         """Raises IllegalTopic, BadRequest (its settings), AlreadyExists."""
         with self._watch_directory:

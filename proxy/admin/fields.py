@@ -123,6 +123,11 @@ class Fields:
         except (binascii.Error, ValueError):
             raise BadRequest(f"body_base64 in {self._name} is no base64") from None
 
+    def has(self, name: str) -> bool:
+        """Whether the field is there, be it null."""
+        self._asked.add(name)
+        return name in self._values
+
     def raw(self, name: str) -> object:
         self._asked.add(name)
         return self._values.get(name)

@@ -111,9 +111,9 @@ class Groups:
             ordered=fields.flag("ordered", defaults.ordered),
             broadcast=broadcast,
             max_attempts=defaults.max_attempts if attempts is None else attempts,
-            retry=defaults.retry if retry is None else _retry(retry),
+            retry=defaults.retry if retry is None else retry_in(retry),
             consume_timeout_ms=defaults.consume_timeout_ms if timeout is None else timeout,
-            start_from=_start(fields.text("start_from", start.value)),
+            start_from=start_in(fields.text("start_from", start.value)),
             consume_enabled=fields.flag("consume_enabled", defaults.consume_enabled),
             attributes=fields.pairs("attributes"),
         )
@@ -130,14 +130,14 @@ def _target(fields: Fields) -> StartFrom | int:
     raise BadRequest("to must be first, last, or a time in milliseconds since the epoch")
 
 
-def _start(name: str) -> StartFrom:
+def start_in(name: str) -> StartFrom:
     try:
         return StartFrom(name)
     except ValueError:
         raise BadRequest(f"{shown(name)} is no start; there are first and last") from None
 
 
-def _retry(fields: Fields) -> CustomizedRetry | ExponentialRetry:
+def retry_in(fields: Fields) -> CustomizedRetry | ExponentialRetry:
     kind = fields.text("kind")
     retry: CustomizedRetry | ExponentialRetry
     if kind == "exponential":

@@ -72,10 +72,10 @@ class Topics:
         queues = self._queues if queues is None else queues
         config = TopicConfig(
             fields.required("name"),
-            message_types=tuple(dict.fromkeys(map(_type, fields.texts("types")))),
+            message_types=tuple(dict.fromkeys(map(type_in, fields.texts("types")))),
             read_queues=queues,
             write_queues=queues,
-            permission=_permission(fields.text("permission", "read-write")),
+            permission=permission_in(fields.text("permission", "read-write")),
             retention_ms=fields.number("retention_ms"),
             retention_bytes=fields.number("retention_bytes"),
             attributes=fields.pairs("attributes"),
@@ -84,7 +84,7 @@ class Topics:
         return config
 
 
-def _type(name: str) -> MessageType:
+def type_in(name: str) -> MessageType:
     try:
         return MessageType(name)
     except ValueError:
@@ -92,7 +92,7 @@ def _type(name: str) -> MessageType:
         raise BadRequest(f"{shown(name)} is no message type; there are {known}") from None
 
 
-def _permission(name: str) -> Permission:
+def permission_in(name: str) -> Permission:
     try:
         return _PERMISSIONS[name]
     except KeyError:

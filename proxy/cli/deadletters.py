@@ -18,9 +18,7 @@ from proxy.units import moment_text
 app = typer.Typer(help="Messages that a group could not consume.", no_args_is_help=True)
 
 Group = Annotated[str, typer.Argument(metavar="GROUP")]
-Origin = Annotated[
-    str, typer.Option("--topic", metavar="TOPIC", help="Only those from this topic.")
-]
+Origin = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Only those from this topic.")]
 
 _AT_ONCE = 256
 _BEATS = 4

@@ -1,0 +1,1 @@
+"""Topics and groups declared in a file: read, checked, and written again."""
