@@ -33,5 +33,4 @@ class Health:
         return web.json_response({"state": state}, status=200 if state == "ready" else 503)
 
     async def _scrape(self, _request: web.Request) -> web.Response:
-        await self._metrics.refresh()
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+        return web.Response(body=await self._metrics.scrape(), headers={"Content-Type": CONTENT_TYPE})

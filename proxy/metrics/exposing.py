@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import TypeVar
 
 from prometheus_client import (
@@ -23,7 +25,10 @@ from proxy.metrics.histograms import Histogram
 from proxy.metrics.labels import OTHER
 from proxy.metrics.loop import task_count
 from proxy.metrics.names import SPECS, Spec
-from proxy.metrics.standing import Standings
+from proxy.metrics.standing import Standings, Sum
+
+_FEW = 50
+"""Topics and groups of which the text is a matter of a few milliseconds."""
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -70,7 +75,7 @@ class Metrics(Counting, Collector):
     """Counts, and is Prometheus' collector.
 
     `figures` gives gauges and counters by name, `ages` how long groups hold messages, and
-    `lag` is the event loop's; all are asked at the scrape only, after `refresh`.
+    `lag` is the event loop's; all are asked at the scrape only.
     """
 
     def __init__(
@@ -90,59 +95,117 @@ class Metrics(Counting, Collector):
         self._max_groups = max_groups
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
+        self._beside = (
+            ProcessCollector(registry=self.registry),
+            PlatformCollector(registry=self.registry),
+            GCCollector(registry=self.registry),
+        )
 
-    async def refresh(self) -> None:
-        """Before a scrape: ask for what only the broker knows."""
+    async def scrape(self) -> bytes:
+        """As `text`, with what only the broker knows. Much of it is put into words beside the loop."""
         await self.standings.refresh()
+        moment = self._moment()
+        if len(moment.topics) + len(moment.groups) <= _FEW:
+            return self.text()
+        return await asyncio.to_thread(generate_latest, _Told(moment, self._beside))
 
     def text(self) -> bytes:
         """Everything in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
+        return _families(self._moment())
+
+    def _moment(self) -> _Moment:
         self.topics.forget_idle()
         self.groups.forget_idle()
-        yield _histograms("popgate_rpc_duration_seconds", _by_one(self.calls.items()))
-        yield _counters("popgate_rpc_answers_total", self.codes.items())
-        yield _histograms("popgate_request_duration_seconds", _by_one(self.operations()))
-        failures = (((operation, fault.name), count) for (operation, fault), count in self.failures.items())
-        yield _counters("popgate_request_failures_total", failures)
-        topics = list(self.topics.items())
-        for name, of_topic in _TOPIC_COUNTERS:
-            yield _counters(name, (((topic,), of_topic(one)) for topic, one in topics))
-        yield _histograms("popgate_send_duration_seconds", (((topic,), one.seconds) for topic, one in topics))
-        groups = list(self.groups.items())
-        for name, of_group in _GROUP_COUNTERS:
-            yield _counters(name, ((key, of_group(one)) for key, one in groups))
-        yield _histograms("popgate_ack_duration_seconds", ((key, one.seconds) for key, one in groups))
-        yield from self._of_standings()
-        yield _counters("popgate_message_events_total", _by_one(self.events.items()))
-        yield _counters("popgate_created_total", _by_one(self.made.items()))
-        for name, value in self.figures().items():
-            yield _plain(f"popgate_{name}", float(value))
-        if self.lag is not None:
-            yield _histograms("popgate_event_loop_lag_seconds", [((), self.lag)])
-        yield _plain("popgate_event_loop_tasks", task_count())
+        return _Moment(
+            calls=list(self.calls.items()),
+            codes=list(self.codes.items()),
+            operations=self.operations(),
+            failures=[((op, fault.name), count) for (op, fault), count in self.failures.items()],
+            topics=[((topic,), figures) for topic, figures in self.topics.items()],
+            groups=list(self.groups.items()),
+            events=list(self.events.items()),
+            made=list(self.made.items()),
+            standings=list(self.standings),
+            others=self.standings.others,
+            ages=list(self.ages(self._max_groups).items()),
+            figures=list(self.figures().items()),
+            lag=self.lag,
+            tasks=task_count(),
+        )
 
-    def _of_standings(self) -> Iterator[Metric]:
-        standings = list(self.standings)
-        others = self.standings.others
-        for name, attribute in _STANDING_GAUGES:
-            family = _family(name)
-            for one in standings:
-                family.add_metric([one.topic, one.group], getattr(one, attribute))
-            if others.groups:
-                family.add_metric([OTHER, OTHER], getattr(others, attribute))
-            yield family
-        for name, of_standing in _STANDING_COUNTERS:
-            yield _counters(name, (((one.topic, one.group), of_standing(one)) for one in standings))
-        ages = _family("popgate_group_renew_age_seconds")
-        for (topic, group), age in self.ages(self._max_groups).items():
-            ages.add_metric([topic, group], age)
-        yield ages
+
+@dataclass(slots=True, frozen=True)
+class _Moment:
+    """What is read on the loop; the rest of a scrape may be done elsewhere."""
+
+    calls: list[tuple[str, Histogram]]
+    codes: list[tuple[tuple[str, str], int]]
+    operations: list[tuple[str, Histogram]]
+    failures: list[tuple[tuple[str, str], int]]
+    topics: list[tuple[tuple[str], OfTopic]]
+    groups: list[tuple[tuple[str, str], OfGroup]]
+    events: list[tuple[str, int]]
+    made: list[tuple[str, int]]
+    standings: list[Standing]
+    others: Sum
+    ages: list[tuple[tuple[str, str], float]]
+    figures: list[tuple[str, float]]
+    lag: Histogram | None
+    tasks: int
+
+
+class _Told(CollectorRegistry):
+    """A registry of one moment, and of the process."""
+
+    def __init__(self, moment: _Moment, beside: Iterable[Collector]) -> None:
+        super().__init__(auto_describe=False)
+        self._moment = moment
+        self._beside = beside
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _families(self._moment)
+        for collector in self._beside:
+            yield from collector.collect()
+
+
+def _families(moment: _Moment) -> Iterator[Metric]:
+    yield _histograms("popgate_rpc_duration_seconds", _by_one(moment.calls))
+    yield _counters("popgate_rpc_answers_total", moment.codes)
+    yield _histograms("popgate_request_duration_seconds", _by_one(moment.operations))
+    yield _counters("popgate_request_failures_total", moment.failures)
+    for name, of_topic in _TOPIC_COUNTERS:
+        yield _counters(name, ((key, of_topic(one)) for key, one in moment.topics))
+    yield _histograms("popgate_send_duration_seconds", ((key, one.seconds) for key, one in moment.topics))
+    for name, of_group in _GROUP_COUNTERS:
+        yield _counters(name, ((key, of_group(one)) for key, one in moment.groups))
+    yield _histograms("popgate_ack_duration_seconds", ((key, one.seconds) for key, one in moment.groups))
+    yield from _of_standings(moment)
+    yield _counters("popgate_message_events_total", _by_one(moment.events))
+    yield _counters("popgate_created_total", _by_one(moment.made))
+    for name, value in moment.figures:
+        yield _plain(f"popgate_{name}", float(value))
+    if moment.lag is not None:
+        yield _histograms("popgate_event_loop_lag_seconds", [((), moment.lag)])
+    yield _plain("popgate_event_loop_tasks", moment.tasks)
+
+
+def _of_standings(moment: _Moment) -> Iterator[Metric]:
+    for name, attribute in _STANDING_GAUGES:
+        family = _family(name)
+        for one in moment.standings:
+            family.add_metric([one.topic, one.group], getattr(one, attribute))
+        if moment.others.groups:
+            family.add_metric([OTHER, OTHER], getattr(moment.others, attribute))
+        yield family
+    for name, of_standing in _STANDING_COUNTERS:
+        yield _counters(name, (((one.topic, one.group), of_standing(one)) for one in moment.standings))
+    ages = _family("popgate_group_renew_age_seconds")
+    for (topic, group), age in moment.ages:
+        ages.add_metric([topic, group], age)
+    yield ages
 
 
 def _nobody_holds(_most: int) -> Ages:

@@ -15,7 +15,7 @@ from popgate.model import Standing
 from popgate.naming import told_group
 from processors.grasping import together
 
-_QUEUES_AT_ONCE = 4_096
+_QUEUES_AT_ONCE = 1_024
 _FRESH_S = 1.0
 
 Ask = Callable[[int, int], Awaitable[tuple[list[Standing], int | None]]]
@@ -27,12 +27,12 @@ class Standings:
 
     def __init__(self, *, most: int, now: Callable[[], float]) -> None:
         self.ask: Ask | None = None
-        self.others = _Sum()
+        self.others = Sum()
         self._most = most
         self._now = now
         self._table: dict[tuple[str, str], tuple[int, Standing]] = {}
         self._members: dict[tuple[str, str], Standing] = {}
-        self._rest = _Sum()
+        self._rest = Sum()
         self._round = 0
         self._start = 0
         self._asked: float | None = None
@@ -97,10 +97,10 @@ class Standings:
         self._members.clear()
         self._table = {key: kept for key, kept in self._table.items() if kept[0] == self._round}
         self._round += 1
-        self.others, self._rest = self._rest, _Sum()
+        self.others, self._rest = self._rest, Sum()
 
 
-class _Sum:
+class Sum:
     """Figures of those that are not told by name."""
 
     __slots__ = ("behind", "free", "groups", "in_flight", "lag", "receivers", "unread")

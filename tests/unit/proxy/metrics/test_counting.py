@@ -191,3 +191,16 @@ def test_a_refused_name_takes_up_no_room() -> None:
     assert found["popgate_group_failures_total", (("group", OTHER), ("topic", OTHER))] == 1
     metrics.sent("second", 1, 1, 0.0)
     assert told(metrics)["popgate_messages_sent_total", (("topic", "second"),)] == 1
+
+
+async def test_a_large_scrape_tells_the_same_as_a_small_one() -> None:
+    metrics = Metrics(figures=lambda: {"ready": 1})
+    for number in range(60):
+        metrics.sent(f"t{number}", 1, 1, 0.001)
+    scraped = text_string_to_metric_families((await metrics.scrape()).decode())
+    expected = text_string_to_metric_families(metrics.text().decode())
+    steady = "process_", "python_gc_"
+    told = [one for one in scraped if not one.name.startswith(steady)]
+    assert told == [one for one in expected if not one.name.startswith(steady)]
+    topics = {sample.labels.get("topic") for one in told for sample in one.samples}
+    assert len(topics - {None}) == 60

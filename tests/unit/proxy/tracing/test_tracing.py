@@ -15,6 +15,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
+from brokers.embedded.broker import EmbeddedBroker
 from popgate.message_id import make_message_id
 from processors.messaging import MessagingProcessor
 from protocols.grpc.pb import definition_pb2 as pb
@@ -248,6 +249,13 @@ async def test_remembered_deliveries_are_bounded(house: House) -> None:
     assert len(spans._contexts) == 5
     spans.finished(f"receipt-{number}" for number in range(50))
     assert spans._contexts == {}
+
+
+async def test_a_broker_with_spans_is_still_what_it_is(house: House) -> None:
+    stored = house.app.processor._broker
+    assert isinstance(stored, EmbeddedBroker)
+    assert stored.name == house.app.broker.name
+    assert stored.traits is house.app.broker.traits
 
 
 async def test_off_means_that_nothing_is_there(app: App) -> None:
