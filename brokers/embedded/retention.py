@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
+from brokers.embedded.ages import Ages
 from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import FLOORS, MESSAGES, floor_key, message_key
 from brokers.embedded.log import MessageLog
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 _WORK_PER_TICK = 1024
 _WRITTEN_FIRST = _WORK_PER_TICK
 """Yielded where the next step must see what was added: the tick ends, and the next waits for the write."""
+_LONGEST_TICK_S = 0.0005
+_REST_MS = 1
 _FEW = 32
 """So many messages are deleted one by one: cheaper for readers than a range."""
 _RECLAIM_BYTES = 64 * 1024 * 1024
@@ -46,6 +49,7 @@ class Retention:
         self._catalogue = catalogue
         self._clock = clock
         self._settings = settings
+        self._ages = Ages(store)
         self._removal = Removal(store, catalogue, clock)
         self._sizes: dict[tuple[int, int], QueueSize] = {}
         self._freed: dict[tuple[int, int], int] = {}
@@ -59,6 +63,7 @@ class Retention:
     def load(self) -> None:
         """Begin a round at the next tick, forgetting what was in memory."""
         self._removal.load()
+        self._ages.load()
         self._sizes.clear()
         self._freed.clear()
         self._round = None
@@ -77,11 +82,17 @@ class Retention:
                 return
             self._next_ms = now_ms
             self._round = self._work(now_ms)
+        elif now_ms < self._next_ms <= now_ms + _REST_MS:
+            return
         done = 0
+        until = self._clock.monotonic() + _LONGEST_TICK_S
         for cost in self._round:
             done += cost
-            if done >= _WORK_PER_TICK:
+            late = self._clock.monotonic() >= until
+            if done >= _WORK_PER_TICK or late:
                 self._turn = self._store.turn
+                # Sends go on between two pieces: they get most of the time.
+                self._next_ms = now_ms + (_REST_MS if late else 0)
                 return
         self._round = None
         self._next_ms = now_ms + self._settings.retention_interval_ms
@@ -110,6 +121,7 @@ class Retention:
         for per_queue in (self._sizes, self._freed):
             for place in [place for place in per_queue if place[0] not in live]:
                 del per_queue[place]
+        self._ages.forget(live)
         yield len(live) // 16 + 1
         yield from self._removal.work()
 
@@ -123,6 +135,10 @@ class Retention:
         kept_ms = self._settings.retention_ms if own is None else own
         if kept_ms <= 0 or queue.minimum >= queue.visible:
             return 1
+        by_marks = self._ages.floor(topic, queue, now_ms, kept_ms)
+        if by_marks is not None and by_marks > queue.minimum:
+            self._raise_floor(topic, queue, by_marks)
+            return 64
         oldest_kept_ms = now_ms - kept_ms
         head = self._first_from(topic, queue, queue.minimum)
         if head is not None and head[1] >= oldest_kept_ms:

@@ -18,8 +18,8 @@ from brokers.embedded.topics import QueueState, Topic
 SMALLEST_SEGMENT = 4096
 _SEGMENTS = 32
 """Segments that a queue's share of the bound is divided into: the precision of what is removed."""
-_MOST_AT_ONCE = 256
-_MOST_BYTES_AT_ONCE = 2 * 1024 * 1024
+_MOST_AT_ONCE = 64
+_MOST_BYTES_AT_ONCE = 1024 * 1024
 
 
 def segment_bytes(limit: int, queues: int) -> int:
