@@ -1,10 +1,10 @@
 import pytest
 
-from brokers.embedded.entries import Entry, Lane, decode_entry, not_later, short_text
+from brokers.embedded.entries import MOST_RENEWALS, Entry, Lane, decode_entry, not_later, short_text
 
 
 def same(one: Entry, other: Entry) -> bool:
-    fields = ("due_ms", "pop_ms", "attempt", "held", "attempt_id", "holder")
+    fields = ("due_ms", "pop_ms", "attempt", "held", "attempt_id", "holder", "renewals")
     return all(getattr(one, name) == getattr(other, name) for name in fields)
 
 
@@ -55,3 +55,22 @@ def test_a_delivery_made_by_a_clock_that_was_wrong_blocks_no_longer_than_it_aske
     found = not_later(entry, now_ms=1_000)
     assert (found.due_ms, found.pop_ms, found.attempt) == (31_000, 3_600_000, 2)
     assert not_later(entry, now_ms=3_600_000) is entry
+
+
+@pytest.mark.parametrize("lane", [None, Lane(b"customer-17")])
+def test_how_often_an_entry_was_renewed_comes_back_too(lane: Lane | None) -> None:
+    entry = Entry(2, 1, 1, True, "attempt", "holder", lane)
+    for count in range(1, MOST_RENEWALS + 3):
+        entry = entry.due(2 + count, entry.renewals + 1)
+        found = decode_entry(entry.encode())
+        assert same(found, entry)
+        assert found.renewals == min(count, MOST_RENEWALS)
+        assert (found.held, found.lane is None) == (True, lane is None)
+
+
+def test_an_entry_of_a_store_that_counted_no_renewals_has_none() -> None:
+    """Its flags are 1 for held and 2 for a lane, as they have been since the first format."""
+    written = bytes.fromhex("0000000000000002000000000000000100000001030102") + b"ahh" + b"lane"
+    found = decode_entry(written)
+    assert (found.held, found.renewals, found.attempt_id, found.holder) == (True, 0, "a", "hh")
+    assert found.encode() == written
