@@ -212,6 +212,10 @@ def right(name: str, odd: Odd) -> Message:
     match name:
         case "QueryRoute":
             return rpc.QueryRouteRequest(topic=topic, endpoints=ends)
+        case "SyncLiteSubscription":
+            lite = rpc.SyncLiteSubscriptionRequest(topic=topic, group=group, lite_topic_set=["a", "b"])
+            lite.action = odd.random.choice(pb.LiteSubscriptionAction.values())
+            return lite
         case "QueryAssignment":
             return rpc.QueryAssignmentRequest(topic=topic, group=group, endpoints=ends)
         case "Heartbeat":
