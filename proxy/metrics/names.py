@@ -140,6 +140,9 @@ _BROKER = (
 
 _STORE = (
     Spec("popgate_broker_store_failing", "gauge", "1 while the store cannot be written."),
+    Spec(
+        "popgate_broker_disk_nearly_full", "gauge", "1 while sends are refused for want of room on the disk."
+    ),
     Spec("popgate_broker_store_bytes", "gauge", "Live data, as RocksDB estimates it."),
     Spec("popgate_broker_store_files_bytes", "gauge", "Its table files."),
     Spec("popgate_broker_store_wal_bytes", "gauge", "Its write-ahead logs."),
