@@ -6,7 +6,8 @@
 CPU time of the whole process (RocksDB's threads included) in microseconds per message, with a
 body of 256 bytes; the number in a name is the size of its batches. Each figure is the best of
 several rounds, each on a fresh topic. Aim: send at most 4, pop and
-acknowledge together at most 10, in batches of 32.
+acknowledge together at most 10, in batches of 32. What ends in `repeats_unknown` is a broker that
+does not know repeated sends, in turn with the other one: knowing them may cost 1 at most.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
@@ -140,12 +142,25 @@ class Rounds:
             offset = pulled.next_offset
         return count
 
-    async def run(self) -> None:
+    async def run(self, other: Rounds) -> None:
         for _ in range(self.rounds):
+            await self.sends()
+            await other.sends("_repeats_unknown")
             await self._batches()
             await self._singles()
             await self._ordered()
             await self._others()
+
+    async def sends(self, suffix: str = "") -> None:
+        topic = await self.topic()
+        await self.timed(f"send_32{suffix}", self.send(make_messages(topic, self.count), 32))
+        topic = await self.topic()
+        await self.timed(f"send_1{suffix}", self.send(make_messages(topic, self.count // 4), 1))
+        topic, later = await self.topic(), time.time_ns() // 1_000_000 + 80_000_000
+        delayed = make_messages(topic, self.count // 8)
+        for message in delayed:
+            message.type, message.deliver_at_ms = MessageType.DELAY, later
+        await self.timed(f"send_delayed_1{suffix}", self.send(delayed, 1))
 
     async def _batches(self) -> None:
         topic = await self.topic()
@@ -186,10 +201,17 @@ async def measure(count: int, rounds: int, durability: Durability) -> dict[str, 
     with tempfile.TemporaryDirectory() as folder:
         broker = EmbeddedBroker(Path(folder) / "store", clock=SystemClock(), durability=durability)
         await broker.start()
-        measured = Rounds(broker, count, rounds)
-        await measured.run()
+        forgetful = EmbeddedBroker(
+            Path(folder) / "other",
+            clock=SystemClock(),
+            settings=EmbeddedSettings(durability=durability, repeat_window_ms=0),
+        )
+        await forgetful.start()
+        measured, other = Rounds(broker, count, rounds), Rounds(forgetful, count, rounds)
+        await measured.run(other)
         await broker.stop()
-        return measured.best
+        await forgetful.stop()
+        return measured.best | other.best
 
 
 def main() -> None:
