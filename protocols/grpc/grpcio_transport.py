@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar, cast
-from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -18,11 +17,17 @@ from protocols.adapter import joined
 from protocols.draining import UnderWay
 from protocols.grpc import health
 from protocols.grpc import reflection as reflecting
+from protocols.grpc.grpcio_calls import (
+    GrpcioCall,
+    GrpcioRawStream,
+    GrpcioStream,
+    route_towards,
+)
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.reflection import Reflection
 from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary, Unreadable, reader_of
-from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
+from protocols.grpc.transport import BrokenStream, CallFailed
 
 MAX_RECEIVE_BYTES = 130 * 1024 * 1024
 
@@ -49,8 +54,6 @@ _CUT_S = 2.0
 """How long calls that were cut off may take to give back what they had."""
 _Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
-_GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asyncio.InvalidStateError)
-"""What writing to, or reading from, a client that is gone raises when the request is not cancelled."""
 
 
 def _reason(host: str, port: int) -> str:
@@ -202,7 +205,7 @@ class GrpcioServer:
         )
 
     async def _unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
-        call = _Call(context, self)
+        call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
             return await self._door.unary(what, request, call)
@@ -210,10 +213,10 @@ class GrpcioServer:
             self.under_way.over(call)
 
     async def _streamed(self, what: Streamed, request: Message | Unreadable, context: _Context) -> None:
-        call = _Call(context, self)
+        call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
-            await self._door.streamed(what, request, call, _Stream(context))
+            await self._door.streamed(what, request, call, GrpcioStream(context))
         finally:
             self.under_way.over(call)
 
@@ -228,10 +231,10 @@ class GrpcioServer:
     async def _telemetry(self, _requests: object, context: _Context) -> None:
         # One client waits for the headers before it does anything else (pitfall 5).
         await context.send_initial_metadata(())
-        call = _Call(context, self)
+        call = GrpcioCall(context, self.local_towards)
         self.under_way.streams[call] = call.peer
         try:
-            await _ending(context, self._door.telemetry(_Stream(context), call))
+            await _ending(context, self._door.telemetry(GrpcioStream(context), call))
         finally:
             del self.under_way.streams[call]
 
@@ -241,18 +244,18 @@ class GrpcioServer:
         return await _ending(context, self._door.check_health(request))
 
     async def _watch(self, request: HealthCheckRequest | Unreadable, context: _Context) -> None:
-        await _ending(context, self._door.watch_health(request, _Stream(context)))
+        await _ending(context, self._door.watch_health(request, GrpcioStream(context)))
 
     async def _reflect(self, _requests: object, context: _Context) -> None:
         if self._reflection is not None:
             with suppress(BrokenStream):
-                await _ending(context, self._reflection.serve(_RawStream(context)))
+                await _ending(context, self._reflection.serve(GrpcioRawStream(context)))
 
     def local_towards(self, peer: str) -> str:
         """Our end of a connection as far as it is known: grpc.aio does not tell it."""
         host = self._host
         if host in ("0.0.0.0", "::", "[::]", ""):  # noqa: S104 - a comparison, nothing is bound
-            host = _route_towards(peer.rpartition(":")[0].strip("[]"))
+            host = route_towards(peer.rpartition(":")[0].strip("[]"))
         return joined(host, self.port) if host else ""
 
 
@@ -266,91 +269,3 @@ async def _ending(context: _Context, work: Awaitable[_Result]) -> _Result:
 
 
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}
-
-
-class _Call:
-    """A `transport.Call`."""
-
-    __slots__ = ("_context", "_server", "peer")
-
-    def __init__(self, context: _Context, server: GrpcioServer) -> None:
-        self._context = context
-        self._server = server
-        self.peer = peer_text(context.peer())
-
-    @property
-    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        return self._context.invocation_metadata() or ()
-
-    @property
-    def local(self) -> str:
-        return self._server.local_towards(self.peer)
-
-    def time_remaining(self) -> float | None:
-        remaining: float | None = self._context.time_remaining()
-        return remaining
-
-
-class _Stream:
-    """A `transport.Answers`, and a `transport.Commands`."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: _Context) -> None:
-        self._context = context
-
-    async def write(self, answer: Message) -> None:
-        try:
-            await self._context.write(answer)
-        except _GONE as error:
-            raise BrokenStream(str(error)) from error
-
-    async def read(self) -> rpc.TelemetryCommand | None:
-        try:
-            command = await self._context.read()
-        except _GONE as error:
-            raise BrokenStream(str(error)) from error
-        if isinstance(command, Unreadable):
-            raise CallFailed(CallStatus.INVALID_ARGUMENT, command.sentence)
-        return command if isinstance(command, rpc.TelemetryCommand) else None
-
-
-class _RawStream:
-    """A `reflection.Raw`."""
-
-    __slots__ = ("_context",)
-
-    def __init__(self, context: _Context) -> None:
-        self._context = context
-
-    async def write(self, answer: bytes) -> None:
-        try:
-            await self._context.write(answer)
-        except _GONE as error:
-            raise BrokenStream(str(error)) from error
-
-    async def read(self) -> bytes | None:
-        try:
-            question = await self._context.read()
-        except _GONE as error:
-            raise BrokenStream(str(error)) from error
-        return question if isinstance(question, bytes) else None
-
-
-@lru_cache(maxsize=4096)
-def peer_text(peer: str) -> str:
-    """ "host:port" of gRPC's own form, e.g. of "ipv4:10.0.0.1:5" or "ipv6:%5B::1%5D:5"."""
-    family, _, rest = peer.partition(":")
-    return unquote(rest) if family in ("ipv4", "ipv6") else peer
-
-
-@lru_cache(maxsize=4096)
-def _route_towards(peer_host: str) -> str:
-    """Our address on the way to a peer; empty when there is no way. Nothing is sent."""
-    family = socket.AF_INET6 if ":" in peer_host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((peer_host, 9))
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""

@@ -9,7 +9,8 @@ from typing import Any
 import grpc
 import pytest
 
-from protocols.grpc.grpcio_transport import OPTIONS, peer_text
+from protocols.grpc.grpcio_calls import peer_text
+from protocols.grpc.grpcio_transport import OPTIONS
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 

@@ -1,4 +1,4 @@
-"""Rows of the pitfalls (protocol facts 9) that no other test of the door shows; `docs/pitfalls.md` has all."""
+"""Rows of the pitfalls (protocol facts 9) that no other test shows; `docs/pitfalls.md` has all of them."""
 
 from __future__ import annotations
 
