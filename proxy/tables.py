@@ -96,6 +96,9 @@ class Embedded(Group):
     """Memory for fresh writes, per keyspace; four times this in all."""
     cache_bytes: Bytes = Field(default=16 << 20, ge=1 << 20)
     """Memory for blocks read from the disk."""
+    keep_free_bytes: Bytes = 64 << 20
+    """Room on the disk that producers do not get: with less (or less than a twentieth of a small disk) sends
+    are refused, and consumers go on. 0: sends go on until a write fails."""
     backup_folder: str = Field(default="", max_length=4096)
     """Where `popgate backup` puts backups; empty: `backups` in the data folder. A folder on another disk
     is worth more, and costs a copy where one on the same disk takes links."""

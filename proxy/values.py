@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
+from brokers.opening import STORE_FOLDER
 from popgate.faults import Faults
 from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFrom
 from processors.limits import Limits
@@ -31,6 +32,7 @@ def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSe
         sync_interval_s=embedded.sync_interval_s,
         write_buffer_bytes=embedded.write_buffer_bytes,
         cache_bytes=embedded.cache_bytes,
+        keep_free_bytes=embedded.keep_free_bytes,
         max_in_flight=embedded.max_in_flight,
         max_order_window=embedded.max_ordered_window,
         max_lite_topics=settings.lite.max_topics,
@@ -52,6 +54,12 @@ def backup_folder(settings: Settings) -> Path:
     """Where backups of the store lie; nobody who asks for one chooses another place."""
     own = settings.embedded.backup_folder
     return (Path(own).expanduser() if own else settings.data / "backups").absolute()
+
+
+def store_folder(settings: Settings) -> Path:
+    """Where the embedded store lies."""
+    own = settings.broker.partition(":")[2]
+    return Path(own).expanduser() if own else settings.data / STORE_FOLDER
 
 
 def _store_host(advertised: str, listens: Sequence[Listen]) -> str:

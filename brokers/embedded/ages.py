@@ -51,7 +51,9 @@ class Ages:
             current.append((queue.visible, now_ms))
         if current != marks:
             self._marks[place] = current
-            self._store.put(META, _PREFIX + floor_key(*place), b"".join(_MARK.pack(*mark) for mark in current))
+            self._store.put(
+                META, _PREFIX + floor_key(*place), b"".join(_MARK.pack(*mark) for mark in current)
+            )
         return max(floor, queue.minimum)
 
     def forget(self, live: set[int]) -> None:

@@ -51,6 +51,7 @@ class Sending(Facet):
             raise Forbidden(f"topic {topic.name} is not writable")
         topic.turn += 1
         now_ms = state.clock.now_ms()
+        state.room.check(now_ms)
         repeats = state.repeats
         repeats.begin(now_ms)
         results: list[Sent | GatewayError] = []

@@ -26,6 +26,9 @@ class EmbeddedSettings:
     write_buffer_bytes: int = 16 * 1024 * 1024
     cache_bytes: int = 16 * 1024 * 1024
 
+    keep_free_bytes: int = 64 * 1024 * 1024
+    """No messages are taken while the disk has less room, or a twentieth of it when that is less."""
+
     max_topics: int = 50_000
     max_groups: int = 50_000
 

@@ -25,14 +25,16 @@ from brokers.embedded.log import MessageLog
 from brokers.embedded.redriven import forget_below
 from brokers.embedded.repeats import Repeats
 from brokers.embedded.retention import Retention
+from brokers.embedded.room import Room
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.shares import Shares
-from brokers.embedded.steadying import SteadyTime
+from brokers.embedded.steadying import CarefulClock, SteadyTime
 from brokers.embedded.store import Store
 from brokers.embedded.timers import Timers
 from brokers.embedded.topics import Catalogue, QueueState, Topic
 from brokers.embedded.transactions import HalfMessages
+from brokers.embedded.turns import Turns
 from brokers.embedded.waiting import Waiting
 from brokers.port import CheckHandler
 from popgate.clock import Clock
@@ -80,7 +82,12 @@ class State:
             cache_bytes=settings.cache_bytes,
         )
         self.waiting = Waiting(clock, settings)
+        self.turns = Turns()
         self.steady = SteadyTime(clock)
+        self._careful = CarefulClock(clock)
+        self.room = Room(
+            *(path, self.store.free_bytes, self.store.disk_bytes), keep_bytes=settings.keep_free_bytes
+        )
         self.damages = Damages(self.store)
         self.subscriptions = Subscriptions(clock, settings)
         self.locks = Locks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
@@ -200,10 +207,9 @@ class State:
         return {
             "topics": self.catalogue.topic_count,
             "groups": self.catalogue.group_count,
-            "unfinished_deliveries": sum(
-                len(ledger.entries) for share in self.shares for ledger in share.ledgers.values()
-            ),
+            "unfinished_deliveries": self.parts.unfinished,
             "waiting_pops": len(self.waiting),
+            "disk_nearly_full": float(self.room.short),
             "damaged_records": len(self.damages),
             "half_messages": self.halves.pending,
             "lite_subscriptions": len(self.subscriptions),
@@ -227,7 +233,7 @@ class State:
         self.forgetting = Forgetting(self.shares, self.waiting, clock, settings)
         self.timers = Timers(store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
-        self.retention = Retention(store, self.log, self.catalogue, clock, settings)
+        self.retention = Retention(store, self.log, self.catalogue, self._careful, settings)
         self.lites = Lites(
             *(store, self.log, self.catalogue, dead_letters, self.subscriptions, self.waiting),
             *(clock, self.steady, settings),
@@ -300,7 +306,7 @@ class State:
             due, now_ms = self.parts.schedule.deadline(), self.steady.now_ms()
         else:
             machine: Timers | HalfMessages | Retention | Lites | Forgetting = getattr(self, name)
-            due, now_ms = machine.deadline(), self.clock.now_ms()
+            due, now_ms = machine.deadline(), self._time_of(name)
         if due is None:
             return None
         pause = self._pauses.get(name)
@@ -308,12 +314,16 @@ class State:
             return due - now_ms
         return max(due - now_ms, int((pause[0] - self.clock.monotonic()) * 1000))
 
+    def _time_of(self, name: str) -> int:
+        """Wall time in ms; what deletes does not believe every clock."""
+        return self._careful.now_ms() if name == "retention" else self.clock.now_ms()
+
     def _run(self, name: str) -> None:
         if name == "ledgers":
             self.fall_due(self.steady.now_ms())
         else:
             machine: Timers | HalfMessages | Retention | Lites | Forgetting = getattr(self, name)
-            machine.tick(self.clock.now_ms())
+            machine.tick(self._time_of(name))
 
     def _pause(self, name: str) -> None:
         """Let a machine rest in which something went wrong: the longer, the more often it does."""

@@ -155,6 +155,11 @@ class Tables:
         except Exception as error:
             raise BrokerUnavailable(f"no copy of the store in {self.path} can be made: {error}") from error
 
+    def disk_bytes(self) -> int:
+        """The size of that file system. Raises OSError."""
+        system = os.statvfs(self.path)
+        return system.f_blocks * system.f_frsize
+
     def reclaim(self, space: str, begin: bytes, end: bytes) -> None:
         """Give the disk back what was deleted in [begin, end), in a thread, behind others that wait."""
         if self._closing:

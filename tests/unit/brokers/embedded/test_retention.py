@@ -378,3 +378,31 @@ async def test_a_failed_write_leaves_the_messages_and_the_round_begins_anew(part
     assert len(parts.delivered(topic)) == 10
     await parts.run(parts.retention)
     assert parts.delivered(topic) == []
+
+
+async def test_a_clock_that_was_ahead_for_a_moment_delays_no_removal_for_years(make_parts: Make) -> None:
+    parts = make_parts(retention_ms=80 * HOUR_S * 1000)
+    topic = await parts.topic("t", read_queues=2, write_queues=2)
+    await send(parts, topic, 3)
+    right = parts.clock.now_ms()
+    parts.clock.set_wall(right + 14 * 365 * 24 * HOUR_S * 1000)
+    await send(parts, topic, 3)
+    parts.clock.set_wall(right)
+    await send(parts, topic, 3)  # their store times are of that year, too
+    queue, other = topic.queues
+    assert queue.last_store_ms > right + HOUR_S
+    for _ in range(8):
+        await round_of(parts)
+        parts.clock.advance(9 * HOUR_S)
+    assert (queue.minimum, queue.visible) == (0, 9)  # 72 h are not enough
+    await send(parts, topic, 1)
+    parts.clock.advance(9 * HOUR_S)
+    await round_of(parts)
+    assert queue.minimum == 9
+    parts = make_parts(retention_ms=80 * HOUR_S * 1000)
+    for _ in range(11):
+        await round_of(parts)
+        parts.clock.advance(9 * HOUR_S)
+    queue = next(iter(parts.catalogue.topics())).queues[0]
+    assert queue.minimum == 10
+    assert other.minimum == 0
