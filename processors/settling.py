@@ -6,6 +6,7 @@ The middle floor of the `MessagingProcessor`, with the same five steps in every 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
 from brokers.port import Broker
@@ -92,7 +93,9 @@ class Settling(Directing):
             check_group(group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_receipts(receipts, self._limits)
-            reader = await self.broadcasting.of(context, group)
+            reader = group
+            if not self._routing.is_one_reader(group, began):
+                reader = await self.broadcasting.of(context, group)
             claim = self.renewing.newest(context, topic, reader, receipts)
             results: list[GatewayError | None] | None = None
             try:
@@ -169,6 +172,18 @@ class Settling(Directing):
                 self.renewing.settled(topic, reader, claim, results)
         self._observer.changed(topic, group, self._clock.monotonic() - began)
         return handle
+
+    async def not_taken(self, context: Context, topic: str, group: str, message: StoredMessage) -> None:
+        """A message of a `receive` is one that its client cannot take: this attempt failed.
+
+        It rests as the group's policy has it, and is a dead letter when its attempts are used up.
+        Given back it would be there again at once, without end, and keep others from coming.
+        Failures are not told: then it comes back when its time is over.
+        """
+        with contextlib.suppress(GatewayError):
+            config = await self._routing.settings(group)
+            rest_ms = min(config.retry.delay_ms(max(message.attempt, 1)), self._limits.max_invisible_ms)
+            await self.change_invisible(context, topic, group, message.receipt, rest_ms)
 
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
         """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired."""

@@ -12,6 +12,7 @@ from typing import assert_never
 from popgate.context import Context
 from popgate.errors import Fault, GatewayError
 from protocols.grpc.pb.definition_pb2 import Code, Status
+from protocols.grpc.peculiarities import code_for
 
 OK = Status(code=Code.OK, message="OK")
 """Shared: never changed, only copied into answers."""
@@ -114,7 +115,7 @@ def status_of(error: GatewayError, context: Context) -> Status:
     code = _CODES[error.fault]
     if error.fault is Fault.ILLEGAL_POLLING_TIME and not knows_polling_time(context.client_version):
         code = Code.BAD_REQUEST
-    return Status(code=code, message=error.sentence)
+    return Status(code=code_for(context, code), message=error.sentence)
 
 
 @lru_cache(maxsize=256)

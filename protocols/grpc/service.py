@@ -6,6 +6,7 @@ A method takes a decoded request and its Context and returns the answer, or rais
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from popgate.clock import Clock
@@ -24,8 +25,11 @@ from protocols.grpc.offsets import Positions
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
+from protocols.grpc.peculiarities import can_receive
 from protocols.grpc.telemetry import TelemetryStream
 from protocols.grpc.transport import Answers, Commands
+
+_log = logging.getLogger(__name__)
 
 _CLIENT_TYPES = frozenset(set(pb.ClientType.values()) - {pb.ClientType.CLIENT_TYPE_UNSPECIFIED})
 _RECEIVED = rpc.ReceiveMessageResponse(status=OK)
@@ -150,7 +154,19 @@ class MessagingService(Positions):
         try:
             await answers.write(_RECEIVED)
             for stored in messages:
-                await answers.write(rpc.ReceiveMessageResponse(message=convert.message_out(stored, topic)))
+                answer = rpc.ReceiveMessageResponse(message=convert.message_out(stored, topic))
+                if can_receive(context, answer):
+                    await answers.write(answer)
+                else:
+                    _log.warning(
+                        "message %s of topic %s is too large for the client %s (%s): %d bytes",
+                        answer.message.system_properties.message_id,
+                        topic.name,
+                        context.client_id,
+                        context.language,
+                        answer.ByteSize(),
+                    )
+                    await self._processor.not_taken(context, topic.name, request.group.name, stored)
                 written += 1
         except BaseException:
             # Also of a cancelled request: the one that was being written may not have arrived either.

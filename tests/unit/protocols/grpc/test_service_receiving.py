@@ -439,3 +439,43 @@ async def test_a_namespace_comes_back_as_the_client_sent_it(client: Any) -> None
     request.message_queue.topic.resource_namespace = "ns"
     (message,) = [frame.message async for frame in client.stream(request) if frame.HasField("message")]
     assert message.topic == pb.Resource(resource_namespace="ns", name="t")
+
+
+LIMIT = 4 * 1024 * 1024
+
+
+@pytest.mark.parametrize("language", ["HTTP", "NODE_JS", "RUST", "DOTNET"])
+async def test_what_a_client_cannot_receive_fails_its_attempt_and_keeps_nothing_else_back(
+    client: Any, gateway: Any, language: str
+) -> None:
+    small_client = client.like(language=language, client_id="client-2")
+    for body in (b"before", b"x" * LIMIT, b"y" * (LIMIT - 65_536), b"after"):
+        await client.send_one(body=body)
+    found = await small_client.receive()
+    assert sorted(len(one.body) for one in found) == [5, 6, LIMIT - 65_536]
+    await small_client.ack(*map(handle, found))
+    assert await small_client.receive() == [], "it is not there again at once"
+    await gateway.pass_s(10)  # the first rest of the group's policy
+    assert await small_client.receive() == []
+    await gateway.pass_s(30)  # the second one
+    (large,) = await client.receive()
+    assert (len(large.body), large.system_properties.delivery_attempt) == (LIMIT, 3)
+
+
+async def test_what_nobody_can_receive_ends_among_the_dead_letters(client: Any, gateway: Any) -> None:
+    await gateway.broker.create_group(GroupConfig("g", max_attempts=2))
+    await client.send_one(body=b"x" * LIMIT)
+    rust = client.like(language="RUST", client_id="client-2")
+    assert [frame.status.code for frame in (await rust.frames())[:1]] == [Code.OK]
+    await gateway.pass_s(10)
+    await rust.receive()
+    await gateway.pass_s(30)
+    assert await rust.receive() == []
+    (dead,) = await client.receive("%DLQ%g", "g2")
+    assert len(dead.body) == LIMIT
+
+
+async def test_a_client_without_that_limit_gets_the_largest_body(client: Any) -> None:
+    await client.send_one(body=b"x" * LIMIT)
+    (message,) = await client.receive()
+    assert len(message.body) == LIMIT
