@@ -160,6 +160,11 @@ class Routing:
         _keep(self._groups, name, config, self._clock.monotonic() + _FRESH_S)
         return config
 
+    def is_one_reader(self, name: str, now: float) -> bool:
+        """Whether this is surely no broadcast group; False also when that is not known at `now`."""
+        kept = self._groups.get(name)
+        return kept is not None and now < kept[0] and not kept[1].broadcast
+
     async def known(self, name: str) -> GroupConfig | None:
         """The group's settings; None when there is no such group, and none is made."""
         kept = self._groups.get(name)
