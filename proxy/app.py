@@ -29,6 +29,7 @@ from proxy.admin.lite import LiteTopics
 from proxy.admin.messages import Messages
 from proxy.admin.ordered_faults import fault_routes
 from proxy.admin.server import AdminServer
+from proxy.admin.store import StoreFacts
 from proxy.admin.stuck import Stuck
 from proxy.admin.topics import Topics
 from proxy.logs import logger
@@ -41,6 +42,7 @@ from proxy.values import (
     make_faults,
     new_group,
     policies_values,
+    store_folder,
 )
 from proxy.wrong import SettingsWrong
 
@@ -249,6 +251,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             *Declared(processor, queues=settings.topics.queues, group_defaults=group_defaults).routes(),
             *DeadLetterRoutes(processor).routes(),
             *Backups(broker, backup_folder(settings), clock).routes(),
+            *StoreFacts(app.condition, broker.figures, store_folder(settings)).routes(),
             *Clients(processor).routes(),
             *LiteTopics(processor).routes(),
             *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),

@@ -18,6 +18,7 @@ from proxy.cli import (
     backups,
     clients,
     deadletters,
+    doctor,
     groups,
     lite,
     messages,
@@ -48,6 +49,7 @@ def make_app() -> typer.Typer:
     app.command("send")(sending.send)
     app.command("receive")(receiving.receive)
     app.command("stuck")(stuck.stuck)
+    app.command("doctor")(doctor.doctor)
     app.command("apply")(applying.apply)
     app.command("export")(applying.export)
     app.command("backup")(backups.backup)

@@ -1,0 +1,39 @@
+"""/api/store: how the store is, and how much room it has."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from aiohttp import web
+
+
+class StoreFacts:
+    """`state`: of the gateway; `figures`: of the broker; `folder`: where the store lies."""
+
+    def __init__(
+        self, state: Callable[[], str], figures: Callable[[], Mapping[str, float]], folder: Path
+    ) -> None:
+        self._state = state
+        self._figures = figures
+        self._folder = folder
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/api/store", self._show)]
+
+    async def _show(self, _request: web.Request) -> web.Response:
+        """`free_bytes` is null where the file system does not say."""
+        figures = self._figures()
+        try:
+            usage = shutil.disk_usage(self._folder)
+        except OSError:
+            usage = None
+        return web.json_response(
+            {
+                "state": self._state(),
+                "bytes": int(figures.get("store_bytes", 0)),
+                "free_bytes": usage.free if usage is not None else None,
+                "total_bytes": usage.total if usage is not None else None,
+            }
+        )

@@ -1,0 +1,180 @@
+"""`popgate doctor`: looks at a gateway from outside, through the address that a client would dial."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from proxy.cli.calling import Gateway
+from proxy.cli.failing import Ended, Failure
+from proxy.cli.options import Shown, duration
+from proxy.cli.printing import Output, Printer
+from proxy.units import size_text
+
+if TYPE_CHECKING:
+    from protocols.probing import Finding, Wish
+
+_MARKS = {
+    "ok": ("32", "ok"),
+    "warning": ("33", "warning"),
+    "problem": ("31", "PROBLEM"),
+    "skipped": ("2", "-"),
+}
+_LITTLE_ROOM = 1 << 30
+_LITTLE_SHARE = 0.05
+
+
+def doctor(
+    address: Annotated[
+        str, typer.Argument(metavar="[ADDRESS]", help="host:port as clients dial it.")
+    ] = "127.0.0.1:8081",
+    no_write: Annotated[bool, typer.Option("--no-write", help="Send and receive nothing.")] = False,
+    topic: Annotated[
+        str, typer.Option("--topic", metavar="TOPIC", help="For the round trip; default popgate-doctor.")
+    ] = "",
+    patience: Annotated[
+        str, typer.Option("--timeout", metavar="DURATION", help="How long one look may take.")
+    ] = "5s",
+    admin: Annotated[
+        str | None,
+        typer.Option("--admin", envvar="POPGATE_ADMIN", metavar="URL", help="Look there, too."),
+    ] = None,
+    output: Shown = Output.AUTO,
+) -> None:
+    """Find out why clients cannot reach a gateway, or that they can; each finding says what to do."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    scheme, wish = _wish(address, write=not no_write, topic=topic, patience_s=duration(patience) or 5.0)
+    printer = Printer(output)
+    found = asyncio.run(_look(scheme, wish, admin, printer))
+    if printer.as_json:
+        printer.done("", [_out(one) for one in found])
+    problems = sum(one.level == "problem" for one in found)
+    warnings = sum(one.level == "warning" for one in found)
+    if not printer.as_json:
+        sys.stderr.write(f"{problems} problems, {warnings} warnings\n")
+    if problems:
+        raise typer.Exit(Ended.FAILED)
+
+
+async def _look(scheme: str, wish: Wish, admin: str | None, printer: Printer) -> list[Finding]:
+    found = []
+    async for finding in _all(scheme, wish, admin):
+        found.append(finding)
+        if not printer.as_json:
+            _print(printer, finding)
+    return found
+
+
+async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Finding]:
+    from protocols.probing import Level, find_prober, reach
+
+    try:
+        prober = find_prober(scheme)
+    except ValueError as error:
+        raise Failure(Ended.USAGE, str(error)) from None
+    absent = await asyncio.to_thread(_absent, admin, wish) if admin is not None else ()
+    last = None
+    async for last in reach(wish):
+        yield last
+    if last is not None and last.check == "http2" and last.level is Level.OK:
+        async for finding in prober.probe(wish):
+            yield finding
+    if admin is not None:
+        await asyncio.to_thread(_tidy, admin, absent)
+        for finding in await asyncio.to_thread(_admin_findings, admin):
+            yield finding
+
+
+def _absent(admin: str, wish: Wish) -> tuple[tuple[str, str], ...]:
+    """What the look makes on its way, because it is not there yet."""
+    from protocols.probing import SCRATCH
+
+    absent = []
+    for kind in ("topics", "groups") if wish.write else ():
+        if kind == "topics" and wish.topic:
+            continue
+        try:
+            with Gateway(admin) as gateway:
+                gateway.get(kind, SCRATCH)
+        except Failure as failure:
+            if failure.code is Ended.NOTHING:
+                absent.append((kind, SCRATCH))
+    return tuple(absent)
+
+
+def _tidy(admin: str, made: tuple[tuple[str, str], ...]) -> None:
+    """Delete what the look has made; without an admin address it stays, and is used again."""
+    for kind, name in made:
+        with contextlib.suppress(Failure), Gateway(admin) as gateway:
+            gateway.delete(kind, name)
+
+
+def _admin_findings(admin: str) -> list[Finding]:
+    from protocols.probing import Finding, Level
+
+    try:
+        with Gateway(admin) as gateway:
+            told = gateway.get("version")
+            store = gateway.get("store")
+    except Failure as failure:
+        if failure.code is Ended.USAGE:
+            raise
+        return [Finding("admin", Level.PROBLEM, failure.sentence)]
+    doors = ", ".join(told["listening"])
+    found = [Finding("admin", Level.OK, f"popgate {told['version']}, listening at {doors}")]
+    if store["state"] == "ready":
+        found.append(Finding("ready", Level.OK, f"ready; {size_text(store['bytes'])} in the store"))
+    else:
+        advice = {
+            "failing": "its store cannot be written: the log says why; it tries again by itself",
+            "draining": "it is stopping: another one should be there for clients",
+        }.get(store["state"], "wait until it is")
+        found.append(Finding("ready", Level.PROBLEM, f"the gateway is {store['state']}", advice))
+    free, total = store["free_bytes"], store["total_bytes"]
+    if free is not None:
+        little = free < min(_LITTLE_ROOM, total * _LITTLE_SHARE)
+        what = f"{size_text(free)} of {size_text(total)} free for the store"
+        advice = "lower retention.age_s or retention.max_bytes, or give it a larger disk" if little else ""
+        found.append(Finding("disk", Level.PROBLEM if little else Level.OK, what, advice))
+    return found
+
+
+def _wish(address: str, *, write: bool, topic: str, patience_s: float) -> tuple[str, Wish]:
+    from protocols.probing import Wish
+
+    text = address if "://" in address else f"grpc://{address}"
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urlsplit("")
+    if not host or not port or parts.path not in ("", "/"):
+        raise Failure(Ended.USAGE, f"{address!r} is no address: write it like gateway.example.com:8081")
+    return parts.scheme, Wish(host, port, patience_s=patience_s, write=write, topic=topic)
+
+
+def _print(printer: Printer, finding: Finding) -> None:
+    style, word = _MARKS[finding.level.value]
+    if sys.stdout.isatty() and not os.environ.get("NO_COLOR"):
+        word = f"\x1b[{style}m{word.ljust(8)}\x1b[0m"
+    pretty = f"{word.ljust(8)} {finding.check.ljust(12)} {finding.what}"
+    if finding.advice:
+        pretty += f"\n{' ' * 22}→ {finding.advice}"
+    printer.item((finding.level.value, finding.check, finding.what, finding.advice), pretty, None)
+    sys.stdout.flush()
+
+
+def _out(finding: Finding) -> dict[str, str]:
+    return {
+        "check": finding.check,
+        "level": finding.level.value,
+        "what": finding.what,
+        "advice": finding.advice,
+    }
