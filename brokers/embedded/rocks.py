@@ -126,7 +126,7 @@ def _space_options(names: Iterable[str], write_buffer_bytes: int, cache_bytes: i
 
 
 def _opening_sentence(path: Path, error: Exception) -> str:
-    text = str(error)
+    text = " ".join(str(error).split())
     low = text.lower()
     if isinstance(error, FileExistsError | NotADirectoryError) or "not a directory" in low:
         return f"the store cannot be in {path}: that, or a part of it, is a file and no folder"

@@ -61,9 +61,7 @@ async def test_scenario_05_a_process_killed_in_the_middle_of_a_commit_leaves_one
     world: Any, tmp_path: Path, step: str
 ) -> None:
     """Killed before the write, behind it, or before the answer: the producer's second commit is right."""
-    after = {"EndTransaction": 0, "commit": 1_000_000, "committed": 1_000_000}[step]
-    if after:
-        after = await writes_before_the_commit(world, tmp_path / "counted")
+    after = 0 if step == "EndTransaction" else await writes_before_the_commit(world)
     gateway = faulty(tmp_path / "killed", f"seed=5;kill={step}:after={after}")
     await asyncio.to_thread(gateway.start)
     with gateway:
@@ -81,14 +79,11 @@ async def test_scenario_05_a_process_killed_in_the_middle_of_a_commit_leaves_one
         assert [message.body for message in await client.receive()] == [b"once"]
 
 
-async def writes_before_the_commit(world: Any, data: Path) -> int:
+async def writes_before_the_commit(world: Any) -> int:
     """How many batches a gateway writes for the same calls: faults are a function of the calls."""
-    gateway = faulty(data, "seed=5;fail=commit:after=1000000")
-    await asyncio.to_thread(gateway.start)
-    with gateway:
-        client = client_of(world, gateway)
-        await client.send_one(body=b"once", message_type=pb.MessageType.TRANSACTION)
-        return int((await told(gateway))["calls"]["commit"])
+    gateway = await world.gateway("seed=5;fail=commit:after=1000000")
+    await world.client(gateway).send_one(body=b"once", message_type=pb.MessageType.TRANSACTION)
+    return int(gateway.faults.calls["commit"])
 
 
 async def told(gateway: GatewayProcess) -> Any:
