@@ -31,6 +31,7 @@ from brokers.embedded.store import Durability
 from popgate.filters import EVERYTHING
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing import MovableClock
+from popgate.testing.crashing import copy_as_after_a_crash
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
@@ -140,7 +141,7 @@ class Site:
     async def crash(self) -> None:
         """Go on with the files as they are now; the old gateway knows nothing of that."""
         former, self.path = self.path, self.folder / uuid.uuid4().hex
-        shutil.copytree(former, self.path)
+        copy_as_after_a_crash(former, self.path)
         await self._close()
         shutil.rmtree(former)
         await self._open()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable
 from popgate.model import Message, MessageType, Sent, TopicConfig
 from popgate.testing import MovableClock
+from popgate.testing.crashing import copy_as_after_a_crash
 from popgate.wire.properties import encode_properties
 
 CONTEXT = Context(client_id="me@host@1")
@@ -36,7 +36,7 @@ class Folder:
         """A broker that finds what lies there now, as after `kill -9` of the one before."""
         store = self.path / str(len(self.brokers))
         if self.brokers:
-            shutil.copytree(self.path / str(len(self.brokers) - 1), store)
+            copy_as_after_a_crash(self.path / str(len(self.brokers) - 1), store)
         chosen = replace(EmbeddedSettings(), **settings)  # type: ignore[arg-type]
         broker = EmbeddedBroker(store, clock=self.clock, settings=chosen)
         await broker.start()
