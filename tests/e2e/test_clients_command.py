@@ -78,7 +78,9 @@ async def answer_verify(stream: Any, code: int) -> bytes:
 
 async def test_a_client_is_listed_and_tells_its_stack(gateway: GatewayProcess, stream: Any) -> None:
     code, out, _ = await popgate(gateway, "clients")
-    assert (code, out) == (OK, f"{CLIENT}\tpush consumer\tJAVA\tg\tt\tyes\n")
+    assert code == OK
+    assert out.startswith(f"{CLIENT}\tpush consumer\tJAVA\tg\tt\t")
+    assert out.endswith("\tyes\n")
     text = "main\n  waiting \x1b[31m\n"
     ran, _ = await asyncio.gather(popgate(gateway, "clients", "stack", CLIENT), answer_stack(stream, text))
     assert ran == (OK, "main\n  waiting \\x1b[31m\n", "")

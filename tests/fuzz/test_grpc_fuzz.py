@@ -213,7 +213,12 @@ def right(name: str, odd: Odd) -> Message:
         case "QueryRoute":
             return rpc.QueryRouteRequest(topic=topic, endpoints=ends)
         case "SyncLiteSubscription":
-            lite = rpc.SyncLiteSubscriptionRequest(topic=topic, group=group, lite_topic_set=["a", "b"])
+            # Apart from the others: the first call makes its group one of lite topics only.
+            lite = rpc.SyncLiteSubscriptionRequest(
+                topic=pb.Resource(name="odd-lite"),
+                group=pb.Resource(name="odd-lite-readers"),
+                lite_topic_set=["a", "b"],
+            )
             lite.action = odd.random.choice(pb.LiteSubscriptionAction.values())
             return lite
         case "QueryAssignment":
