@@ -204,20 +204,28 @@ class Renewing:
         self._arm()
 
     async def _renew(self, due: Sequence[Delivery]) -> None:
-        for delivery in due:
-            now_ms = self.now_ms()
-            client_id = delivery.holder.client_id
-            there = self._clients.is_there(client_id) and not self._may_be_lost(delivery, client_id)
-            hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
-            if not there or hold_ms <= 0 or now_ms >= delivery.due_ms:
-                # Not proven to be at work, or for too long, or too late: the time decides.
-                self.holdings.drop(delivery)
-            elif delivery.finishing:
-                self._put_on_at(delivery, now_ms + _RETRY_MS)
-            elif hold_ms > delivery.due_ms - now_ms:
-                await self._renew_one(delivery, hold_ms)
-            else:
-                self._put_on_at(delivery, delivery.due_ms)
+        """Renew what is due, some deliveries at a time, so that none waits for a slow one for long."""
+        for start in range(0, len(due), AT_ONCE):
+            outcomes = await asyncio.gather(
+                *(self._renew_due(delivery) for delivery in due[start : start + AT_ONCE]),
+                return_exceptions=True,
+            )
+            raise_bugs(outcomes)
+
+    async def _renew_due(self, delivery: Delivery) -> None:
+        now_ms = self.now_ms()
+        client_id = delivery.holder.client_id
+        there = self._clients.is_there(client_id) and not self._may_be_lost(delivery, client_id)
+        hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
+        if not there or hold_ms <= 0 or now_ms >= delivery.due_ms:
+            # Not proven to be at work, or for too long, or too late: the time decides.
+            self.holdings.drop(delivery)
+        elif delivery.finishing:
+            self._put_on_at(delivery, now_ms + _RETRY_MS)
+        elif hold_ms > delivery.due_ms - now_ms:
+            await self._renew_one(delivery, hold_ms)
+        else:
+            self._put_on_at(delivery, delivery.due_ms)
 
     def _may_be_lost(self, delivery: Delivery, client_id: str) -> bool:
         """Whether the client's connection broke since, and nothing shows that the answer had arrived.

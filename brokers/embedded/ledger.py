@@ -19,6 +19,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from brokers.embedded.deadletters import DeadLetters
@@ -46,7 +47,10 @@ class Tallies:
 
 @dataclass(slots=True, eq=False)
 class LedgerParts:
-    """What all ledgers work with. `freed` counts per ledger what became free since it was last read."""
+    """What all ledgers work with.
+
+    `freed` counts per ledger what became free since it was last read, `unfinished` the entries of all.
+    """
 
     store: Store
     log: MessageLog
@@ -55,6 +59,7 @@ class LedgerParts:
     settings: EmbeddedSettings
     tallies: Tallies = field(default_factory=Tallies)
     freed: dict[Ledger, int] = field(default_factory=dict)
+    unfinished: int = 0
 
 
 class Ledger(ABC):
@@ -140,7 +145,8 @@ class Ledger(ABC):
 
     def committed(self) -> int:
         """Everything below is finished, or gone."""
-        lowest = min(self.entries, default=self.frontier)
+        # Entries stand in the order of their offsets: they are made in it, and only ever replaced.
+        lowest = next(iter(self.entries), self.frontier)
         return max(min(lowest, self.frontier), self.queue.minimum)
 
     def count(self, now_ms: int) -> tuple[int, int]:
@@ -154,6 +160,7 @@ class Ledger(ABC):
         """The group is done with this message, or it is gone."""
         was_full = self.is_full()
         del self.entries[offset]
+        self.parts.unfinished -= 1
         self.parts.store.delete(INFLIGHT, self._key(offset))
         if was_full:
             self._tell_free()
@@ -201,7 +208,7 @@ class Ledger(ABC):
     def raise_floor(self, now_ms: int) -> None:
         """Retention removed the messages below the queue's minimum: nobody can finish them now."""
         minimum = self.queue.minimum
-        for offset in [offset for offset in self.entries if offset < minimum]:
+        for offset in list(takewhile(lambda offset: offset < minimum, self.entries)):
             self.finish(offset, now_ms)
 
     def seek(self, offset: int, now_ms: int) -> None:
@@ -216,6 +223,7 @@ class Ledger(ABC):
 
     def close(self) -> None:
         """Forget all entries in memory; what the schedule still has of them is void."""
+        self.parts.unfinished -= len(self.entries)
         self.entries.clear()
         self.ready.clear()
         self.refused.clear()
@@ -225,6 +233,7 @@ class Ledger(ABC):
         for offset in sorted(entries):
             if offset < self.frontier:
                 entry = self.entries[offset] = not_later(entries[offset], now_ms)
+                self.parts.unfinished += 1
                 self.last_pop_ms = max(self.last_pop_ms, entry.pop_ms)
                 self.parts.schedule.add(entry.due_ms, self, entry, (offset,))
 

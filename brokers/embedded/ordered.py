@@ -51,6 +51,7 @@ class OrderedLedger(Ledger):
                 self.parts.store.delete(INFLIGHT, self._key(offset))
                 continue
             lane = self._join(name, offset)
+            self.parts.unfinished += 1
             if old.pop_ms == 0:
                 self.entries[offset] = lane.waiting
                 continue
@@ -63,11 +64,9 @@ class OrderedLedger(Ledger):
             self._advance(lane, now_ms)
 
     def _find_lane_name(self, offset: int) -> bytes | None:
-        """From the message itself: the entry was made while the group was not ordered."""
-        topic, queue_id = self.queue.topic, self.queue.queue_id
-        record = self.parts.log.get(topic, queue_id, offset)
-        found = self.parts.log.decoded(topic, queue_id, offset, record) if record is not None else None
-        return _lane_name(found.properties) if found is not None else None
+        place = self.queue.queue_id, offset
+        names = self.share.lane_names
+        return names[place] if place in names else lane_of(self, offset)[0]
 
     # -- looking ------------------------------------------------------------------------------
 
@@ -105,6 +104,7 @@ class OrderedLedger(Ledger):
             if found is not None:
                 lane = self._join(_lane_name(found.properties), offset)
                 self.entries[offset] = lane.waiting
+                self.parts.unfinished += 1
                 seen[offset] = record
                 if lane.offsets[0] == offset:
                     self._advance(lane, 0)
@@ -275,6 +275,17 @@ class OrderedLedger(Ledger):
             lane.queued = head
             self.ready.append(head)
             self._tell_free()
+
+
+def lane_of(ledger: Ledger, offset: int) -> tuple[bytes | None, int]:
+    """The lane of a message, from the message itself: its entry was made while the group was not ordered.
+
+    None when retention was here, or it is damaged; and the looks that it cost.
+    """
+    log, topic, queue_id = ledger.parts.log, ledger.queue.topic, ledger.queue.queue_id
+    record = log.get(topic, queue_id, offset)
+    found = log.decoded(topic, queue_id, offset, record) if record is not None else None
+    return _lane_name(found.properties) if found is not None else None, cost_of(record)
 
 
 def _lane_name(properties: bytes) -> bytes:

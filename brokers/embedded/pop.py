@@ -22,6 +22,7 @@ from popgate.errors import GatewayError, NotFound, TooManyRequests
 from popgate.model import PRIORITY_FACTOR, MessageType, Pop, StoredMessage
 
 _PRIORITY = MessageType.PRIORITY
+_FIRST_LOOKS = 64
 _PATIENCE_S = 1.0
 """How long a pop that may not wait looks through messages that do not pass its filter."""
 
@@ -35,6 +36,10 @@ class Popping(LiteSettling, Facet):
         until = request.wait_until
         patience = state.clock.monotonic() + _PATIENCE_S if until is None else until
         wake = 0
+        looks = state.settings.max_scan
+        if len(state.turns):
+            # Others look through their backlog already: a first look is a short one.
+            looks = min(looks, _FIRST_LOOKS)
         while True:
             topic, group = admit(state, request)
             share = state.shares.share(topic, group)
@@ -44,7 +49,7 @@ class Popping(LiteSettling, Facet):
                 if error.alone:
                     state.waiting.pass_on(topic.id, group.id, wake)
                 raise
-            want = self._take(context, request, share, max_bytes)
+            want = self._take(context, request, share, max_bytes, looks)
             goes_on = want.more and not want.taken and state.clock.monotonic() < patience
             if wake and not goes_on and (want.refused or _has_work(share)):
                 state.waiting.pass_on(topic.id, group.id, wake)
@@ -59,10 +64,11 @@ class Popping(LiteSettling, Facet):
                 continue
             if goes_on:
                 try:
-                    await asyncio.sleep(0)
+                    await state.turns.next()
                 except asyncio.CancelledError:
                     state.waiting.pass_on(topic.id, group.id, wake)
                     raise
+                looks = state.settings.max_scan
                 continue
             if until is None or state.clock.monotonic() >= until:
                 return []
@@ -174,30 +180,30 @@ class Popping(LiteSettling, Facet):
         topic, group = state.catalogue.topic(topic_name), state.catalogue.group(group_name)
         return state.shares.get(topic.id, group.id), topic, state.steady.now_ms()
 
-    def _take(self, context: Context, request: Pop, share: Share, max_bytes: int) -> Want:
+    def _take(self, context: Context, request: Pop, share: Share, max_bytes: int, looks: int) -> Want:
         """Take what there is now, in memory and in the batch."""
         state = self._state
         now_ms = state.steady.now_ms()
-        want = Want(
-            request, state.settings.name, context.client_id, now_ms=now_ms, looks=state.settings.max_scan
-        )
+        want = Want(request, state.settings.name, context.client_id, now_ms=now_ms, looks=looks)
         want.bytes_left = max_bytes
         ordered = request.ordered or share.group.config.ordered
         try:
             state.fall_due(now_ms)
             if share.begin():
                 want.changed = True
-            share.become(ordered=ordered, now_ms=now_ms)
+            is_so = share.become(ordered=ordered, now_ms=now_ms, looks=looks)
             if ordered and want.attempt_id in share.attempts:
                 self._take_same(share, want)
             retries = share.retries
             if retries is not None:
                 if retries.begin():
                     want.changed = True
-                retries.become(ordered=ordered, now_ms=now_ms)
+                is_so = retries.become(ordered=ordered, now_ms=now_ms, looks=looks) and is_so
                 if ordered and want.attempt_id in retries.attempts:
                     self._take_same(retries, want)
-            if not want.repeated:
+            if not is_so:
+                want.more = True  # in the next turn
+            elif not want.repeated:
                 if retries is None:
                     _take_in_turn(share, want, request.queue_id)
                 else:

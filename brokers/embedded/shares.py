@@ -15,7 +15,7 @@ from brokers.embedded.keys import (
     split_progress_value,
 )
 from brokers.embedded.ledger import Ledger, LedgerParts
-from brokers.embedded.ordered import OrderedLedger
+from brokers.embedded.ordered import OrderedLedger, lane_of
 from brokers.embedded.topics import Catalogue, Group, QueueState, Topic
 from brokers.embedded.unordered import UnorderedLedger
 from popgate.model import StartFrom
@@ -35,7 +35,8 @@ class Share:
     """
 
     __slots__ = (
-        *("attempts", "dead_lettered", "group", "ledgers", "main", "ordered", "parts", "redelivered"),
+        *("_unknown", "attempts", "dead_lettered", "group", "lane_names", "ledgers", "main", "ordered"),
+        *("parts", "redelivered"),
         *("retries", "retries_first"),
         *("topic", "touched", "turn"),
     )
@@ -47,6 +48,9 @@ class Share:
         self.ledgers: dict[int, Ledger] = {}
         self.attempts: dict[str, dict[tuple[int, int], None]] = {}
         self.ordered = False
+        self.lane_names: dict[tuple[int, int], bytes | None] = {}
+        """While its ledgers become ordered: the message groups of what is unfinished, as far as known."""
+        self._unknown: list[tuple[Ledger, int]] | None = None
         self.touched = True
         """Asked for since it was last looked at for being forgotten."""
         self.turn = 0
@@ -86,19 +90,47 @@ class Share:
             self.parts.store.put(PROGRESS, key, progress_value(offset, 0))
         return True
 
-    def become(self, *, ordered: bool, now_ms: int) -> None:
-        """Go on with ledgers of the other kind, if the group's setting is not what it was."""
+    def become(self, *, ordered: bool, now_ms: int, looks: int) -> bool:
+        """Go on with ledgers of the other kind, if the group's setting is not what it was.
+
+        It takes several calls where much is unfinished: False as long as it is not done. One reads
+        about `looks` messages, or changes one ledger.
+        """
         if self.ordered is ordered:
-            return
+            return True
+        if ordered and not self._know_lanes(looks):
+            return False
+        for queue_id, old in self.ledgers.items():
+            if old.ordered is not ordered:
+                new = (OrderedLedger if ordered else UnorderedLedger)(self, old.queue, old.frontier)
+                new.first_pop_ms, new.last_pop_ms = old.first_pop_ms, old.last_pop_ms
+                new.kept_pop_ms = old.kept_pop_ms
+                entries = dict(old.entries)
+                old.close()
+                self.ledgers[queue_id] = new
+                new.adopt(entries, now_ms)
+                if entries:
+                    return False
         self.ordered = ordered
-        for queue_id, old in list(self.ledgers.items()):
-            new = self._kind()(self, old.queue, old.frontier)
-            new.first_pop_ms, new.last_pop_ms = old.first_pop_ms, old.last_pop_ms
-            new.kept_pop_ms = old.kept_pop_ms
-            entries = dict(old.entries)
-            old.close()
-            self.ledgers[queue_id] = new
-            new.adopt(entries, now_ms)
+        self.lane_names.clear()
+        self._unknown = None
+        return True
+
+    def _know_lanes(self, looks: int) -> bool:
+        """Find out to which message groups belongs what is unfinished; whether all of it is known."""
+        if self._unknown is None:
+            self._unknown = [
+                (ledger, offset)
+                for ledger in self.ledgers.values()
+                for offset, entry in ledger.entries.items()
+                if entry.lane is None and not ledger.ordered
+            ]
+        while self._unknown and looks > 0:
+            ledger, offset = self._unknown.pop()
+            if offset in ledger.entries:
+                self.lane_names[ledger.queue.queue_id, offset], cost = lane_of(ledger, offset)
+                looks -= cost
+        return not self._unknown
 
     def start_of(self, queue: QueueState) -> int:
         """Where the group would start on a queue of a topic that it never read."""

@@ -137,6 +137,7 @@ class UnorderedLedger(Ledger):
                     behind = offset + 1
                     break
         if offsets:
+            self.parts.unfinished += len(offsets)
             if pop_ms > self.last_pop_ms:
                 self.last_pop_ms = pop_ms
             self.parts.schedule.add(entry.due_ms, self, entry, offsets)
