@@ -1,0 +1,42 @@
+"""A bounded memory of what stands in the store, too."""
+
+from __future__ import annotations
+
+from brokers.embedded.lite.kept import Keeping
+
+
+class Thing:
+    def __init__(self, turn: int = -1) -> None:
+        self.turn = turn
+
+    def busy(self, turn: int) -> bool:
+        return self.turn == turn
+
+
+def test_the_one_used_longest_ago_is_forgotten() -> None:
+    keeping: Keeping[str, Thing] = Keeping(2, lambda: 1)
+    first = keeping.add("a", Thing())
+    keeping.add("b", Thing())
+    assert keeping.get("a") is first
+    keeping.add("c", Thing())
+    assert (keeping.get("b"), keeping.get("a"), len(keeping)) == (None, first, 2)
+
+
+def test_what_the_store_does_not_have_yet_is_never_forgotten() -> None:
+    turn = 7
+    keeping: Keeping[int, Thing] = Keeping(4, lambda: turn)
+    for number in range(50):
+        keeping.add(number, Thing(7))
+    assert len(keeping) == 50
+    turn = 8
+    for number in range(50, 150):
+        keeping.add(number, Thing())
+    assert len(keeping) == 50, "each newcomer takes the place of one that is written"
+
+
+def test_what_belongs_to_something_deleted_is_dropped() -> None:
+    keeping: Keeping[tuple[int, str], Thing] = Keeping(9, lambda: 1)
+    for key in ((1, "a"), (1, "b"), (2, "a")):
+        keeping.add(key, Thing())
+    keeping.drop_if(lambda key: key[0] == 1)
+    assert (len(keeping), keeping.drop((1, "a"))) == (1, None)
