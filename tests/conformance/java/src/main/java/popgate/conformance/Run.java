@@ -27,11 +27,14 @@ import java.util.function.Predicate;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import org.apache.rocketmq.client.apis.ClientConfiguration;
+import org.apache.rocketmq.client.apis.ClientConfigurationBuilder;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.ClientServiceProvider;
 import org.apache.rocketmq.client.apis.consumer.ConsumeResult;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.FilterExpressionType;
+import org.apache.rocketmq.client.apis.consumer.LitePushConsumer;
+import org.apache.rocketmq.client.apis.consumer.MessageListener;
 import org.apache.rocketmq.client.apis.consumer.PushConsumer;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
 import org.apache.rocketmq.client.apis.message.Message;
@@ -166,7 +169,13 @@ final class Run {
     // clients
 
     ClientConfiguration configuration(String where) {
-        return ClientConfiguration.newBuilder().setEndpoints(where).enableSsl(false).build();
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(where);
+        try {
+            builder.enableSsl(false);
+        } catch (NoSuchMethodError error) {
+            say("always TLS"); // the oldest version leaves no choice
+        }
+        return builder.build();
     }
 
     Producer producer(String... topics) throws ClientException {
@@ -218,6 +227,15 @@ final class Run {
     PushConsumer push(String group, Map<String, FilterExpression> topics, Predicate<MessageView> consume)
             throws ClientException {
         return push(group, topics, consume, 1024);
+    }
+
+    LitePushConsumer lite(String group, String topic, MessageListener listener) throws ClientException {
+        return kept(PROVIDER.newLitePushConsumerBuilder()
+                .bindTopic(topic)
+                .setClientConfiguration(configuration(endpoint))
+                .setConsumerGroup(group)
+                .setMessageListener(listener)
+                .build());
     }
 
     private <T extends Closeable> T kept(T client) {
@@ -277,10 +295,18 @@ final class Run {
     SendReceipt sentAs(Message message, SendReceipt receipt, Object... pairs) {
         List<Object> data = new ArrayList<>(bodyFacts(message.getBody()));
         data.addAll(List.of("id", receipt.getMessageId().toString(), "group", message.getMessageGroup().orElse("")));
-        data.addAll(List.of("recall", String.valueOf(receipt.getRecallHandle())));
+        data.addAll(List.of("recall", recallHandle(receipt)));
         data.addAll(List.of(pairs));
         say("sent", data.toArray());
         return receipt;
+    }
+
+    private static String recallHandle(SendReceipt receipt) {
+        try {
+            return String.valueOf(receipt.getRecallHandle());
+        } catch (NoSuchMethodError error) {
+            return ""; // this runs with the oldest version of the client, which knows no recall
+        }
     }
 
     List<MessageView> receive(SimpleConsumer consumer, int maximum, int invisibleSeconds, String by)

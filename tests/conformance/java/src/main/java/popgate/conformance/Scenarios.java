@@ -8,6 +8,12 @@ import static popgate.conformance.Run.tags;
 import static popgate.conformance.Run.text;
 import static popgate.conformance.Run.to;
 
+import java.net.URI;
+import java.net.URLEncoder;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpResponse;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -23,6 +29,8 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import org.apache.rocketmq.client.apis.ClientException;
 import org.apache.rocketmq.client.apis.consumer.FilterExpression;
 import org.apache.rocketmq.client.apis.consumer.SimpleConsumer;
@@ -53,12 +61,16 @@ final class Scenarios {
         ALL_OF_THEM.put("batch_receive", Scenarios::batchReceive);
         ALL_OF_THEM.put("early_receive", Scenarios::earlyReceive);
         ALL_OF_THEM.put("subscriptions", Scenarios::subscriptions);
-        ALL_OF_THEM.put("by_name", Scenarios::byName);
+        ALL_OF_THEM.put("by_name", Scenarios::dialling);
+        ALL_OF_THEM.put("by_address", Scenarios::dialling);
+        ALL_OF_THEM.put("by_ipv6", Scenarios::dialling);
         ALL_OF_THEM.put("first_use", Scenarios::firstUse);
         ALL_OF_THEM.put("empty_poll", Scenarios::emptyPoll);
         ALL_OF_THEM.put("idle", Scenarios::idle);
         ALL_OF_THEM.put("fifo_simple", Scenarios::fifoSimple);
         ALL_OF_THEM.put("fifo_held", Scenarios::fifoHeld);
+        ALL_OF_THEM.put("lite", Light::lite);
+        ALL_OF_THEM.put("priority", Light::priority);
         ALL_OF_THEM.put("fifo_push", Scenarios::fifoPush);
         ALL_OF_THEM.put("delay", Scenarios::delay);
         ALL_OF_THEM.put("recall", Scenarios::recall);
@@ -84,6 +96,7 @@ final class Scenarios {
         ALL_OF_THEM.put("illegal_names", Scenarios::illegalNames);
         ALL_OF_THEM.put("illegal_messages", Scenarios::illegalMessages);
         ALL_OF_THEM.put("illegal_receives", Scenarios::illegalReceives);
+        ALL_OF_THEM.put("asked", Scenarios::asked);
         ALL_OF_THEM.put("interrupted", Scenarios::interrupted);
     }
 
@@ -191,10 +204,10 @@ final class Scenarios {
         run.quiet(consumer);
     }
 
-    /** The client dials a host name; every address it is told must be that name. */
-    private static void byName(Run run) throws Exception {
+    /** The client dials `dial`; every address it is told must be that one. */
+    private static void dialling(Run run) throws Exception {
         String topic = run.get("topic");
-        String endpoint = "localhost:" + run.endpoint.substring(run.endpoint.lastIndexOf(':') + 1);
+        String endpoint = run.get("dial");
         Producer producer = run.producerAt(endpoint, null, topic);
         SimpleConsumer consumer = run.simpleAt(endpoint, run.get("group"), all(topic), 3);
         SendReceipt receipt = run.sent(producer, to(topic, "by name"));
@@ -520,6 +533,46 @@ final class Scenarios {
         run.quiet(run.simple(run.get("group"), Map.of(topic, tags("wanted")), 3));
     }
 
+    /** An operator asks for the client's stack, makes it consume a message once more, tells it to reconnect. */
+    private static void asked(Run run) throws Exception {
+        String topic = run.get("topic");
+        String group = run.get("group");
+        Set<String> seen = ConcurrentHashMap.newKeySet();
+        AtomicInteger count = new AtomicInteger();
+        run.push(group, all(topic), message -> {
+            run.saw(message, count.getAndIncrement() == 1 ? "on demand" : "");
+            seen.add(message.getMessageId().toString());
+            return true;
+        });
+        Producer producer = run.producer(topic);
+        run.sent(producer, to(topic, "good"));
+        run.waitFor(() -> seen.size() == 1);
+        String id = seen.iterator().next();
+        String clients = call(run, "GET", "/api/clients", null);
+        Matcher mine = Pattern.compile("\"client_id\": \"([^\"]+)\"[^}]*\"group\": \"" + group + "\"").matcher(clients);
+        if (!mine.find()) {
+            throw new IllegalStateException("the consumer is not listed: " + clients);
+        }
+        String path = "/api/clients/" + URLEncoder.encode(mine.group(1), StandardCharsets.UTF_8);
+        run.say("stack", "text", call(run, "POST", path + "/stack", "{}"));
+        String wanted = "{\"group\": \"" + group + "\", \"topic\": \"" + topic + "\", \"message_id\": \"" + id + "\"}";
+        run.say("verified", "text", call(run, "POST", path + "/verify", wanted));
+        run.say("reconnected", "text", call(run, "POST", path + "/reconnect", "{}"));
+        run.sent(producer, to(topic, "after"));
+        run.waitFor(() -> seen.size() == 2);
+    }
+
+    private static String call(Run run, String method, String path, String body) throws Exception {
+        HttpRequest.BodyPublisher sent = body == null
+                ? HttpRequest.BodyPublishers.noBody()
+                : HttpRequest.BodyPublishers.ofString(body);
+        HttpRequest request = HttpRequest.newBuilder(URI.create(run.get("admin") + path))
+                .header("Content-Type", "application/json")
+                .method(method, sent)
+                .build();
+        return HttpClient.newHttpClient().send(request, HttpResponse.BodyHandlers.ofString()).body();
+    }
+
     /** Two push consumers of one group share a topic: each message once. */
     private static void pushShared(Run run) throws Exception {
         String topic = run.get("topic");
@@ -789,7 +842,7 @@ final class Scenarios {
         Set<String> seen = ConcurrentHashMap.newKeySet();
         Producer producer = run.producer(topic, heldTopic);
         run.push(run.get("group"), all(topic), message -> {
-            run.saw(message, "push");
+            run.saw(message, "background");
             seen.add(message.getMessageId().toString());
             return true;
         });
