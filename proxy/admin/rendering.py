@@ -95,6 +95,7 @@ def progress_out(topic: str, queues: Sequence[Progress]) -> dict[str, Any]:
                 "in_flight": one.in_flight,
                 "waiting": one.waiting,
                 "lag": one.lag,
+                "retry": one.retry,
             }
             for one in queues
         ],

@@ -105,7 +105,7 @@ def show(
         rows = [
             (
                 one["topic"],
-                f"{place['broker']}:{place['queue_id']}",
+                f"{place['broker']}:{place['queue_id']}{' retry' if place['retry'] else ''}",
                 *(place[key] for key in _POSITIONS),
                 *(place[key] for key in ("in_flight", "waiting", "lag")),
             )

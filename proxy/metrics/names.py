@@ -106,8 +106,8 @@ _GATEWAY = (
     Spec(
         "popgate_message_events_total",
         "counter",
-        "Messages dead-lettered by clients, recalled, renewed by the gateway, returned, released; and"
-        " transaction checks.",
+        "Messages dead-lettered by clients, redriven, recalled, renewed by the gateway, returned,"
+        " released; and transaction checks.",
         ("event",),
     ),
     Spec("popgate_created_total", "counter", "Topics and groups made on first use.", ("kind",)),
