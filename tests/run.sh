@@ -1,16 +1,31 @@
 #!/bin/sh
 # Set up what the tests need and run all of them: style, types, import rules, then pytest.
 # Arguments go to pytest: sh tests/run.sh tests/unit -k receipt
-# CI=true: tests of official clients must run; elsewhere they skip, with the reason, where Java is missing.
+# CI=true: tests of official clients must run; elsewhere they skip, with the reason, where a client's tools are missing.
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/environment.sh
 need_environment .venv/popgate-test -e . --group dev
-if ! command -v javac >/dev/null 2>&1 || ! command -v mvn >/dev/null 2>&1; then
-    echo "installing a JDK and Maven for the Java client's tests"
-    apt_install default-jdk-headless maven || echo "could not: the Java client's tests will skip or, with CI=true, fail"
-fi
+
+# need_tools WHAT "COMMANDS" PACKAGE...: the packages, unless the commands are there.
+need_tools() {
+    what=$1 commands=$2
+    shift 2
+    for command in $commands; do
+        command -v "$command" >/dev/null 2>&1 || {
+            echo "installing $* for the tests of $what"
+            apt_install "$@" || echo "could not: the tests of $what will skip or, with CI=true, fail"
+            return
+        }
+    done
+}
+need_tools "the Java client" "javac mvn" default-jdk-headless maven
 if [ "${CI:-}" = true ]; then
+    need_tools "the Node.js client" "node npm" nodejs npm
+    PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+    # Debian's cargo is older than the client's crates; cargo-web is the one that Firefox is built with.
+    need_tools "the Rust client" cargo cargo-web rustc-web gcc libc6-dev
+    need_tools "the oldest Java client" openssl openssl
     # The same examples in every run; elsewhere the models meet new ones each time.
     # Not POPGATE_…: that is for settings, and the gateway refuses those it does not know.
     export TEST_HYPOTHESIS="${TEST_HYPOTHESIS:-ci}"

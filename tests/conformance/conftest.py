@@ -2,24 +2,21 @@
 
 A test module asks for a `Stage`: a gateway, and every scenario that the selected tests of the module need,
 started at once and run side by side (most of them wait most of the time). A Python scenario has a process of
-its own; the Java scenarios share one JVM, and when it dies those that had not ended run again, each alone, so
-that one crash hides no other result. Each test then waits for the facts of its scenario.
+its own; those of another client share one, and when it dies those that had not ended run again, each alone,
+so that one crash hides no other result. Each test then waits for the facts of its scenario.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import functools
-import hashlib
+import importlib.util
 import json
 import os
-import shutil
+import socket
 import subprocess
-import sys
 import threading
-import tomllib
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -30,11 +27,31 @@ import pytest
 from popgate.testing.gateway import GatewayProcess
 
 HERE = Path(__file__).parent
-TABLE: dict[str, dict[str, Any]] = tomllib.loads((HERE / "scenarios.toml").read_text())
-CLIENTS = ("python", "java")
+
+
+def _sibling(name: str) -> Any:
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"conformance_{name}", HERE / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+drivers = _sibling("drivers")
+front = _sibling("front")
+Missing, command_of, goes = drivers.Missing, drivers.command_of, drivers.goes
+TABLE: dict[str, dict[str, Any]] = drivers.TABLE
+CLIENTS: tuple[str, ...] = drivers.CLIENTS
 
 LONGEST_RUN_S = 150.0
-SIDE_BY_SIDE = {"python": 6, "java": 8}
+SIDE_BY_SIDE = 6
+"""Scenarios of one client at a time; most of them wait most of the time."""
+TLS_ONLY = ("java-oldest",)
+"""Clients that always speak TLS, to whatever certificate: something before the gateway ends it for them."""
+ALONE = ("python", "python-oldest")
+"""Clients of which every scenario has a process of its own; those of the others share one."""
 IN_CI = os.environ.get("CI") == "true"
 
 
@@ -67,26 +84,24 @@ class Facts(list[dict[str, Any]]):
         return found["error"]["code"] or "client"
 
 
-class Missing(Exception):
-    """What a client needs is not on this machine."""
-
-
 class Driver:
     """A driver process; several runs may go on in it."""
 
     def __init__(self, command: Sequence[str], endpoint: str, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._log = folder / "stderr"
         home = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
-        with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*command, endpoint],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**os.environ, **home},
-                cwd=folder,
-            )
+        self._process = subprocess.Popen(
+            [*command, endpoint],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **home},
+            cwd=folder,
+        )
+        # Not a file: the Rust client can write gigabytes.
+        self._words: deque[bytes] = deque(maxlen=30)
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         self._news = threading.Condition()
         self._facts: dict[str, Facts] = {}
         self._over = False
@@ -105,6 +120,10 @@ class Driver:
         with self._news:
             self._over = True
             self._news.notify_all()
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        self._words.extend(self._process.stderr)
 
     def _tell(self, line: str) -> None:
         assert self._process.stdin is not None
@@ -136,80 +155,17 @@ class Driver:
         return self._over
 
     def last_words(self) -> str:
-        return self._log.read_bytes()[-3000:].decode(errors="replace")
+        return b"".join(self._words.copy())[-3000:].decode(errors="replace")
 
     def close(self) -> None:
         """End the process: at once, whatever goes on."""
         self._process.kill()
         self._reader.join()
-        for pipe in (self._process.stdin, self._process.stdout):
+        self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
             assert pipe is not None
             with contextlib.suppress(OSError):
                 pipe.close()
-
-
-# the Java driver
-
-
-def _sources() -> list[Path]:
-    return [HERE / "java" / "pom.xml", *sorted((HERE / "java" / "src").rglob("*.java"))]
-
-
-_building = threading.Lock()
-
-
-def java_command() -> tuple[str, ...]:
-    """How to start the Java driver; builds it first when its sources are new. Raises Missing."""
-    with _building:
-        built = _java_driver()
-    if isinstance(built, Missing):
-        raise built
-    path = os.pathsep.join([str(built / "target" / "classes"), str(built / "target" / "dependency" / "*")])
-    options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.home=.")
-    return ("java", *options, "-cp", path, "popgate.conformance.Driver")
-
-
-@functools.cache
-def _java_driver() -> Path | Missing:
-    digest = hashlib.sha256()
-    for source in _sources():
-        digest.update(source.relative_to(HERE).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
-    cache = Path(os.environ.get("TEST_CACHE") or Path.home() / ".cache" / "popgate-tests")
-    cache.mkdir(parents=True, exist_ok=True)
-    built = cache / f"java-{digest.hexdigest()[:20]}"
-    with (cache / "java.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for tool in ("java",) if built.exists() else ("java", "javac", "mvn"):
-            if shutil.which(tool) is None:
-                return Missing(f"{tool} is not on this machine")
-        try:
-            if not built.exists():
-                _build(built)
-        except Missing as missing:
-            return missing
-    return built
-
-
-def _build(built: Path) -> None:
-    work = built.with_suffix(".building")
-    shutil.rmtree(work, ignore_errors=True)
-    shutil.copytree(HERE / "java", work, ignore=shutil.ignore_patterns("target"))
-    command = ["mvn", "-q", "-B", "dependency:copy-dependencies", "compiler:compile"]
-    made = subprocess.run(command, cwd=work, capture_output=True, text=True, timeout=600)
-    if made.returncode:
-        shutil.rmtree(work)
-        told = f"{made.stdout}\n{made.stderr}"[-3000:]
-        if "COMPILATION ERROR" in told:
-            raise AssertionError(f"the Java driver does not compile:\n{told}")
-        raise Missing(f"Maven cannot build the Java driver:\n{told}")
-    work.rename(built)
-
-
-def command_of(client: str) -> tuple[str, ...]:
-    """How to start a client's driver. Raises Missing."""
-    if client == "java":
-        return java_command()
-    return (sys.executable, str(HERE / "python" / "driver.py"))
 
 
 # the gateway
@@ -229,10 +185,48 @@ def call_admin(address: str, path: str, body: object) -> Any:
         return json.load(answer)
 
 
-def prepare(address: str, scenario: str, prefix: str) -> dict[str, str]:
-    """Make the topics and groups that a scenario needs; its parameters."""
+def _has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+HOSTS = ("127.0.0.1", "127.0.0.2", *(["[::1]"] if _has_ipv6() else []))
+LISTEN = tuple(f"grpc://{host}:0" for host in HOSTS)
+"""Doors of the gateway: several, so that a client can be told the wrong one."""
+
+
+def dialled(addresses: Sequence[str], host: str) -> str:
+    """The endpoint for a client that dials a host. Raises Missing where the machine has no such address."""
+    ports = {
+        at.rpartition(":")[0]: at.rpartition(":")[2] for at in (a.partition("://")[2] for a in addresses)
+    }
+    port = ports["127.0.0.1"] if host == "localhost" else ports.get(host)
+    if port is None:
+        raise Missing(f"this machine has no address {host}")
+    return f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def endpoint_for(client: str, gateway: GatewayProcess, folder: Path) -> Iterator[str]:
+    """Where a client connects to. Raises Missing."""
+    if client in TLS_ONLY:
+        with front.TlsFront(gateway.endpoint, folder) as made:
+            yield made.endpoint
+    else:
+        yield gateway.endpoint
+
+
+def prepare(gateway: GatewayProcess, scenario: str, prefix: str) -> dict[str, str]:
+    """Make the topics and groups that a scenario needs; its parameters. Raises Missing."""
+    address = gateway.admin
     needs = TABLE[scenario]
     params = {name: f"{prefix}-{scenario}-{name}" for name in needs.get("names", ())}
+    if needs.get("admin"):
+        params["admin"] = address
+    if "dial" in needs:
+        params["dial"] = dialled(gateway.addresses, needs["dial"])
     for name, types in needs.get("topics", {}).items():
         params[name] = f"{prefix}-{scenario}-{name}"
         call_admin(address, "/api/topics", {"name": params[name], "types": types})
@@ -262,11 +256,12 @@ class Stage:
     def __init__(self, gateway: GatewayProcess, folder: Path) -> None:
         self.gateway = gateway
         self._folder = folder
-        self._pools = {client: ThreadPoolExecutor(SIDE_BY_SIDE[client], client) for client in CLIENTS}
+        self._pools = {client: ThreadPoolExecutor(SIDE_BY_SIDE, client) for client in CLIENTS}
         self._runs: dict[tuple[str, str], Future[Driver]] = {}
         self._drivers: list[Driver] = []
-        self._shared: Driver | None = None
+        self._shared: dict[str, Driver] = {}
         self._lock = threading.Lock()
+        self._closing = contextlib.ExitStack()
         self._closed = False
 
     def launch(self, client: str, scenario: str) -> None:
@@ -291,16 +286,16 @@ class Stage:
     def _perform(self, client: str, scenario: str) -> Driver:
         """Run a scenario up to the closing of its clients, which may take long (Java) and needs nobody."""
         command = command_of(client)
-        params = prepare(self.gateway.admin, scenario, client)
+        params = prepare(self.gateway, scenario, client)
         before = TABLE[scenario].get("after")
         if before:
-            self._run(self._started(command, f"{client}-{before}"), before, params)
-        if client != "java":
-            return self._run(self._started(command, f"{client}-{scenario}"), scenario, params)
-        driver = self._run(self._shared_driver(command), scenario, params)
+            self._run(self._started(client, command, f"{client}-{before}"), before, params)
+        if client in ALONE:
+            return self._run(self._started(client, command, f"{client}-{scenario}"), scenario, params)
+        driver = self._run(self._shared_driver(client, command), scenario, params)
         if driver.dead and not driver.ended(scenario):
-            again = prepare(self.gateway.admin, scenario, f"{client}-alone")
-            return self._run(self._started(command, f"{client}-{scenario}"), scenario, again)
+            again = prepare(self.gateway, scenario, f"{client}-alone")
+            return self._run(self._started(client, command, f"{client}-{scenario}"), scenario, again)
         return driver
 
     def _run(self, driver: Driver, scenario: str, params: Mapping[str, str]) -> Driver:
@@ -308,16 +303,17 @@ class Stage:
         driver.wait(scenario, lambda facts: bool(facts.of("finished")))
         return driver
 
-    def _shared_driver(self, command: Sequence[str]) -> Driver:
+    def _shared_driver(self, client: str, command: Sequence[str]) -> Driver:
         with self._lock:
-            if self._shared is None:
-                self._shared = self._started(command, "java")
-            return self._shared
+            if client not in self._shared:
+                self._shared[client] = self._started(client, command, client)
+            return self._shared[client]
 
-    def _started(self, command: Sequence[str], name: str) -> Driver:
+    def _started(self, client: str, command: Sequence[str], name: str) -> Driver:
         if self._closed:
             raise RuntimeError("the stage is closed")
-        driver = Driver(command, self.gateway.endpoint, self._folder / name)
+        endpoint = self._closing.enter_context(endpoint_for(client, self.gateway, self._folder))
+        driver = Driver(command, endpoint, self._folder / name)
         self._drivers.append(driver)
         return driver
 
@@ -329,6 +325,7 @@ class Stage:
             driver.close()
         for pool in self._pools.values():
             pool.shutdown(wait=True)
+        self._closing.close()
 
 
 CHECK_SOON = ("transactions.first_check_s=3", "transactions.check_interval_s=3")
@@ -343,7 +340,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes a `client` runs for each client whose API has its scenario."""
     if "client" in metafunc.fixturenames:
         row = TABLE[scenario_of(metafunc.function.__name__)]
-        metafunc.parametrize("client", [client for client in CLIENTS if row[client] is True])
+        metafunc.parametrize("client", [client for client in CLIENTS if goes(row, client) is True])
 
 
 def selected(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
@@ -355,6 +352,12 @@ def selected(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
         and item.path == request.path
         and "client" in getattr(getattr(item, "callspec", None), "params", {})
     ]
+
+
+@pytest.fixture(scope="session")
+def admin() -> Callable[[str, str, object], Any]:
+    """Posts a body to a path of a gateway's admin address; the answer."""
+    return call_admin
 
 
 @pytest.fixture(scope="session")
@@ -377,7 +380,7 @@ def stages(
                 continue
             folder = tmp_path_factory.mktemp("stage")
             options = [word for setting in settings for word in ("--set", setting)]
-            gateway = closing.enter_context(GatewayProcess(folder / "data", options=options))
+            gateway = closing.enter_context(GatewayProcess(folder / "data", listen=LISTEN, options=options))
             stages[creation] = Stage(gateway, folder)
             closing.callback(stages[creation].close)
             for client, scenario in mine:
@@ -410,8 +413,9 @@ def interrupt() -> Callable[[str, Path], tuple[Facts, str]]:
         options = [word for setting in CHECK_SOON for word in ("--set", setting)]
         with contextlib.ExitStack() as closing:
             gateway = closing.enter_context(GatewayProcess(folder / "data", options=options))
-            params = prepare(gateway.admin, "interrupted", client)
-            driver = Driver(command, gateway.endpoint, folder / "driver")
+            params = prepare(gateway, "interrupted", client)
+            endpoint = closing.enter_context(endpoint_for(client, gateway, folder))
+            driver = Driver(command, endpoint, folder / "driver")
             closing.callback(driver.close)
             driver.run("it", "interrupted", params)
             for number, end in enumerate((GatewayProcess.terminate, GatewayProcess.kill), 1):

@@ -1,34 +1,80 @@
-"""Writes the table in docs/clients.md from `scenarios.toml`; `--check` only looks whether it is current."""
+"""Writes the tables in docs/clients.md from `scenarios.toml` and `clients.toml`.
+
+`--check` only looks whether they are current.
+"""
 
 from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent.parent / "docs" / "clients.md"
-BEGIN, END = "<!-- table: written by tests/conformance/document.py -->", "<!-- end of table -->"
+MARKS = {
+    "versions": "<!-- versions: written by tests/conformance/document.py -->",
+    "newest": "<!-- table: written by tests/conformance/document.py -->",
+    "oldest": "<!-- oldest: written by tests/conformance/document.py -->",
+}
+END = "<!-- end of table -->"
+
+CLIENTS: dict[str, dict[str, str]] = tomllib.loads((HERE / "clients.toml").read_text())
+SCENARIOS: dict[str, dict[str, Any]] = tomllib.loads((HERE / "scenarios.toml").read_text())
 
 
-def rendered() -> str:
-    lines = ["| scenario | Python 5.1.2 | Java 5.2.0 |", "| --- | --- | --- |"]
-    for name, row in tomllib.loads((HERE / "scenarios.toml").read_text()).items():
-        cells = []
-        for client in ("python", "java"):
-            if row[client] is True:
-                cells.append("works")
-            else:
-                cells.append(f"— {row[client]}")
-        lines.append(f"| `{name}`: {row['shows']} | {cells[0]} | {cells[1]} |")
-    return "\n".join(lines)
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _cell(said: bool | str) -> str:
+    return "works" if said is True else f"— {said}"
+
+
+def versions() -> str:
+    rows = [
+        [row["name"], f"`{row['package']}`", row["newest"], row.get("oldest", "—")]
+        for row in CLIENTS.values()
+    ]
+    return _table(["client", "package", "newest", "oldest"], rows)
+
+
+def newest() -> str:
+    head = ["scenario", *(f"{row['name']} {row['newest']}" for row in CLIENTS.values())]
+    rows = [
+        [f"`{name}`: {row['shows']}", *(_cell(row[client]) for client in CLIENTS)]
+        for name, row in SCENARIOS.items()
+    ]
+    return _table(head, rows)
+
+
+def oldest() -> str:
+    old = {client: row for client, row in CLIENTS.items() if "oldest" in row}
+    head = ["scenario", *(f"{row['name']} {row['oldest']}" for row in old.values())]
+    rows = [
+        [f"`{name}`", *(_cell(row["oldest"][client]) for client in old)]
+        for name, row in SCENARIOS.items()
+        if "oldest" in row
+    ]
+    return _table(head, rows)
+
+
+def filled(page: str) -> str:
+    """The page with its tables written anew."""
+    tables: dict[str, Callable[[], str]] = {"versions": versions, "newest": newest, "oldest": oldest}
+    for name, mark in MARKS.items():
+        before, found, rest = page.partition(mark)
+        assert found, f"docs/clients.md has no place for the table {name}"
+        _, _, after = rest.partition(END)
+        page = f"{before}{mark}\n\n{tables[name]()}\n\n{END}{after}"
+    return page
 
 
 def main() -> int:
     page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    current = f"{before}{BEGIN}\n\n{rendered()}\n\n{END}{after}"
+    current = filled(page)
     if "--check" in sys.argv:
         return int(current != page)
     PAGE.write_text(current)

@@ -35,7 +35,9 @@ def test_interrupted(client: str, runs: dict[str, Future[Any]], judged: Callable
     answered = {one["id"] for one in facts.of("sent", by="steady")}
     assert len(answered) >= 40
     assert facts.of("unanswered"), "nobody noticed the interruptions"
-    assert answered <= {one["id"] for one in facts.received("push")}, "a message that was answered is lost"
+    assert answered <= {one["id"] for one in facts.received("background")}, (
+        "a message that was answered is lost"
+    )
     dues = {one["id"]: one["due"] for one in facts.of("sent") if "due" in one}
     for name in ("one", "two"):
         held = [one["id"] for one in facts.received(name)]

@@ -6,7 +6,7 @@ By the tests:   python driver.py 127.0.0.1:8081, then on standard input lines of
 
 Every line out is an object with `run` (the ID), `fact` and what belongs to it; the last one of a run
 is `end`, or `crash` when the scenario itself broke. The client is used as its users use it: public
-names of the package `rocketmq` and nothing else.
+names of the package `rocketmq` and nothing else. It runs with every published version of it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import queue
+import re
 import sys
 import threading
 import time
@@ -24,17 +25,19 @@ from typing import Any
 
 from rocketmq import (
     ClientConfiguration,
-    ConsumeResult,
     Credentials,
     FilterExpression,
     Message,
-    MessageListener,
     Producer,
-    PushConsumer,
     SimpleConsumer,
     TransactionChecker,
 )
 from rocketmq.grpc_protocol import Code
+
+try:
+    from rocketmq import ConsumeResult, MessageListener, PushConsumer
+except ImportError:  # the oldest versions have no push consumer; their scenarios need none
+    MessageListener = object
 
 PATIENCE_S = 45.0
 """How long a scenario waits for something that must come."""
@@ -49,6 +52,9 @@ def now_ms() -> int:
 def error_facts(error: BaseException) -> dict[str, str]:
     """An error as a fact: its class, the name of its status code (empty: the client's own), its text."""
     code = getattr(error, "code", None)
+    told = re.match(r"response code:\s*(\d+)", str(error))
+    if code is None and told:  # the oldest versions have it in the text only
+        code = int(told[1])
     if callable(code):  # a gRPC error
         name = f"GRPC_{code().name}"
     elif isinstance(code, int) and code in Code.values():
@@ -56,6 +62,12 @@ def error_facts(error: BaseException) -> dict[str, str]:
     else:
         name = ""
     return {"type": type(error).__name__, "code": name, "text": str(error)}
+
+
+def whole_id(message: Message) -> str:
+    """The id of a received message. The oldest version leaves out its first two digits, the id's version."""
+    found = message.message_id
+    return f"01{found}" if len(found) == 32 else found
 
 
 class Listener(MessageListener):
@@ -104,7 +116,7 @@ class Run:
         self.say(
             "received",
             by=by,
-            id=message.message_id,
+            id=whole_id(message),
             topic=message.topic,
             size=len(body),
             sha256=hashlib.sha256(body).hexdigest(),
@@ -114,7 +126,7 @@ class Run:
             properties=dict(message.properties),
             group=message.message_group or "",
             attempt=message.delivery_attempt,
-            corrupted=message.corrupted,
+            corrupted=getattr(message, "corrupted", False),  # not in the oldest versions
             **data,
         )
 
@@ -131,7 +143,8 @@ class Run:
     # clients
 
     def configuration(self, endpoint: str = "") -> ClientConfiguration:
-        return ClientConfiguration(endpoint or self.endpoint, Credentials())
+        # The oldest versions want some; the gateway asks for none.
+        return ClientConfiguration(endpoint or self.endpoint, Credentials("key", "secret"))
 
     def producer(
         self, *topics: str, check: Callable[[Message], Any] | None = None, endpoint: str = ""
@@ -163,6 +176,11 @@ class Run:
         subscription = {topic: expression or FilterExpression() for topic, expression in topics.items()}
         consumer = PushConsumer(self.configuration(), group, Listener(consume), subscription, **options)
         return self._started(consumer)
+
+    def lite(self, group: str, topic: str, consume: Callable[[Message], bool]) -> Any:
+        from rocketmq import LitePushConsumer  # not in the oldest versions
+
+        return self._started(LitePushConsumer(self.configuration(), group, topic, Listener(consume)))
 
     def _started(self, client: Any) -> Any:
         client.startup()
@@ -223,7 +241,7 @@ class Run:
             sha256=hashlib.sha256(body).hexdigest(),
             body=body.decode() if len(body) <= 200 else "",
             group=message.message_group or "",
-            recall=receipt.recall_handle or "",
+            recall=getattr(receipt, "recall_handle", "") or "",  # not in the oldest versions
             **data,
         )
         return receipt
@@ -239,7 +257,7 @@ class Run:
 
     def acked(self, consumer: SimpleConsumer, message: Message) -> None:
         consumer.ack(message)
-        self.say("acked", id=message.message_id, attempt=message.delivery_attempt)
+        self.say("acked", id=whole_id(message), attempt=message.delivery_attempt)
 
     def receive_until(
         self,

@@ -44,3 +44,16 @@ async def test_the_secret_is_not_shown(parts: Parts) -> None:
     ids = TransactionIds()
     ids.load(parts.store)
     assert repr(ids) == "<TransactionIds>"
+
+
+async def test_a_message_is_known_by_its_id_and_by_that_without_its_version(parts: Parts) -> None:
+    """The first Python client ends a transaction it was asked about with an id two digits short."""
+    ids = TransactionIds()
+    ids.load(parts.store)
+    whole = "0102FC0000000107B90B13BB7E00000000"
+    made = ids.make(7, whole)
+    for named in ("", whole, whole[2:]):
+        assert ids.read(ending(made, named)) == (7, whole)
+    for named in (whole[1:], whole[3:], whole[:-1], "other"):
+        with pytest.raises(IllegalTransactionId, match="belongs to message"):
+            ids.read(ending(made, named))

@@ -1,0 +1,259 @@
+"""Where the clients' drivers come from: each is made once, into a cache, and then only started.
+
+A client is named by its language, the oldest published version of it with `-oldest` behind: `java`,
+`java-oldest`. Every version has a place of its own, apart from this checkout: the folder that TEST_CACHE
+names, or one in the home directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+TABLE: dict[str, dict[str, Any]] = tomllib.loads((HERE / "scenarios.toml").read_text())
+PUBLISHED: dict[str, dict[str, str]] = tomllib.loads((HERE / "clients.toml").read_text())
+LANGUAGES = tuple(PUBLISHED)
+CLIENTS = (*LANGUAGES, *(f"{name}-oldest" for name, row in PUBLISHED.items() if "oldest" in row))
+
+MINIMUM_CARGO = (1, 88)
+"""What the locked crates ask for."""
+LONGEST_BUILD_S = 1_500.0
+"""A cold build of the Rust driver, on a busy machine of two cores, and then some."""
+
+
+class Missing(Exception):
+    """What a client needs is not on this machine."""
+
+
+def goes(row: Mapping[str, Any], client: str) -> bool | str | None:
+    """Whether a client has a scenario: True, the reason why not, or None where the oldest is not asked."""
+    language, _, age = client.partition("-")
+    said: bool | str | None = row.get("oldest", {}).get(language) if age else row[language]
+    return said
+
+
+def command_of(client: str) -> tuple[str, ...]:
+    """How to start a client's driver; makes it first when its sources are new. Raises Missing."""
+    language, _, age = client.partition("-")
+    with _locks[client]:
+        found = _commands[language](age)
+    if isinstance(found, Missing):
+        raise found
+    return found
+
+
+_locks = {client: threading.Lock() for client in CLIENTS}
+
+
+# python
+
+
+@functools.cache
+def _python(age: str) -> tuple[str, ...] | Missing:
+    driver = str(HERE / "python" / "driver.py")
+    if not age:  # it is one of the tests' own requirements
+        return (sys.executable, driver)
+    wanted = f"{PUBLISHED['python']['package']}=={PUBLISHED['python'][age]}"
+    constraints = ROOT / "deploy" / "constraints.txt"
+
+    def make(made: Path) -> None:
+        _ask([sys.executable, "-m", "venv", str(made)], made)
+        python = str(made / "bin" / "python")
+        # The constraints keep its requirements; the client itself is another version than theirs.
+        lines = [line for line in constraints.read_text().splitlines() if not line.startswith("rocketmq")]
+        kept = made / "constraints.txt"
+        kept.write_text("\n".join(lines))
+        quiet = ["--quiet", "--disable-pip-version-check"]
+        _ask([python, "-m", "pip", "install", *quiet, "-c", str(kept), wanted], made)
+
+    made = _made("python-oldest", f"{wanted} {sys.version}", [constraints], make)
+    return made if isinstance(made, Missing) else (str(made / "bin" / "python"), driver)
+
+
+# java
+
+
+@functools.cache
+def _java(age: str) -> tuple[str, ...] | Missing:
+    versions = PUBLISHED["java"]
+
+    def make(made: Path) -> None:
+        _copied("java", made)
+        maven = ["mvn", "-q", "-B"]
+        _ask(
+            [
+                *maven,
+                f"-Dclient.version={versions['newest']}",
+                "dependency:copy-dependencies",
+                "compiler:compile",
+            ],
+            made,
+        )
+        oldest = [f"-Dclient.version={versions['oldest']}", "-DoutputDirectory=target/oldest"]
+        _ask([*maven, *oldest, "dependency:copy-dependencies"], made)
+
+    sources = [HERE / "java" / "pom.xml", *sorted((HERE / "java" / "src").rglob("*.java"))]
+    made = _made("java", str(versions), sources, make, using=("java",), making=("javac", "mvn"))
+    if isinstance(made, Missing):
+        return made
+    jars = made / "target" / (age or "dependency")
+    path = os.pathsep.join([str(made / "target" / "classes"), str(jars / "*")])
+    options = ("-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Duser.home=.")
+    return ("java", *options, "-cp", path, "popgate.conformance.Driver")
+
+
+# node
+
+
+@functools.cache
+def _node(age: str) -> tuple[str, ...] | Missing:
+    def make(made: Path) -> None:
+        _copied("node", made)
+        _ask(["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"], made)
+
+    folder = HERE / "node"
+    sources = [*sorted(folder.glob("*.js")), *sorted(folder.glob("*.json"))]
+    made = _made("node", "", sources, make, using=("node",), making=("npm",))
+    return made if isinstance(made, Missing) else ("node", str(made / "driver.js"))
+
+
+# rust
+
+
+@functools.cache
+def _rust(age: str) -> tuple[str, ...] | Missing:
+    folder = HERE / "rust"
+    lock = folder / "Cargo.lock.in"
+
+    def make(made: Path) -> None:
+        cargo = _cargo()
+        _copied("rust", made)
+        _ask([cargo, "generate-lockfile", "--quiet"], made)
+        complete = _with_sources(lock.read_text(), (made / "Cargo.lock").read_text())
+        (made / "Cargo.lock").write_text(complete)
+        # What the crates become is kept: another driver with the same ones is made in seconds.
+        target = _cache() / f"rust-crates-{_digest('', [lock])}"
+        _ask([cargo, "build", "--quiet", "--locked"], made, {"CARGO_TARGET_DIR": str(target)})
+        for name in ("newest", "oldest"):
+            shutil.copy2(target / "debug" / name, made / name)
+
+    sources = [folder / "Cargo.toml", lock, *sorted((folder / "src").glob("*.rs"))]
+    made = _made("rust", "", sources, make)
+    return made if isinstance(made, Missing) else (str(made / (age or "newest")),)
+
+
+def _cargo() -> str:
+    """A cargo that is new enough. Raises Missing."""
+    home = os.environ.get("CARGO_HOME") or str(Path.home() / ".cargo")
+    found = shutil.which("cargo") or shutil.which("cargo", path=str(Path(home) / "bin"))
+    if found is None:
+        raise Missing("cargo is not on this machine")
+    said = subprocess.run([found, "--version"], capture_output=True, text=True).stdout
+    version = re.search(r"(\d+)\.(\d+)", said)
+    if version is None or (int(version[1]), int(version[2])) < MINIMUM_CARGO:
+        wanted = ".".join(map(str, MINIMUM_CARGO))
+        raise Missing(
+            f"the Rust driver needs cargo {wanted} or newer, here is: {said.strip() or 'a broken one'}"
+        )
+    return found
+
+
+def _with_sources(lock: str, example: str) -> str:
+    """The kept lock file with the registry's name, which this repository does not hold, from another one."""
+    source = re.search(r"^source = .*$", example, re.MULTILINE)
+    if source is None:
+        raise Missing("cargo made a lock file without a registry")
+    return re.sub(r"^checksum = ", f"{source[0]}\nchecksum = ", lock, flags=re.MULTILINE)
+
+
+def without_sources(lock: str) -> str:
+    """A lock file of cargo as it is kept here."""
+    return re.sub(r"^source = .*\n", "", lock, flags=re.MULTILINE)
+
+
+# making
+
+
+def _cache() -> Path:
+    cache = Path(os.environ.get("TEST_CACHE") or Path.home() / ".cache" / "popgate-tests")
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+def _digest(seed: str, sources: Sequence[Path]) -> str:
+    digest = hashlib.sha256(seed.encode())
+    for source in sources:
+        digest.update(source.relative_to(ROOT).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()[:20]
+
+
+def _made(
+    name: str,
+    seed: str,
+    sources: Sequence[Path],
+    make: Callable[[Path], None],
+    *,
+    using: Sequence[str] = (),
+    making: Sequence[str] = (),
+) -> Path | Missing:
+    """The folder that `make` fills, once for these sources; other processes wait for it."""
+    made = _cache() / f"{name}-{_digest(seed, sources)}"
+    with (_cache() / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = made / ".made"  # written last: a folder without it is what an interruption left
+        for tool in using if done.exists() else (*using, *making):
+            if shutil.which(tool) is None:
+                return Missing(f"{tool} is not on this machine")
+        if not done.exists():
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            try:
+                make(made)
+            except Missing as missing:
+                return missing
+            done.touch()
+    return made
+
+
+def _copied(language: str, made: Path) -> None:
+    ignored = shutil.ignore_patterns("target", "node_modules")
+    shutil.copytree(HERE / language, made, ignore=ignored, dirs_exist_ok=True)
+
+
+def _ask(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run a tool. Raises Missing where it fails: mostly a registry that is out of reach."""
+    made = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_BUILD_S,
+    )
+    if made.returncode:
+        told = f"{made.stdout}\n{made.stderr}"[-3000:]
+        if "COMPILATION ERROR" in told or "could not compile `conformance`" in told:
+            raise AssertionError(f"the driver does not compile:\n{told}")
+        raise Missing(f"{' '.join(command[:2])} failed:\n{told}")
+
+
+_commands: dict[str, Callable[[str], tuple[str, ...] | Missing]] = {
+    "python": _python,
+    "java": _java,
+    "node": _node,
+    "rust": _rust,
+}

@@ -1,0 +1,179 @@
+"""What Go's ordered consumer is sent. Its client is in no registry: a raw one names itself so.
+
+Go's consumer of a message that failed tries it again later by itself, and does not wait for that before it
+takes the next message of the same answer (seen: 0 1 2 1 3). Order holds only if no answer has two messages
+of one message group.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from popgate.message_id import make_message_id
+from popgate.testing.gateway import GatewayProcess
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.pb.duration_pb2 import Duration
+
+pytestmark = pytest.mark.conformance
+
+SERVICE = "/apache.rocketmq.v2.MessagingService/"
+PATIENCE_S = 45.0
+GROUPS = "abcd"
+
+
+class Raw:
+    """Sends requests under the headers of a language."""
+
+    def __init__(self, channel: grpc.Channel, language: str) -> None:
+        self._channel = channel
+        self._metadata = (
+            ("x-mq-language", language),
+            ("x-mq-protocol", "v2"),
+            ("x-mq-client-version", "5.1.4"),
+            ("x-mq-client-id", f"{language}-client"),
+        )
+
+    def call(self, name: str, request: Any) -> Any:
+        method = self._channel.unary_unary(
+            SERVICE + name,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=getattr(rpc, f"{name}Response").FromString,
+        )
+        answer = method(request, metadata=self._metadata, timeout=PATIENCE_S)
+        assert answer.status.code == pb.Code.OK, answer
+        return answer
+
+    def send(self, topic: str, body: str, message_group: str) -> None:
+        message = pb.Message(
+            topic=pb.Resource(name=topic),
+            body=body.encode(),
+            system_properties=pb.SystemProperties(message_id=make_message_id(), message_group=message_group),
+        )
+        self.call("SendMessage", rpc.SendMessageRequest(messages=[message]))
+
+    def frames(self, topic: str, group: str, *, wait_s: int = 1, invisible_s: int = 60) -> list[Any]:
+        """The elements of one receive."""
+        request = rpc.ReceiveMessageRequest(
+            group=pb.Resource(name=group),
+            message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=-1),
+            filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+            batch_size=32,
+            invisible_duration=Duration(seconds=invisible_s),
+            long_polling_timeout=Duration(seconds=wait_s),
+        )
+        method = self._channel.unary_stream(
+            f"{SERVICE}ReceiveMessage",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=rpc.ReceiveMessageResponse.FromString,
+        )
+        return list(method(request, metadata=self._metadata, timeout=PATIENCE_S))
+
+    def receive(self, topic: str, group: str) -> list[pb.Message]:
+        frames = self.frames(topic, group)
+        return [frame.message for frame in frames if frame.WhichOneof("content") == "message"]
+
+    def ack(self, group: str, message: pb.Message) -> None:
+        entry = rpc.AckMessageEntry(receipt_handle=message.system_properties.receipt_handle)
+        request = rpc.AckMessageRequest(topic=message.topic, group=pb.Resource(name=group), entries=[entry])
+        self.call("AckMessage", request)
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
+    with GatewayProcess(tmp_path_factory.mktemp("go") / "data") as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def channel(gateway: GatewayProcess) -> Iterator[grpc.Channel]:
+    with grpc.insecure_channel(gateway.endpoint) as channel:
+        yield channel
+
+
+@pytest.fixture
+def ordered(
+    channel: grpc.Channel, admin: Any, gateway: GatewayProcess, request: pytest.FixtureRequest
+) -> str:
+    """A topic with 8 messages of each of 4 message groups, and an ordered group of the same name."""
+    name = re.sub(r"\W+", "-", request.node.name)
+    admin(gateway.admin, "/api/topics", {"name": name, "types": ["FIFO"]})
+    admin(gateway.admin, "/api/groups", {"name": name, "ordered": True})
+    sender = Raw(channel, "JAVA")
+    for number, message_group in itertools.product(range(8), GROUPS):
+        sender.send(name, f"{message_group}{number}", message_group)
+    return name
+
+
+def lanes(messages: list[pb.Message]) -> Counter[str]:
+    return Counter(message.system_properties.message_group for message in messages)
+
+
+def test_others_get_many_messages_of_one_message_group_in_an_answer(
+    channel: grpc.Channel, ordered: str
+) -> None:
+    """What the next test rests on: that what it looks for would be seen."""
+    assert lanes(Raw(channel, "JAVA").receive(ordered, ordered)).most_common(1)[0][1] > 1
+
+
+@pytest.mark.parametrize("language", ["GO", "GOLANG"])
+def test_no_answer_to_go_has_two_messages_of_one_message_group(
+    channel: grpc.Channel, ordered: str, language: str
+) -> None:
+    """The consumer does what Go's does: a message that fails is tried again after the rest of its answer."""
+    go = Raw(channel, language)
+    consumed: dict[str, list[str]] = defaultdict(list)
+    failing = {"a2", "c0", "d7"}
+    deadline = time.monotonic() + PATIENCE_S
+    while sum(map(len, consumed.values())) < 32 and time.monotonic() < deadline:
+        messages = go.receive(ordered, ordered)
+        assert not [lane for lane, count in lanes(messages).items() if count > 1], "two of one message group"
+        again = [message for message in messages if message.body.decode() in failing]
+        for message in [message for message in messages if message not in again] + again:
+            consumed[message.system_properties.message_group].append(message.body.decode())
+            go.ack(ordered, message)
+    assert consumed == {lane: [f"{lane}{n}" for n in range(8)] for lane in GROUPS}
+
+
+def test_an_empty_receive_is_message_not_found(channel: grpc.Channel, ordered: str) -> None:
+    """Go shows it to its user as an error, which examples look for by this code."""
+    go = Raw(channel, "GO")
+    empty = f"{ordered}-empty"
+    frames = go.frames(empty, empty)
+    assert [frame.WhichOneof("content") for frame in frames] == ["status", "delivery_timestamp"]
+    assert frames[0].status.code == pb.Code.MESSAGE_NOT_FOUND
+
+
+@pytest.mark.parametrize("version", ["5.0.0", "5.2.0"])
+def test_a_deadline_shorter_than_the_poll_is_an_empty_answer_in_time(
+    channel: grpc.Channel, ordered: str, version: str
+) -> None:
+    """RocketMQ's proxy refuses it: new versions with ILLEGAL_POLLING_TIME, older ones with BAD_REQUEST."""
+    request = rpc.ReceiveMessageRequest(
+        group=pb.Resource(name=f"{ordered}-nobody"),
+        message_queue=pb.MessageQueue(topic=pb.Resource(name=f"{ordered}-nothing"), id=-1),
+        filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+        batch_size=32,
+        invisible_duration=Duration(seconds=60),
+        long_polling_timeout=Duration(seconds=30),
+    )
+    method = channel.unary_stream(
+        f"{SERVICE}ReceiveMessage",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=rpc.ReceiveMessageResponse.FromString,
+    )
+    headers = (("x-mq-language", "JAVA"), ("x-mq-client-version", version), ("x-mq-client-id", version))
+    statuses = [
+        frame.status.code
+        for frame in method(request, metadata=headers, timeout=3)
+        if frame.WhichOneof("content") == "status"
+    ]
+    assert statuses == [pb.Code.MESSAGE_NOT_FOUND]
