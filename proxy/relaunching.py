@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 VARIABLE = "_POPGATE_SETTINGS"
 """Names the open file in the environment of the program that serves."""
 
+_ARENAS = "2"
+"""For glibc, where the operator says nothing: threads that hardly ever allocate need no heaps of their own
+(10 MB less with a million messages stored)."""
+
 possible = False
 """Whether this process is the launcher's own: not somebody's who calls the command line."""
 
@@ -52,7 +56,7 @@ def relaunch(settings: Settings) -> None:
         handed.flush()
         handed.seek(0)
         os.set_inheritable(handed.fileno(), True)
-        environment = {**os.environ, VARIABLE: str(handed.fileno())}
+        environment = {"MALLOC_ARENA_MAX": _ARENAS, **os.environ, VARIABLE: str(handed.fileno())}
         sys.stdout.flush()
         sys.stderr.flush()
         try:
