@@ -68,6 +68,9 @@ async def gateway() -> AsyncIterator[GatewayProcess]:
 class Odd:
     """Makes requests wrong. `seen`: handles and ids that were right once."""
 
+    longest = 2_000
+    """The most elements that a list is given."""
+
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.seen: list[str] = []
@@ -121,7 +124,7 @@ class Odd:
             setattr(message, field.name, self.value(field))
 
     def change_list(self, items: Any, field: Any, depth: int) -> None:
-        many = self.random.choice((0, 1, 1, 2, 3, 50, 2000 if depth < 2 else 100))
+        many = self.random.choice((0, 1, 1, 2, 3, 50, self.longest if depth < 2 else 100))
         if field.message_type is None:
             items.extend(self.value(field) for _ in range(many))
         elif items and self.random.random() < 0.6:
@@ -246,6 +249,7 @@ def right(name: str, odd: Odd) -> Message:
         case "ReceiveMessage":
             wanted = rpc.ReceiveMessageRequest(group=group, batch_size=4, auto_renew=True)
             wanted.message_queue.topic.CopyFrom(topic)
+            wanted.message_queue.id = odd.random.choice((-1, -1, 0))
             wanted.long_polling_timeout.FromMilliseconds(odd.random.choice((0, 0, 0, 50)))
             return wanted
         case "PullMessage":
