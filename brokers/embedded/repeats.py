@@ -42,7 +42,7 @@ from popgate.model import Sent
 from popgate.wire.properties import UNIQ_KEY, find_property
 
 _UNIQ_KEY = UNIQ_KEY.encode()
-_HASH_MASK = (1 << 60) - 1
+HASH_MASK = (1 << 60) - 1
 """Hashes of 60 bits are small integers to Python."""
 _SEGMENT = 512
 """So many ids fill a segment."""
@@ -75,8 +75,9 @@ class Repeats:
         self._settings = settings
         self._window_ms = settings.repeat_window_ms
         self._most = max(settings.max_known_sends // 2, 1)
-        self._young: dict[int, int] = {}
-        self._old: dict[int, int] = {}
+        self.young: dict[int, int] = {}
+        """Hash of the key to the number of its segment; and the generation before."""
+        self.old: dict[int, int] = {}
         self._now_ms = 0
         self._since_ms = 0
         """Every send before this time is in a closed segment."""
@@ -87,7 +88,7 @@ class Repeats:
         return f"<Repeats knows {len(self)}, segment {self._number}>"
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self.young) + len(self.old)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -129,35 +130,35 @@ class Repeats:
 
     def find(self, key: bytes) -> Sent | None:
         """The result of an earlier send; None when this is the first. May not be committed yet."""
-        seen = hash(key) & _HASH_MASK
-        if seen not in self._young and seen not in self._old:
+        seen = hash(key) & HASH_MASK
+        if seen not in self.young and seen not in self.old:
             return None
-        number = self._young.get(seen) or self._old[seen]
+        number = self.young.get(seen) or self.old[seen]
         known = self._proved(number, key)
         if known is not None:
             self.answered += 1
         return known
 
-    def add(self, key: bytes, queue_id: int, offset: int) -> None:
-        """Remember what was added to the batch that is being filled."""
-        self._young[hash(key) & _HASH_MASK] = self._number
+    def add(self, key: bytes, seen: int, queue_id: int, offset: int) -> None:
+        """Remember what was added to the batch that is being filled; `seen` is the hash of the key."""
+        self.young[seen] = self._number
         places = self._places
         places[key] = queue_id << OFFSET_BITS | offset
         if len(places) >= _SEGMENT:
             self._close(self._now_ms)
 
-    def add_held(self, key: bytes, sent: Sent) -> None:
+    def add_held(self, key: bytes, seen: int, sent: Sent) -> None:
         """Remember a message that is held back: nothing else would lead to it at a start."""
         place, handle = place_of(sent.queue_id, 0), handle_of(sent)
         self._store.put(SEEN, sequence_key(self._number) + key, encode_held(place, handle))
         self._handles[key] = handle
-        self.add(key, sent.queue_id, 0)
+        self.add(key, seen, sent.queue_id, 0)
 
     # -- inside -------------------------------------------------------------------------------
 
     def _forget_all(self) -> None:
-        self._young, self._old = {}, {}
-        self._young_first = self._old_first = self._number = 1
+        self.young, self.old = {}, {}
+        self._first_of_young = self._first_of_old = self._number = 1
         self._began_ms = 0
         self._places: dict[bytes, int] = {}
         self._handles: dict[bytes, bytes] = {}
@@ -205,7 +206,7 @@ class Repeats:
         self._store.after_commit(partial(self._is_written, number))
         self._since_ms, self._due_ms = now_ms, now_ms + self._window_ms // _SLICES
         self._mark = self._log.appended
-        if len(self._young) >= self._most or abs(now_ms - self._began_ms) >= self._window_ms:
+        if len(self.young) >= self._most or abs(now_ms - self._began_ms) >= self._window_ms:
             self._drop_old(now_ms)
 
     def _is_written(self, number: int) -> None:
@@ -213,10 +214,12 @@ class Repeats:
 
     def _drop_old(self, now_ms: int) -> None:
         """The younger generation becomes the older one."""
-        if self._old_first < self._young_first:
-            self._store.delete_range(SEEN, sequence_key(self._old_first), sequence_key(self._young_first))
-        self._old, self._young = self._young, {}
-        self._old_first, self._young_first = self._young_first, self._number
+        if self._first_of_old < self._first_of_young:
+            self._store.delete_range(
+                SEEN, sequence_key(self._first_of_old), sequence_key(self._first_of_young)
+            )
+        self.old, self.young = self.young, {}
+        self._first_of_old, self._first_of_young = self._first_of_young, self._number
         self._began_ms = now_ms
 
     def _load_segments(self, now_ms: int) -> int | None:
@@ -235,11 +238,11 @@ class Repeats:
                 self._set_aside(key, value, error)
                 continue
             if first:
-                self._old_first = self._young_first = number
+                self._first_of_old = self._first_of_young = number
                 self._began_ms, first = last_ms, False
             if abs(now_ms - last_ms) <= self._window_ms:
-                self._young.update((hash(key) & _HASH_MASK, number) for key in keys)
-            if len(self._young) >= self._most:
+                self.young.update((hash(key) & HASH_MASK, number) for key in keys)
+            if len(self.young) >= self._most:
                 self._drop_old(last_ms)
         return since_ms
 
@@ -251,7 +254,7 @@ class Repeats:
         except struct.error as error:
             self._set_aside(stored, value, error)
         else:
-            self._young[hash(key) & _HASH_MASK] = self._number
+            self.young[hash(key) & HASH_MASK] = self._number
 
     def _set_aside(self, key: bytes, value: bytes, why: struct.error) -> None:
         self._log.damages.move(SEEN, [(key, value)], why)
@@ -274,11 +277,11 @@ class Repeats:
             if not message_id or found.prepared_offset:
                 continue
             key = message_id + topic.mark
-            seen = hash(key) & _HASH_MASK
-            number = self._young.get(seen) or self._old.get(seen)
+            seen = hash(key) & HASH_MASK
+            number = self.young.get(seen) or self.old.get(seen)
             known = self._proved(number, key) if number is not None else None
             if known is None:
-                self._young[seen] = self._number
+                self.young[seen] = self._number
                 self._places[key] = place_of(queue_id, offset)
             elif (known.queue_id, known.offset) == (queue_id, offset) and not known.recall_handle:
                 break  # and so is all that was sent to this queue before it

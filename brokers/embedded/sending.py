@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from brokers.embedded.facet import Facet
+from brokers.embedded.repeats import HASH_MASK
 from brokers.embedded.topics import Topic
 from popgate.context import Context
 from popgate.errors import (
@@ -94,8 +95,11 @@ class Sending(Facet):
         except UnicodeEncodeError:
             # Several such ids are stored alike: whether one comes again nobody can tell.
             packed_id, key = message_id.encode("utf-8", "replace"), b""
-        if key and (known := repeats.find(key)) is not None:
-            return known
+        seen = hash(key) & HASH_MASK
+        if seen in repeats.young or seen in repeats.old:  # before the call: this is done for every message
+            known = repeats.find(key)
+            if known is not None:
+                return known
         name = state.settings.name
         queue_id = message.queue_id
         if queue_id < 0:
@@ -129,11 +133,11 @@ class Sending(Facet):
                 if lite is not None:
                     state.lites.topics.append(lite, queue_id, offset, now_ms)
                 if key and repeats.on:
-                    repeats.add(key, queue_id, offset)
+                    repeats.add(key, seen, queue_id, offset)
                 return Sent(message_id, name, queue_id, offset)
             sent = self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
             if key and repeats.on:
-                repeats.add_held(key, sent)
+                repeats.add_held(key, seen, sent)
             return sent
         except LocalWireError as error:
             if len(properties) > LONGEST_BLOCK:

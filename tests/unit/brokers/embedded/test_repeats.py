@@ -283,9 +283,10 @@ async def test_a_segment_that_is_damaged_while_it_runs_makes_its_ids_new(folder:
 async def test_two_ids_with_one_hash_are_two_messages(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from brokers.embedded import repeats
+    from brokers.embedded import repeats, sending
 
-    monkeypatch.setattr(repeats, "_HASH_MASK", 3)
+    for module in (repeats, sending):
+        monkeypatch.setattr(module, "HASH_MASK", 3)
     broker = await folder.open()
     await folder.send(broker, *range(40))
     assert count(broker) == 40
