@@ -18,6 +18,7 @@ from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, GroupNotFound, TooManyRequests
+from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import BROADCAST_GROUP, GroupConfig
 from popgate.naming import MEMBER_PREFIX, member_group
 from processors.routing import Routing
@@ -58,6 +59,8 @@ class Broadcasting:
         self._expiry_s = expiry_s
         self._max_members = max_members
         self._known: dict[str, _Known] = {}
+        self._silent: dict[str, tuple[int, float]] = {}
+        """Members that a sweep found silent: when they were seen last, and the loop time of that sweep."""
         self._next_sweep = 0.0
         self._sweeping: asyncio.Task[int] | None = None
 
@@ -121,15 +124,30 @@ class Broadcasting:
             return 0  # the broker does not answer: the next sweep finds them
 
     async def sweep(self) -> int:
-        """Forget members that did not receive for so long, or whose group is gone; how many."""
+        """Forget members that did not receive for so long, or whose group is gone; how many.
+
+        The wall clock alone forgets nobody: it may have jumped, or the gateway was away itself. Who is
+        there receives within the grace that is counted from the first look that found it silent.
+        """
         configs = await self._broker.groups()
         parents = {config.name for config in configs if config.broadcast}
-        oldest = self._clock.now_ms() - round(self._expiry_s * 1000)
-        over = [
-            one.member_group
-            for one in map(_member, configs)
-            if one is not None and (one.seen_ms < oldest or one.group not in parents)
-        ]
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        over: list[str] = []
+        silent: dict[str, tuple[int, float]] = {}
+        for one in map(_member, configs):
+            if one is None:
+                continue
+            if one.group not in parents:
+                over.append(one.member_group)
+            elif one.seen_ms < now_ms - round(self._expiry_s * 1000):
+                seen_ms, since = self._silent.get(one.member_group, (one.seen_ms, now))
+                if seen_ms != one.seen_ms:
+                    since = now
+                if now - since >= self._grace_s:
+                    over.append(one.member_group)
+                else:
+                    silent[one.member_group] = (one.seen_ms, since)
+        self._silent = silent
         return await self._delete(over)
 
     async def _see(self, name: str, client_id: str, group: GroupConfig) -> None:
@@ -146,7 +164,9 @@ class Broadcasting:
             await self._make(wanted, group)
         else:
             # Written now and then only, so that it costs no write per receive.
-            stale = now_ms - _number(there.attributes.get(BROADCAST_SEEN)) >= self._touch_s * 1000
+            age_ms = now_ms - _number(there.attributes.get(BROADCAST_SEEN))
+            # In the future: a wall clock that was ahead said so.
+            stale = not 0 <= age_ms < self._touch_s * 1000
             if stale or _differs(there, wanted):
                 await self._broker.update_group(wanted)
         if len(self._known) >= _MOST_KNOWN:
@@ -169,6 +189,11 @@ class Broadcasting:
     def _touch_s(self) -> float:
         return self._expiry_s / 8
 
+    @property
+    def _grace_s(self) -> float:
+        # Who is there says so every `_touch_s`, or a receive later.
+        return self._expiry_s / 4
+
     async def _delete(self, names: Sequence[str]) -> int:
         deleted = 0
         for name in names:
@@ -182,7 +207,12 @@ class Broadcasting:
 
 
 def check_broadcast(config: GroupConfig) -> None:
-    """Raises BadRequest for a broadcast group with a name too long for its members."""
+    """Raises BadRequest for a broadcast group of lite topics, or with a name too long for its members."""
+    if config.broadcast and LITE_BIND_TOPIC in config.attributes:
+        raise BadRequest(
+            f"a broadcast group takes no lite topics (its attribute {LITE_BIND_TOPIC}): its clients choose"
+            " what they subscribe to, each for itself"
+        )
     if config.broadcast and len(config.name) > LONGEST_BROADCAST_GROUP:
         raise BadRequest(
             f"the name of a broadcast group has at most {LONGEST_BROADCAST_GROUP} characters,"

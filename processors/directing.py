@@ -5,6 +5,7 @@ The base of the `MessagingProcessor`, with the same steps in every method.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 from brokers.port import Broker
@@ -15,7 +16,6 @@ from popgate.filters import compile_filter
 from popgate.kinds import Action
 from popgate.model import (
     Bounds,
-    CustomizedRetry,
     GroupConfig,
     Progress,
     Pulled,
@@ -25,8 +25,9 @@ from popgate.model import (
 )
 from popgate.naming import check_group, check_topic, is_system_topic
 from processors.admitting import Admission
-from processors.broadcasting import Broadcasting, Member, check_broadcast, is_member
+from processors.broadcasting import Broadcasting, Member, is_member
 from processors.budgets import Budgets
+from processors.configuring import check_group_config, check_topic_config
 from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
 from processors.observing import Observer, Watch
@@ -205,16 +206,16 @@ class Directing:
         """Raises what making it, or changing it to this, would raise before the broker is asked."""
         if isinstance(config, TopicConfig):
             check_topic(config.name)
-            self._check_topic_config(config)
+            check_topic_config(config, self._limits)
         else:
             check_group(config.name)
-            self._check_group_config(config)
+            check_group_config(config, self._limits)
 
     async def create_topic(self, context: Context, config: TopicConfig) -> None:
         """Raises IllegalTopic, BadRequest (its settings), AlreadyExists."""
         with self._watch_directory:
             self._admit(context, Action.CREATE, topic=check_topic(config.name))
-            self._check_topic_config(config)
+            check_topic_config(config, self._limits)
             await self._broker.create_topic(config)
             self._routing.forget_topic(config.name)
             self._topic_changed(config.name)
@@ -223,7 +224,7 @@ class Directing:
         """Raises IllegalTopic, BadRequest (its settings, fewer queues), TopicNotFound."""
         with self._watch_directory:
             self._admit(context, Action.UPDATE, topic=check_topic(config.name))
-            self._check_topic_config(config)
+            check_topic_config(config, self._limits)
             await self._broker.update_topic(config)
             self._routing.forget_topic(config.name)
             self._topic_changed(config.name)
@@ -260,7 +261,7 @@ class Directing:
         """Raises IllegalGroup, BadRequest (its settings), AlreadyExists."""
         with self._watch_directory:
             self._admit(context, Action.CREATE, group=check_group(config.name))
-            self._check_group_config(config)
+            check_group_config(config, self._limits)
             await self._broker.create_group(config)
             self._routing.forget_group(config.name)
             self._group_changed(config.name)
@@ -269,7 +270,7 @@ class Directing:
         """Raises IllegalGroup, BadRequest (its settings), GroupNotFound."""
         with self._watch_directory:
             self._admit(context, Action.UPDATE, group=check_group(config.name))
-            self._check_group_config(config)
+            check_group_config(config, self._limits)
             await self._broker.update_group(config)
             self._routing.forget_group(config.name)
             self._group_changed(config.name)
@@ -299,49 +300,23 @@ class Directing:
             return await self._broker.topics_of(group)
 
     async def reset(self, context: Context, group: str, topic: str, to: StartFrom | int) -> None:
-        """Set the group on every queue to the first, the last, or the offset at a wall time in ms."""
+        """Set the group on every queue to the first, the last, or the offset at a wall time in ms.
+
+        Of a broadcast group: every client that has a cursor.
+        """
         with self._watch_directory:
             self._admit(context, Action.UPDATE, group=group, topic=topic)
             if isinstance(to, int) and not 0 <= to < 1 << 63:
                 raise BadRequest(f"the time {to} ms is out of range")
             await self._broker.reset(group, topic, to)
+            for member in await self.broadcasting.members(group):
+                with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
+                    await self._broker.reset(member.member_group, topic, to)
 
     def _check_waiting(self) -> None:
         """Before a request that may wait for messages. Raises TooManyRequests."""
         if self._waiting >= self._limits.max_waiting:
             raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
-
-    def _check_topic_config(self, config: TopicConfig) -> None:
-        most = self._limits.max_queues
-        for what, queues in (("read", config.read_queues), ("write", config.write_queues)):
-            if not 1 <= queues <= most:
-                raise BadRequest(
-                    f"the topic has {queues} {what} queues, it must be at least 1 and at most {most}"
-                )
-        for unit, value in (("ms", config.retention_ms), ("bytes", config.retention_bytes)):
-            if value is not None and value <= 0:
-                raise BadRequest(f"the retention is {value} {unit}, it must be above 0")
-
-    def _check_group_config(self, config: GroupConfig) -> None:
-        check_broadcast(config)
-        if not 1 <= config.max_attempts <= self._limits.max_attempts:
-            raise BadRequest(
-                f"the group has {config.max_attempts} attempts, it must be at least 1"
-                f" and at most {self._limits.max_attempts}"
-            )
-        if not 1_000 <= config.consume_timeout_ms <= self._limits.max_invisible_ms:
-            raise BadRequest(
-                f"the consume timeout is {config.consume_timeout_ms} ms, it must be at least 1000 ms"
-                f" and at most {self._limits.max_invisible_ms} ms"
-            )
-        retry = config.retry
-        if isinstance(retry, CustomizedRetry):
-            if not retry.delays_ms or min(retry.delays_ms) < 0 or retry.first_step < 0:
-                raise BadRequest("a customized retry policy needs at least one delay, and none below 0")
-        elif not (retry.initial_ms >= 0 and retry.max_ms >= retry.initial_ms and retry.multiplier >= 1):
-            raise BadRequest(
-                "an exponential retry policy needs 0 <= initial <= maximum and a multiplier >= 1"
-            )
 
 
 def _readable(topic: str) -> str:

@@ -145,7 +145,10 @@ class LiteSubscribing:
         return tuple(name for name in sync.lite_topics if _is_legal(name, longest))
 
     async def _bound(self, topic: str, group: str) -> GroupConfig:
-        """The group, bound to the topic now if that may be and it is bound to none."""
+        """The group, bound to the topic now if it is bound to none and takes nothing of the topic yet.
+
+        Raises BadRequest where that may not be.
+        """
         route = (await self._routing.route(topic)).route
         if route.message_types and MessageType.LITE not in route.message_types:
             accepts = " and ".join(kind.value for kind in route.message_types)
@@ -159,6 +162,12 @@ class LiteSubscribing:
             raise BadRequest(
                 f"consumer group {group} takes no lite topics of {topic}: its attribute"
                 f" {LITE_BIND_TOPIC} must name that topic, but {is_bound}"
+            )
+        if route.message_types != (MessageType.LITE,) and topic in await self._broker.topics_of(group):
+            # Its other consumers would get nothing more of it, and their handles would be worth nothing.
+            raise BadRequest(
+                f"consumer group {group} reads topic {topic} as a whole, so it is not made to take lite"
+                f" topics of it unasked: use another group, or set its attribute {LITE_BIND_TOPIC}"
             )
         bound = replace(config, attributes={**config.attributes, LITE_BIND_TOPIC: topic})
         await self._broker.update_group(bound)

@@ -293,9 +293,9 @@ class MessagingProcessor(Explaining):
         self._sweep = self._clock.call_later(_SWEEP_S, self._swept)
 
     def _swept(self) -> None:
+        self._arm_sweep()  # first: whatever fails below, the next one comes
         now = self._clock.monotonic()
         self.clients.expire(now)
         self._routing.expire(now)
         self.renewing.holdings.sweep(self.clients.get)
         self.broadcasting.sweep_when_due()
-        self._arm_sweep()

@@ -24,7 +24,7 @@ from popgate.errors import (
 )
 from popgate.lite import takes_lite_topics
 from popgate.model import GroupConfig, Message, MessageType, Queue, Route, TopicConfig
-from popgate.naming import is_derived_topic, is_system_topic
+from popgate.naming import MEMBER_PREFIX, is_derived_topic, is_system_topic
 from processors.limits import Limits
 from processors.observing import Observer
 from processors.requests import Assignments
@@ -221,7 +221,9 @@ class Routing:
 
     async def _create_group(self, name: str) -> None:
         most = self._limits.max_auto_groups
-        if len(await self._broker.groups()) >= most:
+        # Clients of a broadcast group have one each, and a limit of their own.
+        named = [one for one in await self._broker.groups() if not one.name.startswith(MEMBER_PREFIX)]
+        if len(named) >= most:
             raise TooManyRequests(
                 f"consumer group {name} is not made on first use: there are {most} groups,"
                 " which is the limit",

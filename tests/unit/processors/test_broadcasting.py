@@ -21,6 +21,7 @@ from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 
 ASKED = Receive("news", "screens", invisible_ms=30_000, wait_s=0.0)
+ELSEWHERE = replace(ASKED, topic="gossip")
 PUSHED = replace(ASKED, auto_renew=True, invisible_ms=None)
 ANN, BOB, EVE = (Context(client_id=name, door="grpc") for name in ("ann@1", "bob@2", "eve@3"))
 SCREENS = GroupConfig(
@@ -156,14 +157,64 @@ async def test_a_client_that_stays_away_is_forgotten_and_one_that_polls_is_not(
 ) -> None:
     for who in (ANN, BOB):
         assert await bodies(one, who) == []
-    for _ in range(14):
+    for _ in range(16):
         clock.advance(300)
         await bodies(one, ANN)
-    await one.broadcasting.sweep()  # those that time brought may have found it before
+        await one.broadcasting.sweep()  # those that time brought may have found it before
     assert [member.client_id for member in await one.members(Context(), "screens")] == ["ann@1"]
     await say(one, b"rain")
     assert await bodies(one, ANN) == [b"rain"]
     assert await bodies(one, BOB) == [], "who was forgotten joins anew"
+
+
+async def test_a_wall_clock_that_jumps_costs_nobody_its_cursor(
+    one: MessagingProcessor, clock: MovableClock
+) -> None:
+    assert await bodies(one, ANN) == []
+    await say(one, b"rain")
+    clock.set_wall(clock.now_ms() + 86_400_000)
+    await one.broadcasting.sweep()
+    for _ in range(16):
+        assert await bodies(one, ANN, ELSEWHERE) == []
+        clock.advance(300)
+        await one.broadcasting.sweep()
+    assert await bodies(one, ANN) == [b"rain"]
+
+
+async def test_clients_find_their_cursors_when_the_gateway_was_away_for_longer_than_the_expiry(
+    one: MessagingProcessor, other: MessagingProcessor, clock: MovableClock
+) -> None:
+    assert await bodies(one, ANN) == []
+    await one.stop()
+    await say(other, b"rain")
+    clock.advance(86_400)
+    await other.broadcasting.sweep()
+    assert await bodies(other, ANN) == [b"rain"]
+
+
+async def test_a_reset_is_for_every_client(one: MessagingProcessor) -> None:
+    await say(one, b"before")
+    for who in (ANN, BOB):
+        assert await bodies(one, who) == []
+    await one.reset(Context(), "screens", "news", StartFrom.FIRST)
+    for who in (ANN, BOB):
+        assert await bodies(one, who) == [b"before"]
+
+
+async def test_clients_of_a_broadcast_group_use_up_no_names_of_groups(
+    one: MessagingProcessor, broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    few = MessagingProcessor(broker, clock=clock, limits=replace(LIMITS, max_auto_groups=2))
+    for who in (ANN, BOB):
+        await bodies(few, who)
+    assert await bodies(few, ANN, replace(ASKED, group="another")) == []
+    with pytest.raises(TooManyRequests, match="there are 2 groups, which is the limit"):
+        await few.receive(ANN, replace(ASKED, group="one-more"))
+
+
+async def test_a_broadcast_group_takes_no_lite_topics(one: MessagingProcessor) -> None:
+    with pytest.raises(BadRequest, match="takes no lite topics"):
+        await one.update_group(Context(), replace(SCREENS, attributes={"lite.bind.topic": "news"}))
 
 
 async def test_a_forgotten_client_of_another_replica_joins_anew(

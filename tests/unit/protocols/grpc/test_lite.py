@@ -270,6 +270,22 @@ async def test_a_set_with_a_name_that_cannot_be_keeps_nobody_from_leaving_the_ot
     assert rooms.processor.lite.subscriptions("client-1") == 1
 
 
+async def test_a_group_that_reads_a_topic_as_a_whole_is_not_made_one_for_its_lite_topics(
+    gateway: Any, client: Any
+) -> None:
+    await gateway.broker.create_topic(TopicConfig("t"))
+    assert await bodies(client) == []
+    for body in (b"1", b"2"):
+        await client.send_one(body=body)
+    [first] = await client.receive(batch_size=1)
+    other = client.like(client_id="client-2")
+    await other.introduce(other.subscribing(pb.ClientType.LITE_PUSH_CONSUMER))
+    assert await sync(other, ADD, "a") == Code.BAD_REQUEST
+    assert not (await gateway.broker.group("g")).attributes
+    assert (await client.ack(first.system_properties.receipt_handle)).status.code == Code.OK
+    assert sorted([first.body, *await bodies(client)]) == [b"1", b"2"]
+
+
 async def test_a_group_is_bound_by_hand_where_groups_are_not_made(town: Any) -> None:
     gateway = await town.gateway(limits=Limits(auto_create_groups=False))
     await gateway.broker.create_topic(TopicConfig("t", (MessageType.LITE,)))
