@@ -251,7 +251,7 @@ class MessagingService(Positions):
         most = self._processor.limits.max_clients
         if len(self._streams) >= most:
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
-        await TelemetryStream(context, commands, self._processor).run(self._streams)
+        await TelemetryStream(context, commands, self._processor, self._clock).run(self._streams)
 
     def drain(self) -> None:
         """Answer long polls now, empty, and end the telemetry streams: their clients go elsewhere."""

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
 from popgate.model import TransactionCheck
 from processors.clients import ClientKind, connection_of
-from processors.consuming import is_rust
+from processors.consuming import is_node, is_rust
 from processors.messaging import MessagingProcessor
 from processors.questions import Question
 from protocols.draining import Waits
@@ -31,6 +32,10 @@ from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus, Comma
 
 _FLUSH_S = 1.0
 """How long a draining gateway waits for a client to read what it is told last."""
+_AGAIN_S = (0.25, 1.0, 4.0, 16.0)
+"""When the client of Node.js is told its settings again, each after the one before: its start waits for them
+only once it has asked for the routes of all its topics, one by one, and knows nothing of those that came
+before (seen: it hangs with three topics or more)."""
 _LARGEST_SETTINGS = 1024 * 1024
 """Bytes of a client's settings; they are kept while its stream is open, to be told anew."""
 
@@ -38,7 +43,11 @@ _LARGEST_SETTINGS = 1024 * 1024
 class TelemetryStream:
     """One stream of one client. It ends with the client's half-close, its loss, or a drain."""
 
-    def __init__(self, context: Context, commands: Commands, processor: MessagingProcessor) -> None:
+    def __init__(
+        self, context: Context, commands: Commands, processor: MessagingProcessor, clock: Clock
+    ) -> None:
+        self._clock = clock
+        self._timer: Timer | None = None
         self._context = context
         self._commands = commands
         self._processor = processor
@@ -76,6 +85,8 @@ class TelemetryStream:
             pass
         finally:
             self.alive = False
+            if self._timer is not None:
+                self._timer.cancel()
             self._outbox.close()
             self._asked.left()
             if self._client is not None:
@@ -84,6 +95,7 @@ class TelemetryStream:
     async def _take(self, command: TelemetryCommand) -> bool:
         """Take in settings and answer them; whether the stream goes on. Raises CallFailed for bad ones."""
         context, size = self._context, command.ByteSize()
+        first = self._settings is None
         if context.allowance is not None:
             context.allowance.take(size)
         try:
@@ -102,7 +114,16 @@ class TelemetryStream:
         await self._outbox.write(TelemetryCommand(status=OK, settings=answer))
         if context.allowance is not None:
             context.allowance.add(-size)
+        if first and is_node(context):
+            self._tell_again(_AGAIN_S)
         return True
+
+    def _tell_again(self, rests: tuple[float, ...]) -> None:
+        def tell() -> None:
+            self.refresh()
+            self._tell_again(rests[1:])
+
+        self._timer = self._clock.call_later(rests[0], tell) if rests else None
 
     async def _answer(self, settings: Settings, size: int) -> Settings:
         context, processor = self._context, self._processor

@@ -222,7 +222,7 @@ async def test_a_client_that_reads_slowly_is_told_the_last_settings_only(
     gateway: Any, client: Any, town: Any
 ) -> None:
     slow = Slow()
-    stream = TelemetryStream(Context(client_id="slow"), slow, gateway.processor)  # type: ignore[arg-type]
+    stream = TelemetryStream(Context(client_id="slow"), slow, gateway.processor, gateway.clock)  # type: ignore[arg-type]
     running = asyncio.ensure_future(stream.run(Waits()))
     slow.incoming.put_nowait(rpc.TelemetryCommand(settings=client.subscribing()))
     slow.more.release()

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
+from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients import ClientKind
@@ -107,6 +108,39 @@ async def test_rust_is_told_of_bad_settings_by_a_stream_that_ends_well(client: A
     assert await stream.read() is grpc.aio.EOF
     assert await stream.code() is grpc.StatusCode.OK
     assert len(gateway.processor.clients) == 0
+
+
+@pytest.mark.parametrize("language", ["HTTP", "NODE_JS"])
+async def test_node_is_told_its_settings_again_a_few_times(
+    client: Any, town: Any, gateway: Any, language: str
+) -> None:
+    """Its start waits for them only after it has asked for all its routes; see `telemetry`."""
+    stream = await client.like(language=language).introduce(client.producing("t", "u", "v"))
+    answers: list[rpc.TelemetryCommand] = []
+
+    async def listen() -> None:
+        while (answer := await stream.read()) is not grpc.aio.EOF:
+            answers.append(answer)
+
+    listening = asyncio.create_task(listen())
+
+    async def more() -> bool:
+        await gateway.pass_s(16)
+        return len(answers) == 4
+
+    await town.until(more)
+    assert [(one.status.code, one.settings) for one in answers] == [(Code.OK, stream.settings)] * 4
+    await gateway.pass_s(60)
+    await stream.done_writing()
+    await listening
+    assert len(answers) == 4
+
+
+async def test_others_are_told_once(client: Any, gateway: Any) -> None:
+    stream = await client.introduce(client.producing("t", "u", "v"))
+    await gateway.pass_s(60)
+    await stream.done_writing()
+    assert await stream.read() is grpc.aio.EOF
 
 
 async def test_what_nobody_asked_for_is_let_pass(client: Any) -> None:
@@ -290,7 +324,7 @@ class Unread:
 
 
 async def test_a_client_that_reads_nothing_is_not_asked_without_end() -> None:
-    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None)  # type: ignore[arg-type]
+    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None, clock=SystemClock())  # type: ignore[arg-type]
     message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", b"x", b"")
     check = TransactionCheck("t", "t", "id", message, 0)
     taken = [stream.ask(check) for _ in range(1000)]
@@ -307,7 +341,7 @@ async def test_a_client_that_reads_nothing_is_not_asked_without_end() -> None:
 
 
 async def test_large_questions_that_nobody_reads_have_a_bound_in_bytes_too() -> None:
-    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None)  # type: ignore[arg-type]
+    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None, clock=SystemClock())  # type: ignore[arg-type]
     body = bytes(4 * 1024 * 1024)
     message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", body, b"")
     taken = [stream.ask(TransactionCheck("t", "t", "id", message, 0)) for _ in range(10)]
@@ -315,7 +349,7 @@ async def test_large_questions_that_nobody_reads_have_a_bound_in_bytes_too() -> 
 
 
 async def test_one_question_is_taken_however_large_it_is() -> None:
-    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None)  # type: ignore[arg-type]
+    stream = TelemetryStream(Context(client_id="c"), Unread(), processor=None, clock=SystemClock())  # type: ignore[arg-type]
     body = bytes(9 * 1024 * 1024)
     message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", body, b"")
     assert stream.ask(TransactionCheck("t", "t", "id", message, 0))
