@@ -111,11 +111,11 @@ class TelemetryStream:
             raise CallFailed(
                 CallStatus.INVALID_ARGUMENT if theirs else CallStatus.UNAVAILABLE, error.sentence
             ) from error
+        if first and is_node(context):
+            self._tell_again(_AGAIN_S)
         await self._outbox.write(TelemetryCommand(status=OK, settings=answer))
         if context.allowance is not None:
             context.allowance.add(-size)
-        if first and is_node(context):
-            self._tell_again(_AGAIN_S)
         return True
 
     def _tell_again(self, rests: tuple[float, ...]) -> None:
