@@ -124,7 +124,11 @@ class Repeats:
 
     def begin(self, now_ms: int) -> None:
         """Begin a send, before anything is asked."""
-        if not self._since_ms <= now_ms < self._due_ms:  # the clock may go back
+        # The clock may go back. And what is closed, is closed before the time of this send: `keep_up`, which
+        # asks the clock anew, would say that a send of a millisecond ago is in the segment when it is not.
+        if not self._since_ms <= now_ms < self._due_ms or (
+            self._log.appended - self._mark >= _MOST_OTHERS and self.on
+        ):
             self._close(now_ms)
         self._now_ms = now_ms
 

@@ -120,6 +120,32 @@ async def test_after_a_crash_held_messages_are_known_though_their_segment_is_not
     assert again[3].transaction_id
 
 
+async def test_after_a_crash_a_send_is_known_in_whose_midst_a_millisecond_passed(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment is closed in that very send, because so much was delivered that was sent long before."""
+
+    async def turns() -> None:
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+    broker = await folder.open()
+    await folder.send(broker, *range(1_024), delay_ms=1_000)
+    await folder.clock.run(2, turns)
+    assert count(broker) == 1_024
+    now_ms = folder.clock.now_ms()
+    victim = [folder.message(5_000)]
+    with monkeypatch.context() as patch:
+        looks = iter([now_ms])
+        patch.setattr(folder.clock, "now_ms", lambda: next(looks, now_ms + 1))
+        first = await broker.send(CONTEXT, victim)
+    folder.clock.advance(0.001)
+    await folder.send(broker, 5_001)
+    broker = await folder.open()
+    assert await broker.send(CONTEXT, victim) == first
+    assert count(broker) == 1_026
+
+
 async def test_the_single_entries_of_held_messages_go_with_their_segment(folder: Folder) -> None:
     broker = await folder.open()
     first = await folder.send(broker, *range(400), delay_ms=5_000)
