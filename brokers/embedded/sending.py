@@ -113,9 +113,10 @@ class Sending(Facet):
             state.queue(topic, message.broker, queue_id)
         try:
             if message.deliver_at_ms <= now_ms and message.type is not _TRANSACTION:
-                lite = None
+                lite, lite_ms = None, 0
                 if message.lite_topic:
-                    lite = state.lites.topics.ensure(topic, message.lite_topic, now_ms)
+                    lite_ms = state.lites.now_ms()
+                    lite = state.lites.topics.ensure(topic, message.lite_topic, lite_ms)
                 offset = state.log.append_new(
                     topic,
                     queue_id,
@@ -131,7 +132,7 @@ class Sending(Facet):
                     store_host=state.store_host,
                 )
                 if lite is not None:
-                    state.lites.topics.append(lite, queue_id, offset, now_ms)
+                    state.lites.topics.append(lite, queue_id, offset, lite_ms)
                 if key and repeats.on:
                     repeats.add(key, seen, queue_id, offset)
                 return Sent(message_id, name, queue_id, offset)

@@ -81,7 +81,15 @@ class Lites:
         self._due.load()
         for topic in self._catalogue.topics():
             self.settings_changed(topic)
-        self.subscriptions.all_ready()
+        self.subscriptions.found_again(self._catalogue)
+
+    def now_ms(self) -> int:
+        """When a lite topic is used: it is idle from then on, so the later time of two counts.
+
+        By a wall clock that was set back it would be idle already; a steady time that is behind the
+        wall clock would make it so at the next start.
+        """
+        return max(self._clock.now_ms(), self._steady.now_ms())
 
     # -- finding ------------------------------------------------------------------------------
 

@@ -214,7 +214,7 @@ class LiteServing(Facet):
     def _held_of(self, taken: Taken) -> list[int]:
         """Of what was taken, that which still is held by this delivery."""
         old, pop_ms, offsets = taken
-        place = self._state.lites.find_place(old.group, old.lite.topic, old.lite.id)
+        place = self._place_now(old)
         entries = place.entries if place is not None else {}
         return [
             offset
@@ -222,13 +222,20 @@ class LiteServing(Facet):
             if (entry := entries.get(offset)) is not None and entry.held and entry.pop_ms == pop_ms
         ]
 
+    def _place_now(self, old: Place) -> Place | None:
+        """The same place after a wait: memory may have been made anew meanwhile."""
+        catalogue, lite = self._state.catalogue, old.lite
+        group, topic = catalogue.group_by_id(old.group.id), catalogue.topic_by_id(lite.topic.id)
+        if group is None or topic is None:
+            return None
+        return self._state.lites.find_place(group, topic, lite.id)
+
     def _undo_lite(self, taken: list[Taken]) -> None:
         state = self._state
         now_ms = state.steady.now_ms()
         for one in taken:
             held = self._held_of(one)
-            old = one[0]
-            place = state.lites.find_place(old.group, old.lite.topic, old.lite.id)
+            place = self._place_now(one[0])
             if place is not None and held:
                 for offset in held:
                     place.free(offset, now_ms)
@@ -259,7 +266,9 @@ class LiteServing(Facet):
             return False
         changed = False
         for name in named if sync.origin is not LiteOrigin.LAST else added:
-            lite = lites.topics.ensure(topic, name, now_ms) if last else lites.topics.find(topic, name)
+            lite = (
+                lites.topics.ensure(topic, name, lites.now_ms()) if last else lites.topics.find(topic, name)
+            )
             if lite is None:
                 continue
             known = lites.find_place(group, topic, lite.id) is not None

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.topics import Group, Topic
+from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.errors import LiteSubscriptionQuotaExceeded
 from popgate.lite import LITE_SUB_MODEL
@@ -179,16 +179,21 @@ class Subscriptions:
     def drop_if(self, gone: Callable[[Subscriber], bool]) -> None:
         """A topic or a group was deleted."""
         for subscriber in [one for ones in self._clients.values() for one in ones.values() if gone(one)]:
-            for name in list(subscriber.names):
-                self._leave(subscriber, name)
-                self.on_gone(subscriber, name)
-            self._forget(subscriber)
+            self._drop(subscriber)
 
-    def all_ready(self) -> None:
-        """Nobody knows what is in the store now: everybody is to look."""
-        for ones in self._clients.values():
-            for subscriber in ones.values():
-                subscriber.ready = OrderedDict.fromkeys(subscriber.names)
+    def found_again(self, catalogue: Catalogue) -> None:
+        """Topics and groups were read from the store anew: who subscribed to them goes on with those.
+
+        Nobody knows what is in the store now, so everybody is to look.
+        """
+        for subscriber in [one for ones in self._clients.values() for one in ones.values()]:
+            group = catalogue.group_by_id(subscriber.group.id)
+            topic = catalogue.topic_by_id(subscriber.topic.id)
+            if group is None or topic is None:
+                self._drop(subscriber)
+                continue
+            subscriber.group, subscriber.topic = group, topic
+            subscriber.ready = OrderedDict.fromkeys(subscriber.names)
 
     def sweep_due_s(self) -> float | None:
         """The loop time of the next sweep; None when there is nobody."""
@@ -233,6 +238,13 @@ class Subscriptions:
             self._leave(other, name)
             self.on_gone(other, name)
         return True
+
+    def _drop(self, subscriber: Subscriber) -> None:
+        """Its topic or its group is gone."""
+        for name in list(subscriber.names):
+            self._leave(subscriber, name)
+            self.on_gone(subscriber, name)
+        self._forget(subscriber)
 
     def _leave(self, subscriber: Subscriber, name: str) -> None:
         if name not in subscriber.names:

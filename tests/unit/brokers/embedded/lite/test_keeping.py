@@ -1,0 +1,131 @@
+"""Lite topics when the clock, or the disk, is not what it should be."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from brokers.embedded.broker import EmbeddedBroker
+from popgate.context import Context
+from popgate.errors import BrokerUnavailable
+from popgate.filters import EVERYTHING
+from popgate.lite import LITE_BIND_TOPIC, LITE_EXPIRATION, LiteAction, LiteSync
+from popgate.model import GroupConfig, Message, MessageType, Pop, StoredMessage, TopicConfig
+from popgate.testing import MovableClock
+
+ME = Context(client_id="me@host@1")
+MINUTES = 30
+Run = Callable[[float], Awaitable[None]]
+
+
+class FullDisk:
+    """A database that reads and closes, but cannot be written."""
+
+    def __init__(self, db: object) -> None:
+        self._db = db
+
+    def write(self, *_: object) -> None:
+        raise OSError("no space left on device")
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._db, name)
+
+
+async def turns() -> None:
+    for _ in range(6):
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+async def broker(tmp_path: Path, clock: MovableClock) -> AsyncIterator[EmbeddedBroker]:
+    """With a topic L of lite topics that may be idle for half an hour, and a group G that is bound to it."""
+    broker = EmbeddedBroker(tmp_path / "store", clock=clock)
+    await broker.start()
+    await broker.create_topic(
+        TopicConfig("L", (MessageType.LITE,), attributes={LITE_EXPIRATION: str(MINUTES)})
+    )
+    await broker.create_group(GroupConfig("G", attributes={LITE_BIND_TOPIC: "L"}))
+    yield broker
+    await broker.stop()
+
+
+async def send(broker: EmbeddedBroker, body: bytes) -> None:
+    await broker.send(ME, [Message("L", body, type=MessageType.LITE, lite_topic="room")])
+
+
+async def subscribe(broker: EmbeddedBroker) -> None:
+    await broker.subscribe_lite(ME, LiteSync("L", "G", LiteAction.ADD, ("room",)))
+
+
+async def pop(broker: EmbeddedBroker, until: float | None = None) -> list[StoredMessage]:
+    return await broker.pop_lite(ME, replace(Pop("L", "G", EVERYTHING, 30_000), wait_until=until))
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+async def test_a_clock_that_jumps_deletes_no_lite_topic_that_was_just_used(
+    broker: EmbeddedBroker, clock: MovableClock, jump_ms: int
+) -> None:
+    clock.set_wall(clock.now_ms() + jump_ms)
+    await clock.run(1, turns)
+    await send(broker, b"a")
+    await clock.run(5 * 60, turns)
+    await broker.stop()
+    await broker.start()
+    await clock.run(5 * 60, turns)
+    await subscribe(broker)
+    assert [message.body for message in await pop(broker)] == [b"a"]
+
+
+async def test_a_lite_topic_that_is_idle_goes_though_the_clock_was_set_back(
+    broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    clock.set_wall(clock.now_ms() - 3_600_000)
+    await send(broker, b"a")
+    await clock.run((MINUTES + 2) * 60, turns)
+    assert await broker.lite_topics("L", "", 10) == []
+
+
+async def test_who_subscribes_goes_on_after_a_write_that_failed(
+    broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    """Without telling its subscriptions again, which clients do only every 30 s."""
+    await subscribe(broker)
+    waiting = asyncio.ensure_future(pop(broker, clock.monotonic() + 60))
+    await turns()
+    store = broker._state.store
+    store._db = FullDisk(store._db)  # type: ignore[assignment]
+    with pytest.raises(BrokerUnavailable):
+        await send(broker, b"lost")
+    await clock.run(5, turns)
+    await send(broker, b"a")
+    await turns()
+    assert waiting.done()
+    (message,) = await waiting
+    assert message.body == b"a"
+    assert await broker.ack(ME, "L", "G", [message.receipt]) == [None]
+
+
+async def test_who_subscribes_is_told_when_its_group_was_never_stored(
+    broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    gone: list[tuple[str, ...]] = []
+    broker.on_lite_gone(lambda *what: gone.append(what))
+    store = broker._state.store
+    store._db = FullDisk(store._db)  # type: ignore[assignment]
+    making = asyncio.ensure_future(broker.create_group(GroupConfig("new", attributes={LITE_BIND_TOPIC: "L"})))
+    await asyncio.sleep(0)
+    await broker.subscribe_lite(ME, LiteSync("L", "new", LiteAction.ADD, ("room",)))
+    with pytest.raises(BrokerUnavailable):
+        await making
+    await clock.run(5, turns)
+    assert gone == [(ME.client_id, "new", "L", "room")]
+    assert broker.lite_subscriptions(ME.client_id) == 0
