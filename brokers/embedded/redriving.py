@@ -91,6 +91,9 @@ class Redriving(Facet, RedrivesDeadLetters):
         topic = state.catalogue.find_topic(origin.decode("utf-8", "replace"))
         if topic is None:
             raise TopicNotFound(origin.decode("utf-8", "replace"))
+        if state.lites.bound(topic.name, group.name) is not None:
+            # Nothing reads the retry topic of a group that takes lite topics: its copy would lie unseen.
+            raise Unsupported(f"a redrive to {group.name}, which takes lite topics of {topic.name},")
         retry_topic, ledger = self._retries(group, topic)
         message_id = find_property(block, _UNIQ_KEY) or b""
         copied_to = state.log.append_new(

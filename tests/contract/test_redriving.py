@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from brokers.capabilities import Redriven, RedrivesDeadLetters
+from brokers.capabilities import LiteTopics, Redriven, RedrivesDeadLetters
 from popgate.errors import (
     AlreadyExists,
     BadRequest,
@@ -15,7 +15,8 @@ from popgate.errors import (
     TopicNotFound,
     Unsupported,
 )
-from popgate.model import GroupConfig, StartFrom
+from popgate.lite import LiteAction, LiteSync
+from popgate.model import GroupConfig, MessageType, StartFrom
 from popgate.receipt import parse_receipt
 
 
@@ -341,3 +342,22 @@ async def test_a_broadcast_group_has_no_queue_of_its_own_to_redrive_to(redriver)
     await user.broker.update_group(GroupConfig(group, broadcast=True))
     with pytest.raises(Unsupported):
         await redrive(user, group, 0)
+
+
+async def test_a_group_that_takes_lite_topics_reads_no_retries_so_its_dead_letters_stay(redriver):
+    user = redriver
+    if not isinstance(user.broker, LiteTopics):
+        pytest.skip("this broker has no lite topics")
+    topic, other = await user.topic(MessageType.LITE), await user.topic()
+    group = await user.group(attributes={"lite.bind.topic": topic})
+    await user.broker.subscribe_lite(user.context, LiteSync(topic, group, LiteAction.ADD, ("room",)))
+    await user.send(topic, "a", lite_topic="room")
+    (message,) = await user.broker.pop_lite(user.context, user.request(topic, group))
+    await user.dead_letter(topic, group, message.receipt)
+    await bury(user, other, group, "b")
+    refused, moved = await redrive(user, group, 0, 1)
+    assert isinstance(refused, Unsupported)
+    assert topic in refused.sentence
+    assert isinstance(moved, Redriven)  # of another topic the group reads retries as every group does
+    assert set(await user.broker.redriven(group, user.broker.name, 0, 0, 99)) == {1}
+    assert (await user.one(other, group)).body == b"b"
