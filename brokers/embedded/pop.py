@@ -208,6 +208,8 @@ class Popping(LiteSettling, Facet):
                     _take_in_turn(share, want, request.queue_id)
                 else:
                     _take_with_retries(share, retries, want, request.queue_id)
+                if want.looks <= 0 and want.room > 0 and not want.full and _has_work(share):
+                    want.more = True  # in a queue that was not looked at, too
         except Exception as error:
             state.abandon(error)
             raise

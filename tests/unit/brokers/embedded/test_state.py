@@ -177,3 +177,18 @@ async def test_a_look_up_sorts_the_index_in_memory_once_for_many_hours(
     found = await broker.find_by_key(CONTEXT, "T", "k3", begin_ms=0, end_ms=clock.now_ms(), limit=9)
     assert [message.body for message in found] == [b"3"]
     assert cursors <= 10
+
+
+async def test_a_pop_whose_looks_end_with_one_queue_goes_on_with_the_next(
+    start: Start, clock: MovableClock
+) -> None:
+    """Else it would wait beside the message until its time is over, though nothing holds that back."""
+    broker = await start(queues=2, max_scan=10)
+    for queue_id in (0, 1):
+        await send(broker, *[b"x"] * 10, tag="sister", queue_id=queue_id)
+    await send(broker, b"wanted", tag="brother", queue_id=1)
+    until = clock.monotonic() + 20
+    waiting = asyncio.ensure_future(broker.pop(CONTEXT, pop_of(filter=BROTHERS, wait_until=until)))
+    await turns(20)
+    assert waiting.done()
+    assert [message.body for message in await waiting] == [b"wanted"]
