@@ -114,8 +114,8 @@ async def test_rust_is_told_of_bad_settings_by_a_stream_that_ends_well(client: A
 async def test_node_is_told_its_settings_again_a_few_times(client: Any, gateway: Any, language: str) -> None:
     """Its start waits for them only after it has asked for all its routes; see `telemetry`."""
     stream = await client.like(language=language).introduce(client.producing("t", "u", "v"))
-    for _ in range(4):
-        await gateway.pass_s(16)
+    for seconds in (0.25, 1, 4, 16):
+        await gateway.pass_s(seconds)
         answer = await asyncio.wait_for(stream.read(), 10)
         assert (answer.status.code, answer.settings) == (Code.OK, stream.settings)
     await gateway.pass_s(60)
