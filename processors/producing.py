@@ -62,11 +62,14 @@ def topic_of(messages: Sequence[Message], limits: Limits) -> str:
                     f" and {shown(message.topic)}",
                     Fault.MESSAGE_CORRUPTED,
                 )
-        if len(messages) > limits.max_messages_per_send:
-            raise BadRequest(
-                f"the send has {len(messages)} messages, the limit is {limits.max_messages_per_send}"
-            )
+        check_count(len(messages), limits)
     return topic
+
+
+def check_count(count: int, limits: Limits) -> None:
+    """Raises BadRequest for more messages than one send may have."""
+    if count > limits.max_messages_per_send:
+        raise BadRequest(f"the send has {count} messages, the limit is {limits.max_messages_per_send}")
 
 
 def check_message(message: Message, limits: Limits, *, now_ms: int, max_delay_ms: int) -> None:

@@ -49,7 +49,6 @@ class Asked:
 
     def command_for(self, question: Question) -> tuple[str, TelemetryCommand] | None:
         """The nonce and the command to write; None when too many wait, or it is no question for a client."""
-        self._forget_settled()
         if len(self._open) >= _MOST:
             return None
         nonce = next_nonce()
@@ -67,10 +66,12 @@ class Asked:
         else:
             return None
         self._open[nonce] = question
+        # Also when its asker left, or it is too late for an answer: it may hold a large message.
+        question.answer.add_done_callback(lambda _: self.forget(nonce))
         return nonce, command
 
     def forget(self, nonce: str) -> None:
-        """The command was not written."""
+        """The command was not written, or nobody waits for its answer any more."""
         self._open.pop(nonce, None)
 
     def stack_told(self, status: pb.Status, trace: ThreadStackTrace) -> None:
@@ -96,13 +97,9 @@ class Asked:
 
     def left(self) -> None:
         """The stream ended: whoever waits is told at once."""
-        for question in self._open.values():
+        for question in list(self._open.values()):
             question.failed(ClientNotFound(self._client_id, "left before it answered"))
         self._open.clear()
-
-    def _forget_settled(self) -> None:
-        for nonce in [nonce for nonce, question in self._open.items() if question.settled]:
-            del self._open[nonce]
 
     def _refusal(self, status: pb.Status) -> GatewayError:
         told = f"client {shown(self._client_id)} answered {code_name(status.code)}"

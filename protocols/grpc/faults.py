@@ -28,7 +28,8 @@ from popgate.faults import Faults, Rule
 from popgate.kinds import Authenticator
 from protocols.grpc.health import Health
 from protocols.grpc.pb.service_pb2 import TelemetryCommand
-from protocols.grpc.rpcs import STREAMED, UNARY, Door, Streamed, Unary, Unreadable
+from protocols.grpc.reading import Unreadable
+from protocols.grpc.rpcs import STREAMED, UNARY, Door, Streamed, Unary
 from protocols.grpc.service import MessagingService
 from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
 

@@ -14,7 +14,7 @@ import grpc.aio
 from google.protobuf.message import Message
 
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.rpcs import Unreadable
+from protocols.grpc.reading import Unreadable
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
 
 _Context = grpc.aio.ServicerContext[Any, Any]

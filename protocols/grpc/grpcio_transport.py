@@ -25,8 +25,9 @@ from protocols.grpc.grpcio_calls import (
 )
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from protocols.grpc.reading import Unreadable, reader_of
 from protocols.grpc.reflection import Reflection
-from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary, Unreadable, reader_of
+from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary
 from protocols.grpc.transport import BrokenStream, CallFailed
 
 MAX_RECEIVE_BYTES = 130 * 1024 * 1024

@@ -19,10 +19,12 @@ _POLICIES = {
     pb.OffsetOption.MAX: LiteOrigin.END,
 }
 _LONGEST = 1 << 62
+_MOST_NAMES = 65_536
+"""Lite topics in one request."""
 
 
 def lite_sync_in(request: rpc.SyncLiteSubscriptionRequest) -> LiteSync:
-    """A change of what a client subscribes to. Raises BadRequest for an action or a policy that is none.
+    """A change of what a client subscribes to. Raises BadRequest (no such action or policy; too many names).
 
     Where to begin counts when lite topics are added one by one; the version of a set is not looked
     at: the calls of one client come one after the other.
@@ -30,6 +32,9 @@ def lite_sync_in(request: rpc.SyncLiteSubscriptionRequest) -> LiteSync:
     action = _ACTIONS.get(request.action)
     if action is None:
         raise BadRequest(f"the action {request.action} on lite subscriptions is not known")
+    count = len(request.lite_topic_set)
+    if count > _MOST_NAMES:
+        raise BadRequest(f"the request names {count} lite topics, the limit is {_MOST_NAMES}")
     origin, value = _origin_in(request.offset_option) if action is LiteAction.ADD else (LiteOrigin.LAST, 0)
     return LiteSync(
         request.topic.name, request.group.name, action, tuple(request.lite_topic_set), origin, value

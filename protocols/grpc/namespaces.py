@@ -31,7 +31,8 @@ from protocols.grpc.errors import code_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from protocols.grpc.rpcs import Calls, Streamed, Unary, Unreadable
+from protocols.grpc.reading import Unreadable
+from protocols.grpc.rpcs import Calls, Streamed, Unary
 from protocols.grpc.transport import Answers, Call, CallFailed, CallStatus, Commands
 
 _NAMESPACE = re.compile(r"[|a-zA-Z0-9_-]+\Z")
@@ -43,19 +44,31 @@ Known = dict[str, str]
 """What the names in a request are called here, and what its client calls them."""
 
 
-@lru_cache(maxsize=4096)
 def full_name(namespace: str, name: str, *, is_group: bool) -> str:
     """What a topic or group of a namespace is called here. Raises IllegalTopic, IllegalGroup.
 
     A `%` is refused in names, or who has no namespace could reach into all of them; in the names of
     dead-letter and retry topics it is after their prefix that the namespace stands.
     """
+    if namespace:
+        return _full_name(namespace, name, is_group=is_group)
+    if "%" in name and "%" in (name if is_group else _split_prefix(name)[1]):
+        raise _with_percent(name, is_group=is_group)
+    return name
+
+
+def _with_percent(name: str, *, is_group: bool) -> IllegalGroup | IllegalTopic:
+    wrong = IllegalGroup if is_group else IllegalTopic
+    return wrong(name, "% is not allowed: a namespace has a field of its own")
+
+
+@lru_cache(maxsize=4096)
+def _full_name(namespace: str, name: str, *, is_group: bool) -> str:
+    # What is kept here has a bounded length: a name that is too long is refused.
     wrong = IllegalGroup if is_group else IllegalTopic
     prefix, plain = ("", name) if is_group else _split_prefix(name)
     if "%" in plain:
-        raise wrong(name, "% is not allowed: a namespace has a field of its own")
-    if not namespace:
-        return name
+        raise _with_percent(name, is_group=is_group)
     if not _NAMESPACE.match(namespace):
         raise wrong(name, f"in its namespace {shown(namespace)} only letters, digits and | - _ are allowed")
     (check_group if is_group else check_topic)(name)
@@ -159,9 +172,11 @@ def tell(answer: Message, known: Known) -> None:
 
 def retold(sentence: str, known: Known) -> str:
     """A sentence with the names that the client knows."""
-    if not known:
+    # Settings may name thousands, of which a sentence names one or two.
+    named = [name for name in known if name in sentence]
+    if not named:
         return sentence
-    longest_first = "|".join(re.escape(name) for name in sorted(known, key=len, reverse=True))
+    longest_first = "|".join(re.escape(name) for name in sorted(named, key=len, reverse=True))
     return re.sub(
         rf"(?<![|\w-])({longest_first})(?![|\w%-])", lambda match: known[match[1]], sentence, flags=re.ASCII
     )

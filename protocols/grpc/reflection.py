@@ -48,19 +48,25 @@ class Reflection:
     def __init__(self, services: tuple[str, ...], *, most_streams: int = _MOST_STREAMS) -> None:
         self._services = sorted({*services, *SERVICES})
         self._most_streams = most_streams
+        self._open = 0
+        """Streams: those that wait for a question, and those that wait until an answer is read."""
         self._streams = Waits()
 
     def __repr__(self) -> str:
-        return f"<Reflection {self._streams}>"
+        return f"<Reflection open {self._open}>"
 
     async def serve(self, stream: Raw) -> None:
         """Answer until the client ends the stream. Raises CallFailed, BrokenStream."""
-        if len(self._streams) >= self._most_streams:
+        if self._open >= self._most_streams:
             raise CallFailed(
                 CallStatus.RESOURCE_EXHAUSTED, f"the limit of {self._most_streams} reflections is reached"
             )
-        while (question := await self._streams.wait(stream.read())) is not None:
-            await stream.write(self.answer(question))
+        self._open += 1
+        try:
+            while (question := await self._streams.wait(stream.read())) is not None:
+                await stream.write(self.answer(question))
+        finally:
+            self._open -= 1
 
     def drain(self) -> None:
         """End the streams."""

@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BadRequest, GatewayError, Internal
+from popgate.errors import GatewayError, Internal
 from popgate.kinds import Authenticator
 from protocols.grpc.errors import status_of
 from protocols.grpc.health import Health
@@ -24,6 +24,7 @@ from protocols.grpc.opening import authenticate, check_client_id, open_context
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from protocols.grpc.reading import Unreadable
 from protocols.grpc.service import MessagingService
 from protocols.grpc.transport import Answers, BrokenStream, Call, CallFailed, CallStatus, Commands
 from protocols.observing import CallObserver, NullCalls
@@ -123,34 +124,6 @@ STREAMED = (
     Streamed("PullMessage", rpc.PullMessageRequest, rpc.PullMessageResponse, MessagingService.pull_message),
 )
 """Beside these there is Telemetry, which streams both ways."""
-
-
-@dataclass(slots=True, frozen=True)
-class Unreadable:
-    """A request whose bytes are no message of its kind, or hold text that is no UTF-8."""
-
-    kind: str
-
-    @property
-    def sentence(self) -> str:
-        return f"the bytes of the request are no {self.kind}, or a text in them is no UTF-8"
-
-    @property
-    def error(self) -> BadRequest:
-        return BadRequest(self.sentence)
-
-
-def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
-    """What makes requests of bytes; it raises nothing, so that no transport answers by itself."""
-    parse = kind.FromString
-
-    def read(data: bytes) -> Message | Unreadable:
-        try:
-            return parse(data)
-        except DecodeError:
-            return Unreadable(kind.DESCRIPTOR.name)
-
-    return read
 
 
 def _readable(request: Message | Unreadable) -> Any:
@@ -254,7 +227,7 @@ class Door:
         """Write the answer to an RPC that streams: elements of its answer's class.
 
         What it took counts until the last of it is written; its request does not, for it may wait
-        for long. Raises BrokenStream when the client is gone and even that could not be told.
+        for long.
         """
         began = self._clock.monotonic()
         code = _GONE
@@ -285,13 +258,14 @@ class Door:
         except Exception:
             status = _bug(what.name, context)
             code = status.code
-            await answers.write(what.answer(status=status))
+            with suppress(BrokenStream):
+                await answers.write(what.answer(status=status))
         finally:
             held.release()
         return _CODES.get(code, "OTHER")
 
     async def telemetry(self, commands: Commands, call: Call) -> None:
-        """Raises CallFailed, and BrokenStream when the client is gone and a failure could not be told."""
+        """Raises CallFailed."""
         began, code = self._clock.monotonic(), "OK"
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
@@ -301,7 +275,8 @@ class Door:
         except GatewayError as error:
             status = status_of(error, context)
             code = _CODES.get(status.code, "OTHER")
-            await commands.write(rpc.TelemetryCommand(status=status))
+            with suppress(BrokenStream):
+                await commands.write(rpc.TelemetryCommand(status=status))
         except BrokenStream:
             code = _GONE
             return

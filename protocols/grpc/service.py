@@ -16,6 +16,7 @@ from popgate.model import EndTransaction, Resolution, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
+from processors.producing import check_count
 from protocols.draining import Waits
 from protocols.grpc import convert
 from protocols.grpc.advertising import dialled_endpoints
@@ -48,10 +49,12 @@ class MessagingService(Positions):
         super().__init__(processor)
         self._clock = clock
         self._advertised = advertised
+        self._open = 0
+        """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = Waits()
 
     def __repr__(self) -> str:
-        return f"<MessagingService polls {self._polls} streams {self._streams}>"
+        return f"<MessagingService polls {self._polls} streams {self._open}>"
 
     async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
         route = await self._processor.route(context, request.topic.name)
@@ -101,7 +104,9 @@ class MessagingService(Positions):
     async def send_message(
         self, request: rpc.SendMessageRequest, context: Context
     ) -> rpc.SendMessageResponse:
-        if len(request.messages) > 1:
+        count = len(request.messages)
+        if count > 1:
+            check_count(count, self._processor.limits)
             _check_one_topic([message.topic for message in request.messages])
         now_ms = self._clock.now_ms()
         messages = [convert.message_in(message, context, now_ms) for message in request.messages]
@@ -174,8 +179,10 @@ class MessagingService(Positions):
             raise
 
     async def ack_message(self, request: rpc.AckMessageRequest, context: Context) -> rpc.AckMessageResponse:
+        # One more than there may be is enough to be refused.
+        entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
         results = await self._processor.ack(
-            context, request.topic.name, request.group.name, [e.receipt_handle for e in request.entries]
+            context, request.topic.name, request.group.name, [e.receipt_handle for e in entries_in]
         )
         entries = [
             rpc.AckMessageResultEntry(
@@ -183,7 +190,7 @@ class MessagingService(Positions):
                 receipt_handle=entry.receipt_handle,
                 status=OK if error is None else status_of(error, context),
             )
-            for entry, error in zip(request.entries, results, strict=True)
+            for entry, error in zip(entries_in, results, strict=True)
         ]
         return rpc.AckMessageResponse(status=_together(e.status for e in entries), entries=entries)
 
@@ -249,9 +256,13 @@ class MessagingService(Positions):
     async def telemetry(self, commands: Commands, context: Context) -> None:
         """Serve one stream until it ends. Raises TooManyRequests, CallFailed."""
         most = self._processor.limits.max_clients
-        if len(self._streams) >= most:
+        if self._open >= most:
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
-        await TelemetryStream(context, commands, self._processor, self._clock).run(self._streams)
+        self._open += 1
+        try:
+            await TelemetryStream(context, commands, self._processor, self._clock).run(self._streams)
+        finally:
+            self._open -= 1
 
     def drain(self) -> None:
         """Answer long polls now, empty, and end the telemetry streams: their clients go elsewhere."""

@@ -38,7 +38,8 @@ from protocols.grpc.grpcio_transport import MAX_RECEIVE_BYTES
 from protocols.grpc.health import Health
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.rpcs import STREAMED, UNARY, Door, Unreadable, reader_of
+from protocols.grpc.reading import Unreadable, reader_of
+from protocols.grpc.rpcs import STREAMED, UNARY, Door
 from protocols.grpc.service import MessagingService
 from protocols.grpc.transport import CallFailed, CallStatus
 from tests.fuzz.test_grpc_fuzz import Odd, right

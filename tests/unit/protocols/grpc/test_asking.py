@@ -12,8 +12,9 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, TooManyRequests, Unsupported
 from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
-from processors.questions import Verdict
+from processors.questions import StackQuestion, Verdict
 from protocols.draining import Waits
+from protocols.grpc.asked import Asked
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.telemetry import TelemetryStream
@@ -154,6 +155,22 @@ async def test_a_client_that_does_not_answer_has_few_questions_until_they_are_ov
     nonces = {(await command(reader)).print_thread_stack_trace_command.nonce for _ in range(17)}
     assert len(nonces) == 17
     again.cancel()
+
+
+async def test_what_was_asked_is_forgotten_when_nobody_waits_for_the_answer() -> None:
+    """It may hold a message of the largest size."""
+    asked = Asked("client-1")
+    questions = [StackQuestion() for _ in range(3)]
+    for question in questions:
+        assert asked.command_for(question) is not None
+    questions[0].withdraw()
+    questions[1].failed(ClientNotFound("client-1"))
+    await asyncio.sleep(0)
+    assert repr(asked) == "<Asked client-1 open 1>"
+    asked.left()
+    assert repr(asked) == "<Asked client-1 open 0>"
+    for question in questions:
+        question.withdraw()
 
 
 async def test_a_stack_without_end_is_cut(gateway: Any, reader: Any) -> None:

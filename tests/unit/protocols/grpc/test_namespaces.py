@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Any
 
 import grpc
@@ -373,3 +374,20 @@ async def test_a_batch_of_two_namespaces_is_refused(tenants: list[Tenant]) -> No
         message.topic.resource_namespace = namespace
     answer = await client.send(*messages)
     assert answer.status.code == Code.MESSAGE_CORRUPTED
+
+
+def test_long_names_are_not_kept() -> None:
+    names = [f"{n}" + "x" * 1_000 for n in range(8)]
+    for name in names:
+        assert full_name("", name, is_group=False) is name
+        with pytest.raises(IllegalTopic):
+            full_name("shop", name, is_group=False)
+    held = [sys.getrefcount(name) for name in names]
+    # The list, the variable of the loop, and the argument; nobody else has them.
+    assert max(held) <= 4
+
+
+def test_a_sentence_is_retold_with_the_names_in_it_however_many_there_are() -> None:
+    known = {f"shop%t{n}": f"t{n}" for n in range(20_000)}
+    assert retold("topic shop%t12 does not exist", known) == "topic t12 does not exist"
+    assert retold("something else", known) == "something else"

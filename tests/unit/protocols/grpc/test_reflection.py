@@ -15,6 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2 as theirs
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from protocols.grpc.pb import definition_pb2, reflection_pb2, service_pb2
+from protocols.grpc.reflection import Reflection
+from protocols.grpc.transport import CallFailed
 
 SERVICES = [
     "apache.rocketmq.v2.MessagingService",
@@ -141,6 +143,37 @@ async def test_bytes_that_are_no_question_end_the_stream(client: Any, question: 
     stream = method(timeout=10)
     await stream.write(question)
     assert await stream.code() is status
+
+
+class Deaf:
+    """A client that asks and does not read."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def read(self) -> bytes | None:
+        return theirs.ServerReflectionRequest(list_services="").SerializeToString()
+
+    async def write(self, _answer: bytes) -> None:
+        self.asked.set()
+        await asyncio.get_running_loop().create_future()
+
+
+async def test_a_stream_counts_also_while_its_client_does_not_read() -> None:
+    reflection = Reflection(("grpc.health.v1.Health",), most_streams=2)
+    clients = [Deaf() for _ in range(2)]
+    serving = [asyncio.ensure_future(reflection.serve(one)) for one in clients]
+    for one in clients:
+        await one.asked.wait()
+    with pytest.raises(CallFailed, match="the limit of 2 reflections"):
+        await reflection.serve(Deaf())
+    for task in serving:
+        task.cancel()
+    await asyncio.wait(serving)
+    free = Deaf()
+    again = asyncio.ensure_future(reflection.serve(free))
+    await asyncio.wait_for(free.asked.wait(), 10)
+    again.cancel()
 
 
 async def test_streams_have_a_bound_and_a_drain_ends_them(town: Any, gateway: Any, client: Any) -> None:

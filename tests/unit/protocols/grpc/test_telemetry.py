@@ -14,10 +14,14 @@ from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients import ClientKind
 from processors.limits import Limits
 from protocols.draining import Waits
+from protocols.grpc.health import Health
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.grpc.rpcs import STREAMED, Door
+from protocols.grpc.service import MessagingService
 from protocols.grpc.telemetry import TelemetryStream
+from protocols.grpc.transport import BrokenStream
 
 Code = pb.Code
 
@@ -341,3 +345,33 @@ async def test_one_question_is_taken_however_large_it_is() -> None:
     message = StoredMessage("t", "b", 0, 0, 0, 0, 0, 0, "1.1.1.1:1", 0, "1.1.1.1:1", body, b"")
     assert stream.ask(TransactionCheck("t", "t", "id", message, 0))
     assert not stream.ask(TransactionCheck("t", "t", "id", message, 0))
+
+
+class Gone:
+    """Both sides of a stream, or the answering one, whose client is not there any more."""
+
+    async def read(self) -> rpc.TelemetryCommand | None:
+        return None
+
+    async def write(self, _command: Any) -> None:
+        raise BrokenStream("gone")
+
+
+class Nameless:
+    """A call without the client id that every call must have."""
+
+    metadata: tuple[tuple[str, str], ...] = ()
+    peer = local = "127.0.0.1:9"
+
+    def time_remaining(self) -> float | None:
+        return None
+
+
+async def test_a_client_that_leaves_before_it_is_told_of_its_fault_makes_no_noise(gateway: Any) -> None:
+    """What leaves the door unexpectedly is written to the log with its way through the code."""
+    service = MessagingService(gateway.processor, gateway.clock)
+    door = Door(service, Health([]), gateway.clock, None)
+    await door.telemetry(Gone(), Nameless())
+    [receive] = [what for what in STREAMED if what.name == "ReceiveMessage"]
+    await door.streamed(receive, rpc.ReceiveMessageRequest(), Nameless(), Gone())
+    assert gateway.processor.budgets.used == 0

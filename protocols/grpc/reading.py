@@ -1,0 +1,134 @@
+"""From bytes to requests, with bounds that hold before anything is made of the bytes.
+
+Two bytes can be an empty element of a list, which takes forty times as much when it is decoded: a
+request of the size that the transport lets through would be gigabytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError, Message
+
+from popgate.errors import BadRequest
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+
+_LARGEST = 4 * 1024 * 1024
+"""Bytes of a request that brings no message. The largest acknowledgement that there may be has two."""
+_LARGEST_COMMAND = 8 * 1024 * 1024
+"""Bytes of a Telemetry command; a client may send back the message that it was asked about."""
+_SMALL = 1024 * 1024
+"""Bytes of a send that need no look, whatever they hold."""
+_MOST_BESIDE = 8 * 1024 * 1024
+_MOST_FIELDS = 200_000
+"""Of all messages of a send together: bytes beside their bodies, and fields."""
+
+_MESSAGES = rpc.SendMessageRequest.DESCRIPTOR.fields_by_name["messages"].number
+_BODY = pb.Message.DESCRIPTOR.fields_by_name["body"].number
+_VARINT, _EIGHT, _BYTES, _FOUR = 0, 1, 2, 5
+"""Wire types of protobuf."""
+
+
+@dataclass(slots=True, frozen=True)
+class Unreadable:
+    """A request whose bytes are no message of its kind, or hold text that is no UTF-8."""
+
+    kind: str
+
+    @property
+    def sentence(self) -> str:
+        return f"the bytes of the request are no {self.kind}, or a text in them is no UTF-8"
+
+    @property
+    def error(self) -> BadRequest:
+        return BadRequest(self.sentence)
+
+
+@dataclass(slots=True, frozen=True)
+class TooLarge(Unreadable):
+    """A request with more in it than one of its kind can need."""
+
+    what: str
+
+    @property
+    def sentence(self) -> str:
+        return f"the {self.kind} {self.what}"
+
+
+def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
+    """What makes requests of bytes; it raises nothing, so that no transport answers by itself."""
+    parse, name = kind.FromString, kind.DESCRIPTOR.name
+    sends = kind is rpc.SendMessageRequest
+    largest = _SMALL if sends else _LARGEST_COMMAND if kind is rpc.TelemetryCommand else _LARGEST
+
+    def read(data: bytes) -> Message | Unreadable:
+        try:
+            if len(data) > largest:
+                if not sends:
+                    return TooLarge(name, f"has {len(data)} bytes, the limit is {largest}")
+                _look_at_send(data)
+            return parse(data)
+        except _Much as much:
+            return TooLarge(name, str(much))
+        except DecodeError:
+            return Unreadable(name)
+
+    return read
+
+
+class _Much(Exception):
+    """The sentence without its beginning."""
+
+
+def _look_at_send(data: bytes) -> None:
+    """Raises _Much for more fields, or more bytes beside the bodies, than can be; DecodeError."""
+    beside, count = len(data), 0
+    for number, begin, end in _fields(data, 0, len(data)):
+        count += 1
+        if number == _MESSAGES:
+            for inner, inner_begin, inner_end in _fields(data, begin, end):
+                count += 1
+                if inner == _BODY:
+                    beside -= inner_end - inner_begin
+                if count > _MOST_FIELDS:
+                    break
+        if count > _MOST_FIELDS:
+            raise _Much(f"has more than {_MOST_FIELDS} fields: send fewer messages at once")
+    if beside > _MOST_BESIDE:
+        raise _Much(f"has {beside} bytes beside its messages' bodies, the limit is {_MOST_BESIDE}")
+
+
+def _fields(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Number, begin and end of every field from `at` on. Raises DecodeError."""
+    while at < end:
+        tag, at = _varint(data, at, end)
+        kind = tag & 7
+        begin = at
+        if kind == _BYTES:
+            size, begin = _varint(data, at, end)
+            at = begin + size
+        elif kind == _VARINT:
+            _, at = _varint(data, at, end)
+        elif kind == _EIGHT:
+            at += 8
+        elif kind == _FOUR:
+            at += 4
+        else:
+            raise DecodeError  # groups: nobody sends them
+        if at > end:
+            raise DecodeError
+        yield tag >> 3, begin, at
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise DecodeError
