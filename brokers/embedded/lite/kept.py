@@ -43,17 +43,22 @@ class Keeping(Generic[Key, Value]):
         return found
 
     def add(self, key: Key, value: Value) -> Value:
-        """Keep it, and forget the one used longest ago that can be read again."""
+        """Keep it, and forget those used longest ago that can be read again, until there is room.
+
+        Never itself, even when everything else is busy: whoever adds it goes on to change it.
+        """
         kept = self._kept
-        kept[key] = value
-        if len(kept) > self._most:
+        if len(kept) >= self._most and key not in kept:
             turn = self._turn()
-            for _ in range(_TRIES):
+            for _ in range(min(_TRIES, len(kept))):
                 oldest = next(iter(kept))
-                if not kept[oldest].busy(turn):
-                    del kept[oldest]
+                if kept[oldest].busy(turn):
+                    kept.move_to_end(oldest)
+                    continue
+                del kept[oldest]
+                if len(kept) < self._most:
                     break
-                kept.move_to_end(oldest)
+        kept[key] = value
         return value
 
     def drop(self, key: Key) -> Value | None:

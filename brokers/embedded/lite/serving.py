@@ -58,9 +58,14 @@ class LiteServing(Facet):
             state.abandon(error)
             raise
         self._offer(client_id, group, topic, added)
-        if changed:
+        if changed or (added and state.store.filling):  # somebody else may just have fixed the place
             state.arm()
-            await state.settled()
+            try:
+                await state.settled()
+            except GatewayError:
+                # Without its place a group that starts at the end would miss what comes next.
+                subscriptions.remove(client_id, group.name, topic.name, added)
+                raise
 
     def leave_lite(self, client_id: str, *, said_so: bool) -> None:
         self._state.lites.subscriptions.left(client_id, said_so=said_so)

@@ -14,7 +14,15 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable
 from popgate.filters import EVERYTHING
 from popgate.lite import LITE_BIND_TOPIC, LITE_EXPIRATION, LiteAction, LiteSync
-from popgate.model import GroupConfig, Message, MessageType, Pop, StoredMessage, TopicConfig
+from popgate.model import (
+    GroupConfig,
+    Message,
+    MessageType,
+    Pop,
+    StartFrom,
+    StoredMessage,
+    TopicConfig,
+)
 from popgate.testing import MovableClock
 
 ME = Context(client_id="me@host@1")
@@ -114,18 +122,36 @@ async def test_who_subscribes_goes_on_after_a_write_that_failed(
     assert await broker.ack(ME, "L", "G", [message.receipt]) == [None]
 
 
-async def test_who_subscribes_is_told_when_its_group_was_never_stored(
+async def test_who_belongs_to_a_group_that_was_never_stored_is_forgotten(
     broker: EmbeddedBroker, clock: MovableClock
 ) -> None:
-    gone: list[tuple[str, ...]] = []
-    broker.on_lite_gone(lambda *what: gone.append(what))
     store = broker._state.store
     store._db = FullDisk(store._db)  # type: ignore[assignment]
-    making = asyncio.ensure_future(broker.create_group(GroupConfig("new", attributes={LITE_BIND_TOPIC: "L"})))
+    config = GroupConfig("new", attributes={LITE_BIND_TOPIC: "L"})
+    making = asyncio.ensure_future(broker.create_group(config))
     await asyncio.sleep(0)
-    await broker.subscribe_lite(ME, LiteSync("L", "new", LiteAction.ADD, ("room",)))
+    await broker.subscribe_lite(ME, LiteSync("L", "new", LiteAction.ADD))
+    assert broker._state.subscriptions.sweep_due_s() is not None
     with pytest.raises(BrokerUnavailable):
         await making
     await clock.run(5, turns)
-    assert gone == [(ME.client_id, "new", "L", "room")]
-    assert broker.lite_subscriptions(ME.client_id) == 0
+    assert broker._state.subscriptions.sweep_due_s() is None, "nobody is left"
+
+
+async def test_a_subscription_whose_place_was_not_stored_is_none(
+    broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    """A group that starts at the end misses nothing that is sent after the answer to its subscription."""
+    last = GroupConfig("G", start_from=StartFrom.LAST, attributes={LITE_BIND_TOPIC: "L"})
+    await broker.update_group(last)
+    store = broker._state.store
+    store._db = FullDisk(store._db)  # type: ignore[assignment]
+    other = Context(client_id="other@host@1")
+    both = (subscribe(broker), broker.subscribe_lite(other, LiteSync("L", "G", LiteAction.ADD, ("room",))))
+    failed = await asyncio.gather(*both, return_exceptions=True)
+    assert [type(one) for one in failed] == [BrokerUnavailable] * 2
+    assert broker.lite_subscriptions(ME.client_id) == broker.lite_subscriptions(other.client_id) == 0
+    await clock.run(5, turns)
+    await subscribe(broker)
+    await send(broker, b"a")
+    assert [message.body for message in await pop(broker)] == [b"a"]

@@ -31,7 +31,17 @@ def test_what_the_store_does_not_have_yet_is_never_forgotten() -> None:
     turn = 8
     for number in range(50, 150):
         keeping.add(number, Thing())
-    assert len(keeping) == 50, "each newcomer takes the place of one that is written"
+    assert len(keeping) == 4, "what is written makes room again, also for what was too much"
+
+
+def test_what_was_just_added_stays_though_everything_else_is_busy() -> None:
+    """Else the next look would find in the store what its owner has changed since."""
+    keeping: Keeping[str, Thing] = Keeping(2, lambda: 7)
+    for name in ("a", "b"):
+        keeping.add(name, Thing(7))
+    added = keeping.add("c", Thing())
+    assert keeping.get("c") is added
+    assert len(keeping) == 3
 
 
 def test_what_belongs_to_something_deleted_is_dropped() -> None:
