@@ -16,6 +16,8 @@ from processors.requests import Receive
 
 _MARGIN_SHARE = 0.2
 """Of a short deadline the margin is at most this part."""
+_RUST_MARGINS = 4
+"""Margins of a poll of Rust's client: each is as long as its deadline, so every empty one ends there."""
 
 
 def pop_of(context: Context, request: Receive, group: GroupConfig, limits: Limits, now: float) -> Pop:
@@ -100,7 +102,8 @@ def wait_until(context: Context, wait_s: float | None, limits: Limits, now: floa
         wait = limits.default_wait_s if wait_s is None else wait_s
     else:
         left = max(context.deadline - now, 0.0)
-        room = left - min(limits.poll_margin_s, left * _MARGIN_SHARE)
+        margin = limits.poll_margin_s * (_RUST_MARGINS if is_rust(context) else 1)
+        room = left - min(margin, left * _MARGIN_SHARE)
         wait = room if wait_s is None else min(wait_s, room)
     wait = min(wait, limits.max_wait_s)
     return now + wait if wait > 0 else None

@@ -107,6 +107,15 @@ def test_scenario_25_an_empty_poll_is_answered_before_the_deadline(
     assert until == (None if waits is None else pytest.approx(now + waits))
 
 
+@pytest.mark.parametrize(("left", "waits"), [(40.0, 39.0), (5.0, 4.0), (1.0, 0.8)])
+def test_rust_whose_polls_are_as_long_as_their_deadlines_has_a_longer_margin(
+    left: float, waits: float
+) -> None:
+    context = Context(deadline=1_000.0 + left, language="RUST")
+    limits = replace(LIMITS, max_wait_s=60.0)
+    assert wait_until(context, left, limits, 1_000.0) == pytest.approx(1_000.0 + waits)
+
+
 @pytest.mark.parametrize("wait_s", [-1.0, float("nan")])
 def test_a_wait_that_is_no_time_is_an_illegal_polling_time(wait_s: float) -> None:
     with pytest.raises(BadRequest, match="at least 0 s") as caught:
