@@ -27,13 +27,12 @@ from popgate.naming import (
     is_system_topic,
     split_namespace,
 )
-from protocols.grpc.errors import code_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.reading import Unreadable
 from protocols.grpc.rpcs import Calls, Streamed, Unary
-from protocols.grpc.transport import Answers, Call, CallFailed, CallStatus, Commands
+from protocols.grpc.transport import Answers, Call, CallFailed, Commands
 
 _NAMESPACE = re.compile(r"[|a-zA-Z0-9_-]+\Z")
 _RESOURCE = pb.Resource.DESCRIPTOR.full_name
@@ -268,13 +267,7 @@ class _NamedCommands:
     async def read(self) -> rpc.TelemetryCommand | None:
         command = await self._commands.read()
         if command is not None and command.HasField("settings"):
-            try:
-                self.known = take_in(command)
-            except BadRequest as error:
-                await self._commands.write(
-                    rpc.TelemetryCommand(status=pb.Status(code=code_of(error.fault), message=error.sentence))
-                )
-                raise CallFailed(CallStatus.INVALID_ARGUMENT, error.sentence) from None
+            self.known = take_in(command)
         return command
 
     async def write(self, command: rpc.TelemetryCommand) -> None:

@@ -5,6 +5,7 @@ Source: protocol facts 1.7, 1.8 and pitfalls 5 to 11.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
@@ -81,6 +82,10 @@ class TelemetryStream:
                         pass
             if waits.ended:
                 await self._outbox.flush(_FLUSH_S)
+        except BadRequest as error:
+            # Of the commands: names that cannot be.
+            with suppress(BrokenStream):
+                await self._refuse(error)
         except BrokenStream:
             pass
         finally:
@@ -101,22 +106,27 @@ class TelemetryStream:
         try:
             answer = await self._answer(command.settings, size)
         except GatewayError as error:
-            # Node.js reads the command, Go and Java read how the stream ends.
-            await self._outbox.write(TelemetryCommand(status=status_of(error, context)))
-            if is_rust(context):
-                # It reads on after a failure, for ever, and writes each to its log: 5 GB in 14 minutes.
-                # A stream that ended well it leaves alone, and its receives and sends are told the reason.
-                return False
-            theirs = is_clients_fault(error.fault)
-            raise CallFailed(
-                CallStatus.INVALID_ARGUMENT if theirs else CallStatus.UNAVAILABLE, error.sentence
-            ) from error
+            await self._refuse(error)
+            return False
         if first and is_node(context):
             self._tell_again(_AGAIN_S)
         await self._outbox.write(TelemetryCommand(status=OK, settings=answer))
         if context.allowance is not None:
             context.allowance.add(-size)
         return True
+
+    async def _refuse(self, error: GatewayError) -> None:
+        """Settings cannot be: the stream ends. Raises CallFailed where its client is to see a failure."""
+        # Node.js reads the command, Go and Java read how the stream ends.
+        await self._outbox.write(TelemetryCommand(status=status_of(error, self._context)))
+        if is_rust(self._context):
+            # It reads on after a failure, for ever, and writes each to its log: 5 GB in 14 minutes.
+            # A stream that ended well it leaves alone, and its receives and sends are told the reason.
+            return
+        theirs = is_clients_fault(error.fault)
+        raise CallFailed(
+            CallStatus.INVALID_ARGUMENT if theirs else CallStatus.UNAVAILABLE, error.sentence
+        ) from error
 
     def _tell_again(self, rests: tuple[float, ...]) -> None:
         def tell() -> None:

@@ -50,7 +50,8 @@ class Commands(Protocol):
     async def read(self) -> TelemetryCommand | None:
         """The next command; None when the client sends no more.
 
-        Raises CallFailed for bytes that are none, BrokenStream, or is cancelled.
+        Raises CallFailed for bytes that are none, BadRequest for names that cannot be, BrokenStream, or
+        is cancelled.
         """
         ...
 

@@ -367,6 +367,16 @@ async def test_settings_with_names_that_cannot_be_end_the_stream_as_the_clients_
     assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
+async def test_rust_is_told_of_such_names_by_a_stream_that_ends_well(tenants: list[Tenant]) -> None:
+    """Its reader goes on after a failed stream, for ever; see `TelemetryStream`."""
+    rust = Tenant(tenants[0].client.like(language="RUST"), "no namespace")
+    stream = rust.client.telemetry()
+    await stream.write(rpc.TelemetryCommand(settings=rust.own(rust.client.subscribing())))
+    assert (await stream.read()).status.code in (Code.ILLEGAL_TOPIC, Code.ILLEGAL_CONSUMER_GROUP)
+    assert await stream.read() is grpc.aio.EOF
+    assert await stream.code() is grpc.StatusCode.OK
+
+
 async def test_a_batch_of_two_namespaces_is_refused(tenants: list[Tenant]) -> None:
     client = tenants[0].client
     messages = [client.message(), client.message()]
