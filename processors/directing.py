@@ -147,7 +147,8 @@ class Directing:
             try:
                 return await self._broker.committed(context, reader, topic, broker, queue_id)
             except GroupNotFound:
-                if not self._limits.auto_create_groups:
+                # Of a client of a broadcast group it says only that the client has not received yet.
+                if reader == group and not self._limits.auto_create_groups:
                     raise
             await self._broker.bounds(context, topic, broker, queue_id)  # no such queue is told all the same
             return None

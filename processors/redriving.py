@@ -149,6 +149,8 @@ class DeadLetters:
             self._admit(context, Action.UPDATE, group=check_group(group))
             if not isinstance(self._broker, RedrivesDeadLetters):
                 raise Unsupported("redriving dead letters with this broker")
+            if (await self._broker.group(group)).broadcast:
+                raise Unsupported(f"a redrive to {group}, which is a broadcast group,")
             if len(message_ids) > MOST_IDS:
                 raise BadRequest(
                     f"{len(message_ids)} message ids are too many at once, the limit is {MOST_IDS}"

@@ -110,7 +110,9 @@ class Releasing:
         deliveries = self._holdings.forget(handle.client_id)
         if allowed:
             for delivery in deliveries:
-                await self._free_one(delivery)
+                # An acknowledgement that is still tried again must not come too late for what it is about.
+                if not delivery.finishing:
+                    await self._free_one(delivery)
 
     async def _free_one(self, delivery: Delivery) -> None:
         handles = list(delivery.newest.values())

@@ -10,7 +10,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, GroupNotFound, IllegalGroup, TooManyRequests
+from popgate.errors import BadRequest, Fault, GroupNotFound, IllegalGroup, TooManyRequests, Unsupported
 from popgate.message_id import make_message_id
 from popgate.model import CustomizedRetry, GroupConfig, Message, StartFrom, StoredMessage
 from popgate.naming import MEMBER_PREFIX, member_group, told_group
@@ -274,6 +274,23 @@ async def test_positions_are_those_of_the_client(one: MessagingProcessor) -> Non
     assert await one.committed(ANN, "screens", "news", "", queue) == 1
     with pytest.raises(GroupNotFound):
         await one._broker.committed(BOB, member_group("screens", "00"), "news", "", queue)
+
+
+async def test_who_has_not_received_has_no_position_also_where_groups_are_not_made(
+    one: MessagingProcessor, broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    strict = MessagingProcessor(broker, clock=clock, limits=replace(LIMITS, auto_create_groups=False))
+    await say(one, b"rain")
+    [queue, *_] = (await one.route(ANN, "news")).queues
+    assert await strict.committed(ANN, "screens", "news", queue.broker, queue.queue_id) is None
+    with pytest.raises(GroupNotFound):
+        await strict.committed(ANN, "nobody", "news", queue.broker, queue.queue_id)
+
+
+async def test_a_dry_run_of_a_redrive_is_refused_as_the_redrive_itself(one: MessagingProcessor) -> None:
+    for dry_run in (True, False):
+        with pytest.raises(Unsupported, match="broadcast group"):
+            await one.letters.redrive(Context(), "screens", dry_run=dry_run)
 
 
 async def test_a_long_name_is_refused(one: MessagingProcessor) -> None:

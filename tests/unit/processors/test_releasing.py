@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.errors import BrokerTimeout
+from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.model import GroupConfig, Message
 from popgate.testing.clock import MovableClock
 from processors.messaging import MessagingProcessor
@@ -184,6 +184,29 @@ async def test_a_release_whose_outcome_is_unknown_is_never_tried_again(
     clock.advance(300)
     await settle()
     assert len(broker.asked("change_invisible")) == 1
+
+
+async def test_what_is_being_acknowledged_is_not_freed_meanwhile(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+) -> None:
+    """The store is in trouble, the acknowledgement is tried again, and its client says good-bye."""
+    [receipt] = await popped(processor, context)
+    broker.failure = BrokerUnavailable("the disk is full")
+    acking = asyncio.ensure_future(processor.ack(context, "orders", "readers", [receipt]))
+    await until(settle, lambda: broker.asked("ack"))
+    broker.failure = None
+    processor.goodbye(context)
+    await settle()
+    assert broker.asked("change_invisible") == []
+    while not acking.done():
+        clock.advance(0.1)
+        await settle()
+    assert await acking == [None]
 
 
 async def test_where_the_broker_does_not_check_acknowledgements_a_silent_client_waits_for_the_timeout(
