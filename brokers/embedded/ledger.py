@@ -30,19 +30,12 @@ from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from brokers.embedded.taking import Want, cost_of
+from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Group, QueueState
 from popgate.model import FilterKind
 
 if TYPE_CHECKING:
     from brokers.embedded.shares import Share
-
-
-@dataclass(slots=True)
-class Tallies:
-    """What happened to the messages of all groups since the broker started."""
-
-    redelivered: int = 0
-    dead_lettered: int = 0
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,7 @@ from brokers.embedded.segments import (
 )
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
+from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Catalogue, QueueState
 from popgate.clock import Clock
 from popgate.model import Sent
@@ -63,11 +64,16 @@ class Repeats:
     """
 
     def __init__(
-        self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock, settings: EmbeddedSettings
+        self,
+        store: Store,
+        log: MessageLog,
+        catalogue: Catalogue,
+        clock: Clock,
+        settings: EmbeddedSettings,
+        tallies: Tallies,
     ) -> None:
         self.on = settings.repeat_window_ms > 0
-        self.answered = 0
-        """Sends that were answered as repeats since the start."""
+        self._tallies = tallies
         self._store = store
         self._log = log
         self._catalogue = catalogue
@@ -140,7 +146,7 @@ class Repeats:
         number = self.young.get(seen) or self.old[seen]
         known = self._proved(number, key)
         if known is not None:
-            self.answered += 1
+            self._tallies.repeated += 1
         return known
 
     def add(self, key: bytes, seen: int, queue_id: int, offset: int) -> None:

@@ -17,7 +17,7 @@ from brokers.embedded.damage import Damages
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.figures import store_figures
 from brokers.embedded.forgetting import Forgetting
-from brokers.embedded.ledger import LedgerParts, Tallies
+from brokers.embedded.ledger import LedgerParts
 from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.locks import Locks
@@ -31,6 +31,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.shares import Shares
 from brokers.embedded.steadying import CarefulClock, SteadyTime
 from brokers.embedded.store import Store
+from brokers.embedded.tallies import Tallies
 from brokers.embedded.timers import Timers
 from brokers.embedded.topics import Catalogue, QueueState, Topic
 from brokers.embedded.transactions import HalfMessages
@@ -214,7 +215,7 @@ class State:
             "half_messages": self.halves.pending,
             "lite_subscriptions": len(self.subscriptions),
             "known_sends": len(self.repeats),
-            "repeated_sends_total": self.repeats.answered,
+            "repeated_sends_total": self.tallies.repeated,
             "redeliveries_total": self.tallies.redelivered,
             "dead_letters_total": self.tallies.dead_lettered,
             **store_figures(self.store),
@@ -236,9 +237,9 @@ class State:
         self.retention = Retention(store, self.log, self.catalogue, self._careful, settings)
         self.lites = Lites(
             *(store, self.log, self.catalogue, dead_letters, self.subscriptions, self.waiting),
-            *(clock, self.steady, settings),
+            *(clock, self.steady, settings, self.tallies),
         )
-        self.repeats = Repeats(store, self.log, self.catalogue, clock, settings)
+        self.repeats = Repeats(store, self.log, self.catalogue, clock, settings, self.tallies)
         self.log.on_turn = self.repeats.keep_up
         self.retention.on_floor = self._floor_raised
         if self.check_handler is not None:

@@ -29,6 +29,7 @@ from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.steadying import SteadyTime
 from brokers.embedded.store import Store
+from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Catalogue, Group, Topic
 from brokers.embedded.waiting import Waiting
 from popgate.clock import Clock
@@ -55,6 +56,7 @@ class Lites:
         clock: Clock,
         steady: SteadyTime,
         settings: EmbeddedSettings,
+        tallies: Tallies,
     ) -> None:
         self.subscriptions = subscriptions
         self._store = store
@@ -66,7 +68,7 @@ class Lites:
         self._due = DueKeys(store, LITE_DUE)
         self.topics = LiteCatalogue(store, log, self._due, settings)
         self.topics.on_arrival = self._arrived
-        self._parts = PlaceParts(store, self.topics, self._due, dead_letters)
+        self._parts = PlaceParts(store, self.topics, self._due, dead_letters, tallies)
         self._places: Keeping[tuple[int, int, int], Place] = Keeping(
             settings.max_lite_cached, lambda: store.turn
         )

@@ -17,6 +17,7 @@ from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
 from brokers.embedded.store import Store
 from brokers.embedded.taking import Want, cost_of
+from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Group
 from popgate.model import StoredMessage
 from popgate.receipt import ORDERED, Receipt
@@ -38,6 +39,7 @@ class PlaceParts:
     lites: LiteCatalogue
     due: DueKeys
     dead_letters: DeadLetters
+    tallies: Tallies
 
 
 class Place:
@@ -121,7 +123,7 @@ class Place:
             want.looks -= cost_of(found[0] if found is not None else None)
             want.changed = True
             if found is not None:
-                self.parts.dead_letters.add(self.group, self.lite.topic, found[0])
+                self._copy_to_dead_letters(found[0])
             self.frontier = max(self.frontier, offset + 1)
             self.finish(offset)
             return True
@@ -130,6 +132,8 @@ class Place:
         entry = Entry(want.due_ms, pop_ms, attempt + 1, True)
         self.frontier = max(self.frontier, offset + 1)
         self.entries[offset] = entry
+        if entry.attempt > 1:
+            self.parts.tallies.redelivered += 1
         self._deliver(want, offset, found[1], entry, broker)
         return True
 
@@ -204,7 +208,7 @@ class Place:
         """Move a message to the dead letters; the looks that it cost."""
         [found] = self.parts.lites.read(self.lite, [offset])
         if found is not None:
-            self.parts.dead_letters.add(self.group, self.lite.topic, found[0])
+            self._copy_to_dead_letters(found[0])
         self.finish(offset)
         return cost_of(found[0] if found is not None else None)
 
@@ -250,6 +254,10 @@ class Place:
         store.delete(LITE, place_key(group.id, lite.topic.id, lite.id))
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _copy_to_dead_letters(self, record: bytes) -> None:
+        self.parts.dead_letters.add(self.group, self.lite.topic, record)
+        self.parts.tallies.dead_lettered += 1
 
     def _is_held(self, offset: int, now_ms: int) -> bool:
         entry = self.entries[offset]

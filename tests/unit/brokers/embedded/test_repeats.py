@@ -339,3 +339,10 @@ async def test_the_figures_tell_how_many_are_known_and_were_repeated(folder: Fol
     await folder.send(broker, 2)
     figures = broker.figures()
     assert (figures["known_sends"], figures["repeated_sends_total"]) == (2, 2)
+    store = broker._state.store
+    store._db = FullDisk(store._db)  # type: ignore[assignment]
+    with pytest.raises(BrokerUnavailable):
+        await folder.send(broker, 3)
+    folder.clock.advance(10)
+    await folder.send(broker, 1)
+    assert broker.figures()["repeated_sends_total"] == 3, "a counter goes on after a write that failed"

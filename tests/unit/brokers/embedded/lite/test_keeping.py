@@ -155,3 +155,17 @@ async def test_a_subscription_whose_place_was_not_stored_is_none(
     await subscribe(broker)
     await send(broker, b"a")
     assert [message.body for message in await pop(broker)] == [b"a"]
+
+
+async def test_redeliveries_and_dead_letters_of_lite_topics_are_counted(
+    broker: EmbeddedBroker, clock: MovableClock
+) -> None:
+    await subscribe(broker)
+    await send(broker, b"a")
+    await pop(broker)
+    await clock.run(31, turns)
+    (again,) = await pop(broker)
+    assert again.attempt == 2
+    await broker.dead_letter(ME, "L", "G", again.receipt)
+    figures = broker.figures()
+    assert (figures["redeliveries_total"], figures["dead_letters_total"]) == (1, 1)
