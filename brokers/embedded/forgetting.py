@@ -7,7 +7,8 @@ was not asked for since the round before, has no message that is held or rests, 
 from __future__ import annotations
 
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.shares import Share, Shares
+from brokers.embedded.share import Share
+from brokers.embedded.shares import Shares
 from brokers.embedded.waiting import Waiting
 from popgate.clock import Clock
 

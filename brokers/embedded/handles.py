@@ -5,7 +5,7 @@ from __future__ import annotations
 from brokers.embedded.entries import Entry
 from brokers.embedded.keys import OFFSET_BITS, QUEUE_BITS, commit_offset
 from brokers.embedded.ledger import Ledger
-from brokers.embedded.shares import Share
+from brokers.embedded.share import Share
 from brokers.embedded.topics import Topic
 from popgate.errors import IllegalReceipt, ReceiptExpired
 from popgate.receipt import OF_TOPIC, ORDERED, Receipt, parse_receipt

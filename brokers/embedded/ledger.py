@@ -35,7 +35,7 @@ from brokers.embedded.topics import Group, QueueState
 from popgate.model import FilterKind
 
 if TYPE_CHECKING:
-    from brokers.embedded.shares import Share
+    from brokers.embedded.share import Share
 
 
 @dataclass(slots=True, eq=False)

@@ -12,7 +12,7 @@ from brokers.embedded.facet import Facet
 from brokers.embedded.handles import encode_handle
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.ordered import OrderedLedger
-from brokers.embedded.shares import Share
+from brokers.embedded.share import Share
 from brokers.embedded.unordered import UnorderedLedger
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Held, Standing

@@ -22,7 +22,7 @@ from popgate.model import StoredMessage
 from popgate.wire.properties import SHARDING_KEY, find_property
 
 if TYPE_CHECKING:
-    from brokers.embedded.shares import Share
+    from brokers.embedded.share import Share
 
 _SHARDING_KEY = SHARDING_KEY.encode()
 _CHUNK = 64

@@ -14,7 +14,7 @@ from brokers.embedded.admitting import (
 from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.handles import encode_handle, expired, find_delivery, find_undelivered
 from brokers.embedded.lite.settling import LiteSettling
-from brokers.embedded.shares import Share
+from brokers.embedded.share import Share
 from brokers.embedded.taking import Want, receipt_head
 from brokers.embedded.topics import Topic
 from popgate.context import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokers.embedded.facet import Facet
-from brokers.embedded.shares import Share
+from brokers.embedded.share import Share
 from brokers.embedded.topics import QueueState
 from popgate.context import Context
 from popgate.errors import IllegalOffset

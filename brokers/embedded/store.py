@@ -28,11 +28,12 @@ from time import perf_counter
 
 from rocksdict import WriteBatch
 
+from brokers.embedded.steps import Steps
 from brokers.embedded.tables import Tables
 from brokers.embedded.timing import Timing
 from brokers.embedded.upgrading import bring_up_to_date
 from popgate.clock import Clock, Timer
-from popgate.errors import BrokerTimeout, BrokerUnavailable
+from popgate.errors import BrokerUnavailable
 
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 5.0
@@ -43,45 +44,6 @@ class Durability(Enum):
     SYNC = "sync"
     INTERVAL = "interval"
     NONE = "none"
-
-
-class _Group:
-    """The steps of one batch: what to call, and whom to answer, once it counts as done.
-
-    `written`: RocksDB has it, so that after a failure it may be found again or not.
-    """
-
-    __slots__ = ("after", "answers", "written")
-
-    def __init__(self, after: list[Callable[[], None]], answers: list[asyncio.Future[None]]) -> None:
-        self.after = after
-        self.answers = answers
-        self.written = False
-
-    def finish(self) -> None:
-        try:
-            for callback in self.after:
-                callback()
-        finally:
-            for answer in self._waiting():
-                answer.set_result(None)
-
-    def fail(self, failure: BrokerUnavailable) -> None:
-        """Tell everybody that nothing was done, or that nobody knows."""
-        error: BrokerUnavailable | BrokerTimeout = failure
-        if self.written:
-            error = BrokerTimeout(f"it is not known whether this was done: {failure.sentence}")
-            error.__cause__ = failure.__cause__
-        for answer in self._waiting():
-            answer.set_exception(error)
-            answer.exception()  # whoever awaited it sees it; nobody has to
-
-    def _waiting(self) -> list[asyncio.Future[None]]:
-        """Those not cancelled, unless their loop is gone."""
-        answers = self.answers
-        if answers and answers[0].get_loop().is_closed():
-            return []
-        return [answer for answer in answers if not answer.done()]
 
 
 class Store(Tables):
@@ -115,8 +77,8 @@ class Store(Tables):
         self._answers: list[asyncio.Future[None]] = []
         self._pending: asyncio.Future[None] | None = None
         self._ordered = False
-        self._written: list[_Group] = []
-        self._covered: list[_Group] = []
+        self._written: list[Steps] = []
+        self._covered: list[Steps] = []
         self._syncing: asyncio.Future[None] | None = None
         self._sync_timer: Timer | None = None
         self._unsynced_since: float | None = None
@@ -249,8 +211,8 @@ class Store(Tables):
         db.flush_wal(True)
         group.finish()
 
-    def _take_batch(self) -> tuple[WriteBatch, _Group]:
-        taken = self._batch, _Group(self._after, self._answers)
+    def _take_batch(self) -> tuple[WriteBatch, Steps]:
+        taken = self._batch, Steps(self._after, self._answers)
         self._batch, self._after, self._answers = WriteBatch(raw_mode=True), [], []
         self._pending, self._ordered = None, False
         self.turn += 1
@@ -335,7 +297,7 @@ class Store(Tables):
         told.__cause__ = error
         return told
 
-    def _fail(self, error: BaseException, *groups: _Group) -> None:
+    def _fail(self, error: BaseException, *groups: Steps) -> None:
         """Fail these groups and all that were built on top of them; then try to come back.
 
         A batch whose sync is under way is left to it: it was written before.

@@ -50,7 +50,7 @@ class TransactionIds:
         sequence, message_id = int(named[1], 16), named[3]
         if not hmac.compare_digest(self._code(sequence, message_id), named[2]):
             raise IllegalTransactionId(f"{shown(end.transaction_id)} was not given out by this broker")
-        # Python's first version leaves out the two digits of an id's version; RocketMQ does not look at the id.
+        # Python's first version leaves out the digits of an id's version; RocketMQ does not look at the id.
         if end.message_id not in ("", message_id, message_id[2:]):
             raise IllegalTransactionId(
                 f"it belongs to message {shown(message_id)}, not to {shown(end.message_id)}"

@@ -14,7 +14,7 @@ from popgate.errors import PeerWireError
 from popgate.wire.records import decode_record
 
 if TYPE_CHECKING:
-    from brokers.embedded.shares import Share
+    from brokers.embedded.share import Share
 
 _FEW = 32
 """Free messages read at a time: their records may be large."""
