@@ -51,7 +51,7 @@ _MEMORY = Path("/dev/shm")
 _EFFORTS: dict[str, dict[str, Any]] = {
     "": {"max_examples": 25, "stateful_step_count": 30},
     "ci": {"max_examples": 50, "stateful_step_count": 30, "derandomize": True, "database": None},
-    "long": {"max_examples": 1_500, "stateful_step_count": 60},
+    "long": {"max_examples": 300, "stateful_step_count": 60},
 }
 Code = pb.Code
 
