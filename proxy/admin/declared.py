@@ -76,6 +76,7 @@ class Declared:
         context, fields = context_of(request), await read_object(request)
         wanted_topics, wanted_groups = _things(fields, "topics"), _things(fields, "groups")
         prune, dry_run = fields.flag("prune", False), fields.flag("dry_run", False)
+        doomed = _doomed(fields)
         fields.end()
         topics, groups = await self._all(context)
         changes: list[Change] = []
@@ -92,7 +93,11 @@ class Declared:
                 except GatewayError as error:
                     errors.append({"kind": kind, "name": name, **error_out(error)})
             if prune:
-                changes += [Change(config, None) for name, config in there.items() if name not in things]
+                changes += [
+                    Change(config, None)
+                    for name, config in there.items()
+                    if name not in things and (doomed is None or name in doomed[kind])
+                ]
         if not errors and not dry_run:
             # Topics first, since nothing is gained by a group whose topic could not be made.
             for begin in range(0, len(changes), _AT_ONCE):
@@ -196,7 +201,9 @@ def _group(fields: Fields, base: GroupConfig, *, new: bool) -> GroupConfig:
 def _check_change(before: Config | None, after: Config) -> None:
     """Raises BadRequest for what cannot be changed once it is there."""
     if isinstance(before, TopicConfig) and isinstance(after, TopicConfig) and after.queues < before.queues:
-        raise BadRequest(f"the topic has {before.queues} queues, they cannot become {after.queues}")
+        raise BadRequest(
+            f"the topic has {before.queues} queues, they cannot become {after.queues}: only more"
+        )
 
 
 def _things(fields: Fields, name: str) -> Mapping[str, object]:
@@ -208,6 +215,16 @@ def _things(fields: Fields, name: str) -> Mapping[str, object]:
     if len(value) > _MOST:
         raise BadRequest(f"{name} in the request has {len(value)} items, the limit is {_MOST}")
     return value
+
+
+def _doomed(fields: Fields) -> Mapping[str, frozenset[str]] | None:
+    """What somebody has agreed to: `prune` deletes nothing else. None: whatever is not named."""
+    inner = fields.inner("doomed")
+    if inner is None:
+        return None
+    doomed = {"topic": frozenset(inner.texts("topics")), "group": frozenset(inner.texts("groups"))}
+    inner.end()
+    return doomed
 
 
 def _out(change: Change) -> dict[str, object]:

@@ -73,7 +73,8 @@ def _apply(file: str, admin: str, printer: Printer, *, dry_run: bool, prune: boo
         declaration = check(read_source(text, kind, name))
     except DeclarationWrong as error:
         raise Failure(Ended.USAGE, "\n".join(error.sentences), "BAD_REQUEST") from None
-    body = {"topics": declaration.topics, "groups": declaration.groups, "prune": prune, "dry_run": True}
+    body: dict[str, Any] = {"topics": declaration.topics, "groups": declaration.groups}
+    body |= {"prune": prune, "dry_run": True}
     with Gateway(admin) as gateway:
         found = gateway.post("apply", body=body, wait_s=_PATIENCE_S) if dry_run or prune else None
         if found is not None:
@@ -81,6 +82,8 @@ def _apply(file: str, admin: str, printer: Printer, *, dry_run: bool, prune: boo
             doomed = [one for one in found["changes"] if one["action"] == "delete"]
             if doomed and not dry_run:
                 _ask(doomed, yes=yes)
+            # What is made from here on was not asked about.
+            body["doomed"] = {f"{kind}s": _names(doomed, kind) for kind in ("topic", "group")}
         if not dry_run:
             found = gateway.post("apply", body={**body, "dry_run": False}, wait_s=_PATIENCE_S)
             _refuse(found, declaration)
@@ -120,6 +123,10 @@ def _refuse(found: dict[str, Any], declaration: Any) -> None:
             for one in found["errors"]
         ]
         raise Failure(Ended.USAGE, "\n".join(sentences), found["errors"][0]["fault"])
+
+
+def _names(things: list[dict[str, Any]], kind: str) -> list[str]:
+    return [one["name"] for one in things if one["kind"] == kind]
 
 
 def _ask(doomed: list[dict[str, Any]], *, yes: bool) -> None:

@@ -84,9 +84,12 @@ class Standings:
     def _make_room(self, standing: Standing) -> bool:
         if not standing.lag:
             return False
-        for key, (_, other) in self._table.items():
+        for key, (seen, other) in self._table.items():
             if not other.lag:
                 del self._table[key]
+                if seen == self._round:
+                    # Else it comes again in this round, and is counted then.
+                    self._rest.add(other)
                 return True
         return False
 

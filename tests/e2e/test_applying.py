@@ -9,11 +9,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from popgate.testing import GatewayProcess
-from proxy.cli import main
+from proxy.cli import applying, main
+from proxy.cli.calling import Gateway
 
 
 @dataclass
@@ -103,6 +105,25 @@ def test_prune_deletes_what_is_not_named_and_asks_before(admin: str) -> None:
     assert popgate("topic", "show", "stray", admin=admin).code == 4
 
 
+def test_prune_deletes_nothing_that_came_after_it_was_asked_for(admin: str) -> None:
+    popgate("apply", "-", admin=admin, stdin=ORDERS + "[topics.stray]\n")
+
+    class Slow(Gateway):
+        def post(self, *path: str, body: Any, **how: Any) -> Any:
+            found = super().post(*path, body=body, **how)
+            if body.get("dry_run"):
+                # While a person reads what would be deleted, a client makes a topic.
+                super().post("topics", body={"name": "fresh"})
+            return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(applying, "Gateway", Slow)
+        done = popgate("apply", "-", "--prune", "--yes", admin=admin, stdin=ORDERS)
+    assert (done.code, done.err) == (0, "1 deleted, 2 as they should be\n")
+    assert popgate("topic", "show", "stray", admin=admin).code == 4
+    assert popgate("topic", "show", "fresh", admin=admin).code == 0
+
+
 def test_topics_of_the_system_are_never_pruned(admin: str) -> None:
     popgate("apply", "-", admin=admin, stdin="[topics.t]\n[groups.g]\nmax_attempts = 1\n")
     popgate("topic", "create", "%DLQ%g", admin=admin)
@@ -120,7 +141,7 @@ def test_with_one_thing_wrong_nothing_is_done(admin: str, tmp_path: Path) -> Non
     file.write_text("topics:\n  fine: {}\n  wide: {queues: 2}\ngroups:\n  g: {max_attempts: 2000000}\n")
     refused = popgate("apply", file, admin=admin)
     assert refused.code == 2
-    assert f"{file}:3: topics.wide: the topic has 8 queues, they cannot become 2\n" in refused.err
+    assert f"{file}:3: topics.wide: the topic has 8 queues, they cannot become 2: only more\n" in refused.err
     assert f"{file}:5: groups.g: the group has 2000000 attempts" in refused.err
     assert popgate("topic", "show", "fine", admin=admin).code == 4
     file.write_text("topics:\n  fine: {quues: 2}\n")

@@ -70,6 +70,16 @@ async def test_scenario_24_label_values_are_bounded_and_those_with_lag_go_first(
     assert len(site.lags()) == 6
 
 
+async def test_who_makes_room_for_a_group_with_lag_is_told_with_the_others() -> None:
+    idle = [Standing(f"idle{number}", "t", 0, 0, 0, 0, 0, 0, 3, False, 0, 0) for number in range(2)]
+    site = Site(*idle, standing("late", 5), standing("later", 6), most=2)
+    await site.round()
+    assert site.lags() == {"late": 5, "later": 6}
+    assert (site.standings.others.groups, site.standings.others.receivers) == (2, 6)
+    await site.round()
+    assert (site.standings.others.groups, site.standings.others.receivers) == (2, 6)
+
+
 async def test_a_broker_that_cannot_tell_leaves_the_figures_as_they_were() -> None:
     site = Site(standing("g", 7))
     await site.round()
