@@ -111,6 +111,21 @@ def size_text(size: int) -> str:
     return str(size)
 
 
+def rough_size_text(size: int) -> str:
+    """A size for people, in three digits or so: 900 → `900 B`, 137110 → `134 KiB`, 1610612736 → `1.5 GiB`."""
+    number, unit = float(size), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if number < 1000:
+            break
+        number, unit = number / 1024, larger
+    return f"{number:.1f} {unit}" if unit != "B" and number < 10 else f"{number:.0f} {unit}"
+
+
+def counted(count: int, thing: str) -> str:
+    """`1 message`, `2 messages`, `0 messages`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
 def moment_text(ms: int) -> str:
     """ISO 8601 in UTC with milliseconds, as `parse_moment` reads it back; a dash for none (0 or less)."""
     if ms <= 0:

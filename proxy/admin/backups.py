@@ -53,7 +53,8 @@ class Backups:
         return web.json_response({"folder": str(self._folder), "backups": found})
 
     def _fresh_name(self) -> str:
-        return datetime.fromtimestamp(self._clock.now_ms() / 1000, UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        now_ms = self._clock.now_ms()
+        return f"{datetime.fromtimestamp(now_ms // 1000, UTC):%Y%m%dT%H%M%S}.{now_ms % 1000:03}Z"
 
 
 def _listed(folder: Path) -> list[dict[str, object]]:

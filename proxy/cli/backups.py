@@ -11,7 +11,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
 from proxy.cli.printing import Output, Printer
-from proxy.units import size_text
+from proxy.units import moment_text, rough_size_text
 
 _LONGEST_S = 24 * 3600.0
 
@@ -20,12 +20,13 @@ def backup(
     target: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
-            help="Its name in the gateway's backup folder; default: the time. With --verify: its folder.",
+            metavar="NAME",
+            help="Its name in the gateway's backup folder; default: the time. With --verify: its path,"
+            " as --list tells it.",
         ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read every file of the backup NAME, a path, and compare.")
+        bool, typer.Option("--verify", help="Read every file of the backup in the folder NAME, and compare.")
     ] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the backups of the running gateway.")] = False,
     admin: Admin = DEFAULT_ADMIN,
@@ -65,7 +66,7 @@ def restore(
     except GatewayError as error:
         raise Failure(Ended.FAILED, error.sentence, error.fault.name) from None
     told = {**manifest.facts, "files": len(manifest.files), "bytes": manifest.size, "path": str(target)}
-    sentence = f"restored to {target}: {_told(told)}, as of {told['taken']}"
+    sentence = f"restored to {target}: {_told(told)}, as of {moment_text(told['taken_ms'])}"
     Printer(output).done(f"{sentence}; start it with: popgate serve --data {data}", told)
 
 
@@ -78,9 +79,10 @@ def _verify(target: str | None, printer: Printer) -> None:
     try:
         manifest = verify(Path(target))
     except GatewayError as error:
-        raise Failure(Ended.FAILED, error.sentence, error.fault.name) from None
+        hint = "" if Path(target).is_dir() else ": give its path, as `popgate backup --list` tells it"
+        raise Failure(Ended.FAILED, error.sentence + hint, error.fault.name) from None
     told = {**manifest.facts, "files": len(manifest.files), "bytes": manifest.size, "path": target}
-    printer.done(f"backup {target} is sound: {_told(told)}, as of {told['taken']}", told)
+    printer.done(f"backup {target} is sound: {_told(told)}, as of {moment_text(told['taken_ms'])}", told)
 
 
 def _list(admin: str, printer: Printer) -> None:
@@ -89,10 +91,10 @@ def _list(admin: str, printer: Printer) -> None:
     rows = [
         (
             one["name"],
-            one["taken"],
+            moment_text(one["taken_ms"]),
             one["counts"]["messages"],
             one["files"],
-            size_text(one["bytes"]),
+            rough_size_text(one["bytes"]),
             one["path"],
         )
         if "name" in one
@@ -106,5 +108,5 @@ def _told(facts: dict[str, Any]) -> str:
     counts = facts["counts"]
     return (
         f"{counts['messages']} messages, {counts['topics']} topics, {counts['groups']} groups,"
-        f" {facts['files']} files, {size_text(facts['bytes'])}"
+        f" {facts['files']} files, {rough_size_text(facts['bytes'])}"
     )

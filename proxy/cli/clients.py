@@ -25,8 +25,17 @@ def list_(
     output: Shown = Output.AUTO,
 ) -> None:
     """List the clients that this gateway knows; or ask one of them, or tell them something."""
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        _list(admin, output)
+
+
+@app.command("list")
+def listed(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
+    """List the clients that this gateway knows, as `popgate clients` does by itself."""
+    _list(admin, output)
+
+
+def _list(admin: str, output: Output) -> None:
     with Gateway(admin) as gateway:
         found = gateway.get("clients")["clients"]
     rows = [
@@ -75,7 +84,7 @@ def verify(
 
 @app.command()
 def reconnect(
-    client: Annotated[str | None, typer.Argument(metavar="[CLIENT]")] = None,
+    client: Annotated[str | None, typer.Argument(metavar="CLIENT")] = None,
     all_: Annotated[bool, typer.Option("--all", help="All clients that are connected here.")] = False,
     admin: Admin = DEFAULT_ADMIN,
     output: Shown = Output.AUTO,

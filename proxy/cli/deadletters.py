@@ -13,7 +13,7 @@ from proxy.cli.failing import Ended, Failure
 from proxy.cli.messages import print_message
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
 from proxy.cli.printing import Output, Printer, Progress
-from proxy.units import moment_text
+from proxy.units import counted, moment_text
 
 app = typer.Typer(help="Messages that a group could not consume.", no_args_is_help=True)
 
@@ -40,7 +40,7 @@ def list_(group: Group, admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUT
 @app.command()
 def show(
     group: Group,
-    message_id: Annotated[str, typer.Argument(metavar="[MESSAGE_ID]")] = "",
+    message_id: Annotated[str, typer.Argument(metavar="MESSAGE_ID")] = "",
     topic: Origin = "",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = 20,
     only_body: Annotated[bool, typer.Option("--body", help="Print nothing but the bodies.")] = False,
@@ -56,7 +56,7 @@ def show(
     with Gateway(admin) as gateway:
         found = gateway.get("groups", group, "dead-letters", "messages", query=query)["messages"]
     if not found and message_id:
-        raise Failure(Ended.NOTHING, f"group {group} has no dead letter {message_id}", "MESSAGE_NOT_FOUND")
+        raise Failure(Ended.NOTHING, f"group {group} has no dead letter {message_id!r}", "MESSAGE_NOT_FOUND")
     printer = Printer(output)
     for message in found:
         print_message(printer, message, only_body=only_body)
@@ -83,7 +83,7 @@ def redrive(
     moved: dict[str, int] = {}
     refused: list[dict[str, Any]] = []
     body: dict[str, Any] = {"messages": message or [], "topic": topic, "dry_run": dry_run}
-    finished = False
+    finished = answered = False
     try:
         with Gateway(admin) as gateway, Progress("redriving", limit) as advance:
             for step in _steps(gateway, group, body, limit, per_second):
@@ -92,10 +92,17 @@ def redrive(
                 refused += step["refused"]
                 advance(len(step["moved"]))
         finished = True
+    except Failure as failure:
+        # Refused as a whole: there is nothing to tell but why.
+        answered = failure.code is not Ended.UNREACHABLE and not moved and not refused
+        raise
     finally:
-        _tell(printer, group, moved, refused, dry_run=dry_run, finished=finished)
+        if not answered:
+            _tell(printer, group, moved, refused, dry_run=dry_run, finished=finished)
     if refused:
-        raise Failure(Ended.FAILED, f"{len(refused)} dead letters stay: {refused[0]['message']}")
+        raise Failure(
+            Ended.FAILED, f"{counted(len(refused), 'dead letter')} not redriven: {refused[0]['message']}"
+        )
 
 
 def _steps(
@@ -137,7 +144,7 @@ def _tell(
     total = sum(moved.values())
     told = ", ".join(f"{count} of {topic}" for topic, count in sorted(moved.items()))
     verb = "would be redriven" if dry_run else "redriven"
-    sentence = f"{total} dead letters {verb} to {group}" + (f": {told}" if told else "")
+    sentence = f"{counted(total, 'dead letter')} {verb} to {group}" + (f": {told}" if told else "")
     if not finished:
         sentence += "; not finished, and one more step may have been done: it is safe to repeat"
     for one in refused:

@@ -16,7 +16,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import Shown, duration
 from proxy.cli.printing import Output, Printer
-from proxy.units import size_text
+from proxy.units import counted, rough_size_text
 
 if TYPE_CHECKING:
     from protocols.probing import Finding, Wish
@@ -33,7 +33,7 @@ _LITTLE_SHARE = 0.05
 
 def doctor(
     address: Annotated[
-        str, typer.Argument(metavar="[ADDRESS]", help="host:port as clients dial it.")
+        str, typer.Argument(metavar="ADDRESS", help="host:port as clients dial it.")
     ] = "127.0.0.1:8081",
     no_write: Annotated[bool, typer.Option("--no-write", help="Send and receive nothing.")] = False,
     topic: Annotated[
@@ -58,7 +58,7 @@ def doctor(
     problems = sum(one.level == "problem" for one in found)
     warnings = sum(one.level == "warning" for one in found)
     if not printer.as_json:
-        sys.stderr.write(f"{problems} problems, {warnings} warnings\n")
+        sys.stderr.write(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}\n")
     if problems:
         raise typer.Exit(Ended.FAILED)
 
@@ -130,7 +130,9 @@ def _admin_findings(admin: str) -> list[Finding]:
     doors = ", ".join(told["listening"])
     found = [Finding("admin", Level.OK, f"popgate {told['version']}, listening at {doors}")]
     if store["state"] == "ready":
-        found.append(Finding("ready", Level.OK, f"ready; {size_text(store['bytes'])} in the store"))
+        found.append(
+            Finding("ready", Level.OK, f"ready; {rough_size_text(store['bytes'])} of tables in the store")
+        )
     else:
         advice = {
             "failing": "its store cannot be written: the log says why; it tries again by itself",
@@ -140,7 +142,7 @@ def _admin_findings(admin: str) -> list[Finding]:
     free, total = store["free_bytes"], store["total_bytes"]
     if free is not None:
         little = free < min(_LITTLE_ROOM, total * _LITTLE_SHARE)
-        what = f"{size_text(free)} of {size_text(total)} free for the store"
+        what = f"{rough_size_text(free)} of {rough_size_text(total)} free for the store"
         advice = "lower retention.age_s or retention.max_bytes, or give it a larger disk" if little else ""
         found.append(Finding("disk", Level.PROBLEM if little else Level.OK, what, advice))
     return found

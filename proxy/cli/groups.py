@@ -36,7 +36,8 @@ def create(
         bool, typer.Option("--broadcast", help="Every client gets every message; from the last one on.")
     ] = False,
     max_attempts: Annotated[
-        int | None, typer.Option(help="Deliveries, the first included, before the dead-letter topic.")
+        int | None,
+        typer.Option(metavar="N", help="Deliveries, the first included, before the dead-letter topic."),
     ] = None,
     start: Annotated[
         Start | None, typer.Option("--from", help="Where to start on a topic; default: first.")
@@ -84,10 +85,14 @@ def list_(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     with Gateway(admin) as gateway:
         found = gateway.get("groups")["groups"]
     rows = [
-        (one["name"], one["ordered"], one["max_attempts"], one["start_from"], _retry(one["retry"]))
+        (
+            *(one["name"], one["ordered"], one["broadcast"], one["max_attempts"], one["start_from"]),
+            _retry(one["retry"]),
+        )
         for one in found
     ]
-    Printer(output).table(("group", "ordered", "attempts", "from", "retry"), rows, found)
+    columns = ("group", "ordered", "broadcast", "attempts", "from", "retry")
+    Printer(output).table(columns, rows, found)
 
 
 @app.command()
@@ -117,11 +122,13 @@ def show(
     facts: dict[str, object] = {
         "group": group["name"],
         "ordered": group["ordered"],
+        "broadcast": group["broadcast"],
         "max attempts": group["max_attempts"],
         "from": group["start_from"],
         "retry": _retry(group["retry"]),
         "consume timeout": duration_text(group["consume_timeout_ms"] / 1000),
         "clients": group["clients"],
+        **{f"attribute {key}": value for key, value in group["attributes"].items()},
     }
     for one in group.get("members", []):
         lag = sum(topic["lag"] for topic in one["progress"])
@@ -156,7 +163,7 @@ def reset(
     ],
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Only this topic; may be repeated. Default: all it read."),
+        typer.Option("--topic", metavar="TOPIC", help="Only this one; repeatable. Default: all it read."),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     admin: Admin = DEFAULT_ADMIN,

@@ -26,7 +26,7 @@ def send(
     topic: Topic,
     body: Annotated[str, typer.Argument(metavar="BODY|-", help="The body; - reads standard input.")],
     key: Annotated[
-        list[str] | None, typer.Option("--key", "-k", help="A key to find it by; repeatable.")
+        list[str] | None, typer.Option("--key", "-k", metavar="KEY", help="A key to find it by; repeatable.")
     ] = None,
     tag: Annotated[str, typer.Option("--tag", help="The tag, for filters.")] = "",
     message_group: Annotated[

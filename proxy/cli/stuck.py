@@ -23,7 +23,7 @@ def stuck(
     group: Annotated[str, typer.Argument(metavar="GROUP")],
     which: Annotated[
         str | None,
-        typer.Argument(metavar="[RECEIPT|MESSAGE_ID]", help="With --free: what to free.", show_default=False),
+        typer.Argument(metavar="RECEIPT|MESSAGE_ID", help="With --free: what to free.", show_default=False),
     ] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None,
     limit: Annotated[

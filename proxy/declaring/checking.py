@@ -72,7 +72,6 @@ def _read_thing(
         (check_topic if key == "topics" else check_group)(name)
     except (ValueError, IllegalTopic, IllegalGroup) as error:
         wrong.append(f"{source.place(path)}: {error}")
-        return
     if thing is None:
         thing = {}
     if not isinstance(thing, Mapping):
@@ -140,7 +139,7 @@ def _types(value: Any) -> list[str]:
     found = [one.strip().upper() for one in parts if one.strip()]
     for one in found:
         if one not in known:
-            raise ValueError(f"there are {', '.join(known)}")
+            raise ValueError(f"{shown(one)} is none of {', '.join(known)}")
     return found
 
 

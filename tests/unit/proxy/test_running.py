@@ -75,7 +75,7 @@ async def test_a_signal_drains_and_stops(number: signal.Signals, capsys: pytest.
     os.kill(os.getpid(), number)
     await asyncio.wait_for(task, 10)
     assert app.steps == ["start", "drain", "stop"]
-    assert capsys.readouterr().out.endswith("\nstopped connections=3 requests_cut_off=1\n")
+    assert capsys.readouterr().out.splitlines()[-1] == "stopped connections=3 requests_cut_off=1"
 
 
 async def test_a_second_signal_hurries() -> None:

@@ -7,11 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.units import (
+    counted,
     duration_text,
     moment_text,
     parse_duration,
     parse_moment,
     parse_size,
+    rough_size_text,
     size_text,
 )
 
@@ -107,3 +109,23 @@ def test_a_moment_survives_being_written(ms: int) -> None:
 def test_no_moment_is_a_dash_and_an_absurd_one_a_number() -> None:
     assert moment_text(0) == "-"
     assert moment_text(1 << 62) == str(1 << 62)
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1024, "1.0 KiB"),
+        (137_110, "134 KiB"),
+        (1_610_612_736, "1.5 GiB"),
+        (264_212_084 << 10, "252 GiB"),
+        (5 << 50, "5120 TiB"),
+    ],
+)
+def test_sizes_for_people_have_a_unit_and_few_digits(size: int, text: str) -> None:
+    assert rough_size_text(size) == text
+
+
+def test_one_thing_is_no_plural() -> None:
+    assert [counted(number, "problem") for number in range(3)] == ["0 problems", "1 problem", "2 problems"]

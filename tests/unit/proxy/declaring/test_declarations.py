@@ -143,7 +143,7 @@ def test_an_unknown_key_is_told_with_its_line_and_the_nearest_known_one(
         ),
         ("toml", "[topics.orders]\nqueues = 0\n", "topics.orders.queues is 0: a whole number from 1"),
         ("toml", "[topics.orders]\nqueues = true\n", "topics.orders.queues is true: a whole"),
-        ("toml", "[topics.orders]\ntypes = ['FOFI']\n", "is a list: there are NORMAL, FIFO"),
+        ("toml", "[topics.orders]\ntypes = ['FOFI']\n", "is a list: 'FOFI' is none of NORMAL, FIFO"),
         ("toml", "[topics.orders]\npermission = 'rw'\n", "'rw': one of read-write, read, write, none"),
         ("toml", "[topics.orders]\nretention = 'long'\n", "'long' is no duration: write seconds, or like"),
         ("toml", "[topics.orders]\nretention_bytes = 'much'\n", "topics.orders.retention_bytes is 'much'"),
