@@ -220,7 +220,8 @@ class Broadcast(Group):
     """Broadcast groups, of which every client gets every message."""
 
     expiry_s: Seconds = Field(default=86_400.0, ge=60)
-    """A client that has not received for so long is forgotten, with its place in the topics."""
+    """A client that has not received for so long is forgotten, with its place in the topics; a quarter of it
+    later, for the wall clock may have jumped, or the gateway was away itself."""
     max_members: Count = Field(default=10_000, ge=1, le=100_000)
     """Clients of one broadcast group that have a place of their own."""
 
