@@ -74,6 +74,9 @@ class Lites:
         )
         self._overdue: dict[int, bytes] = {}
         """Topics whose expiration became shorter, and up to which lite topic that was carried out."""
+        self._bound: dict[str, list[Group]] = {}
+        """By topic, as of a turn of the store."""
+        self._bound_turn = -1
 
     def __repr__(self) -> str:
         return f"<Lites {self.topics!r} places {len(self._places)} {self.subscriptions!r}>"
@@ -189,6 +192,7 @@ class Lites:
 
     def group_changed(self, group: Group) -> None:
         """Whoever waits for the group looks what its settings say now."""
+        self._bound_turn = -1
         topic = self._catalogue.find_topic(group.config.attributes.get(LITE_BIND_TOPIC, ""))
         if topic is not None:
             self._waiting.wake_all(waiting_id(topic))
@@ -280,11 +284,15 @@ class Lites:
             self._overdue[topic_id] = names[-1] + b"\0"
 
     def _bound_groups(self, topic: Topic) -> list[Group]:
-        return [
-            group
-            for group in self._catalogue.groups()
-            if group.config.attributes.get(LITE_BIND_TOPIC) == topic.name
-        ]
+        """Looked up once for all lite topics that go in the same turn: there may be many of both."""
+        if self._bound_turn != self._store.turn:
+            self._bound_turn = self._store.turn
+            self._bound.clear()
+            for group in self._catalogue.groups():
+                bound_to = group.config.attributes.get(LITE_BIND_TOPIC)
+                if bound_to is not None:
+                    self._bound.setdefault(bound_to, []).append(group)
+        return self._bound.get(topic.name, [])
 
 
 def waiting_id(topic: Topic) -> int:

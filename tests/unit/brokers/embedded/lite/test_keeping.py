@@ -169,3 +169,24 @@ async def test_redeliveries_and_dead_letters_of_lite_topics_are_counted(
     await broker.dead_letter(ME, "L", "G", again.receipt)
     figures = broker.figures()
     assert (figures["redeliveries_total"], figures["dead_letters_total"]) == (1, 1)
+
+
+async def test_many_lite_topics_that_go_at_once_look_at_all_groups_once(
+    broker: EmbeddedBroker, clock: MovableClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await subscribe(broker)
+    rooms = [f"room{number}" for number in range(100)]
+    await broker.send(ME, [Message("L", b"a", type=MessageType.LITE, lite_topic=room) for room in rooms])
+    catalogue = broker._state.catalogue
+    groups, looks = catalogue.groups, 0
+
+    def counted() -> object:
+        nonlocal looks
+        looks += 1
+        return groups()
+
+    await clock.run(MINUTES * 60 - 1, turns)
+    monkeypatch.setattr(catalogue, "groups", counted)
+    await clock.run(2, turns)
+    assert await broker.lite_topics("L", "", 1_000) == []
+    assert 1 <= looks <= 10
