@@ -55,8 +55,9 @@ class RedrivesDeadLetters(ABC):
         """Redrive dead letters of one queue of `%DLQ%group`; one result each, in order.
 
         Results: NotFound (none is there), AlreadyExists (it was redriven before), BadRequest (it does
-        not say where it came from), TopicNotFound (that topic is gone). Raises GroupNotFound,
-        TopicNotFound (the group has no dead letters), BadRequest (no such queue).
+        not say where it came from), TopicNotFound (that topic is gone), Unsupported (the group takes
+        lite topics of that topic). Raises GroupNotFound, TopicNotFound (the group has no dead letters),
+        BadRequest (no such queue), Unsupported (a broadcast group).
         """
 
 
