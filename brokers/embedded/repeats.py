@@ -35,6 +35,7 @@ from brokers.embedded.segments import (
     result_of,
 )
 from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.steadying import SteadyTime
 from brokers.embedded.store import Store
 from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Catalogue, QueueState
@@ -71,9 +72,11 @@ class Repeats:
         clock: Clock,
         settings: EmbeddedSettings,
         tallies: Tallies,
+        steady: SteadyTime,
     ) -> None:
         self.on = settings.repeat_window_ms > 0
         self._tallies = tallies
+        self._steady = steady
         self._store = store
         self._log = log
         self._catalogue = catalogue
@@ -85,8 +88,11 @@ class Repeats:
         """Hash of the key to the number of its segment; and the generation before."""
         self.old: dict[int, int] = {}
         self._now_ms = 0
+        """Of the last send, by a time that does not jump: the window goes by that."""
+        self._ahead_ms = 0
+        """By how much that is ahead of the wall clock, as of the last segment."""
         self._since_ms = 0
-        """Every send before this time is in a closed segment."""
+        """Every send before this wall time, which is the one in records, is in a closed segment."""
         self._due_ms = HIGHEST_U64
         self._forget_all()
 
@@ -106,8 +112,9 @@ class Repeats:
                 self._store.delete_range(SEEN, b"", sequence_key(HIGHEST_U64))
             return
         now_ms = self._clock.now_ms()
-        self._now_ms = now_ms
-        since_ms = self._load_segments(now_ms)
+        self._now_ms = self._steady.now_ms()
+        self._ahead_ms = self._now_ms - now_ms
+        since_ms = self._load_segments(self._now_ms)
         if since_ms is None:  # a new store, or of a time without: what it has was sent before
             self._close(now_ms)
             return
@@ -136,7 +143,7 @@ class Repeats:
             self._log.appended - self._mark >= _MOST_OTHERS and self.on
         ):
             self._close(now_ms)
-        self._now_ms = now_ms
+        self._now_ms = now_ms + self._ahead_ms
 
     def find(self, key: bytes) -> Sent | None:
         """The result of an earlier send; None when this is the first. May not be committed yet."""
@@ -155,7 +162,7 @@ class Repeats:
         places = self._places
         places[key] = queue_id << OFFSET_BITS | offset
         if len(places) >= _SEGMENT:
-            self._close(self._now_ms)
+            self._close(self._now_ms - self._ahead_ms)
 
     def add_held(self, key: bytes, seen: int, sent: Sent) -> None:
         """Remember a message that is held back: nothing else would lead to it at a start."""
@@ -204,7 +211,7 @@ class Repeats:
         return known
 
     def _close(self, now_ms: int) -> None:
-        """Write the segment that was being filled, and begin the next one."""
+        """Write the segment that was being filled, and begin the next one; `now_ms` is wall time."""
         number = self._number
         filled = Segment(self._now_ms, now_ms, self._places, self._handles)
         if self._handles:
@@ -216,8 +223,10 @@ class Repeats:
         self._store.after_commit(partial(self._is_written, number))
         self._since_ms, self._due_ms = now_ms, now_ms + self._window_ms // _SLICES
         self._mark = self._log.appended
-        if len(self.young) >= self._most or abs(now_ms - self._began_ms) >= self._window_ms:
-            self._drop_old(now_ms)
+        steady_ms = self._steady.now_ms()
+        self._ahead_ms = steady_ms - now_ms
+        if len(self.young) >= self._most or abs(steady_ms - self._began_ms) >= self._window_ms:
+            self._drop_old(steady_ms)
 
     def _is_written(self, number: int) -> None:
         self._written.pop(number, None)

@@ -239,7 +239,7 @@ class State:
             *(store, self.log, self.catalogue, dead_letters, self.subscriptions, self.waiting),
             *(clock, self.steady, settings, self.tallies),
         )
-        self.repeats = Repeats(store, self.log, self.catalogue, clock, settings, self.tallies)
+        self.repeats = Repeats(store, self.log, self.catalogue, clock, settings, self.tallies, self.steady)
         self.log.on_turn = self.repeats.keep_up
         self.retention.on_floor = self._floor_raised
         if self.check_handler is not None:

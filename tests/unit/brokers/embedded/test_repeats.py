@@ -146,6 +146,28 @@ async def test_after_a_crash_a_send_is_known_in_whose_midst_a_millisecond_passed
     assert count(broker) == 1_026
 
 
+@pytest.mark.parametrize("jump_ms", [-6 * WINDOW_MS, 6 * WINDOW_MS])
+async def test_a_clock_that_jumps_makes_no_repeat_a_new_message(folder: Folder, jump_ms: int) -> None:
+    broker = await folder.open()
+    first = await folder.send(broker, *range(600))
+    for _ in range(2):
+        folder.clock.set_wall(folder.clock.now_ms() + jump_ms)
+        assert await folder.send(broker, *range(600)) == first
+        folder.clock.advance(WINDOW_MS / 4_000)
+    store = broker._state.store
+    store._db = FullDisk(store._db)  # type: ignore[assignment]
+    with pytest.raises(BrokerUnavailable):
+        await folder.send(broker, 1_000)
+    async with asyncio.timeout(10):
+        while store.failing:  # a sync that is under way is waited for, and that takes real time
+            folder.clock.advance(0.5)
+            await asyncio.sleep(0.001)
+    assert await folder.send(broker, *range(512)) == first[:512], "read again from the store"
+    folder.clock.advance(2 * WINDOW_MS / 1000)
+    await folder.send(broker, 1)
+    assert count(broker) == 601, "and the window ends when it should"
+
+
 async def test_the_single_entries_of_held_messages_go_with_their_segment(folder: Folder) -> None:
     broker = await folder.open()
     first = await folder.send(broker, *range(400), delay_ms=5_000)
