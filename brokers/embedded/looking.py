@@ -16,6 +16,7 @@ from brokers.embedded.share import Share
 from brokers.embedded.unordered import UnorderedLedger
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Held, Standing
+from popgate.naming import pop_retry_topic_v2
 from popgate.wire.hosts import host_text
 from popgate.wire.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, split_properties
 
@@ -64,10 +65,10 @@ class Looking(Facet):
         while queues > 0 and at is not None:
             pairs, at = state.shares.pairs(at, 1)
             for held_topic, held_group in pairs:
-                share = state.shares.peek(held_topic, held_group)
                 queues -= 1 + len(held_topic.queues)
-                if share.main is None:
-                    found.append(self._standing(share))
+                # Retries stand with their topic, also while neither is in memory.
+                if not held_topic.name.startswith(pop_retry_topic_v2(held_group.name, "")):
+                    found.append(self._standing(state.shares.peek(held_topic, held_group)))
         return found, at
 
     # -- inside -------------------------------------------------------------------------------

@@ -98,7 +98,8 @@ class Declared:
                     for name, config in there.items()
                     if name not in things and (doomed is None or name in doomed[kind])
                 ]
-        if not errors and not dry_run:
+        done = not errors and not dry_run
+        if done:
             # Topics first, since nothing is gained by a group whose topic could not be made.
             for begin in range(0, len(changes), _AT_ONCE):
                 # All of a turn of the loop share one write.
@@ -106,7 +107,9 @@ class Declared:
                 await asyncio.gather(*(self._make(context, change) for change in some))
         told = [_out(change) for change in changes]
         same = len(wanted_topics) + len(wanted_groups) - sum(one.after is not None for one in changes)
-        return web.json_response({"changes": told, "errors": errors, "same": same - len(errors)})
+        return web.json_response(
+            {"done": done, "changes": told, "errors": errors, "same": same - len(errors)}
+        )
 
     # -- inside -------------------------------------------------------------------------------
 

@@ -67,6 +67,19 @@ async def test_a_redriven_message_reaches_its_group_and_nobody_else(redriver, te
     await user.nothing(topic, await user.group(start_from=StartFrom.LAST))
 
 
+async def test_what_was_redriven_stands_with_its_topic_once_also_after_a_restart(redriver):
+    user = redriver
+    topic, group = await user.topic(), await user.group()
+    await redrive(user, group, *await bury(user, topic, group, "a", "b"))
+    for _ in range(2):
+        found, start = await user.broker.standings(0, 1_000)
+        while start is not None:
+            more, start = await user.broker.standings(start, 1_000)
+            found += more
+        assert [(one.topic, one.lag) for one in found if one.group == group] == [(topic, 2)]
+        await user.restart()
+
+
 async def test_a_group_that_starts_at_the_end_of_topics_gets_what_is_redriven_to_it(redriver):
     user = redriver
     topic, group = await user.topic(), await user.group(start_from=StartFrom.LAST)
