@@ -84,7 +84,8 @@ def sample_file(values: Settings | None = None) -> str:
     mark = "" if values else "# "
     for group, about, settings in entries():
         if group:
-            parts.append(f"\n[{group}]\n" if values else f"\n# {about}\n[{group}]\n")
+            told = [] if values else [f"# {line}\n" for line in _wrapped(about)]
+            parts += ["\n", *told, f"[{group}]\n"]
         for one in settings:
             value = one.default if values is None else _value_at(values, one.path)
             if values is None:

@@ -113,7 +113,9 @@ class Shares:
     def topics_of(self, group: Group) -> set[str]:
         """The topics that a group has read, its retry topics not counted."""
         retries = pop_retry_topic_v2(group.name, "")
-        found = {share.topic for share in self if share.group is group and share.ledgers}
+        # Topic by topic: a broadcast group may have thousands of groups with shares of one topic.
+        here = (shares.get(group.id) for shares in self._shares.values())
+        found = {share.topic for share in here if share is not None and share.ledgers}
         start: int | None = group.id << 32
         while start is not None and start >> 32 == group.id:
             pairs, start = self.pairs(start, _PAIRS)
