@@ -36,7 +36,7 @@ def test_an_illegal_offset_tells_the_bounds_and_where_reading_can_go_on(offset: 
 def test_only_what_may_succeed_later_is_retryable() -> None:
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, GatewayError)]
     assert {k.__name__ for k in kinds if k.retryable} == {
-        *("TooManyRequests", "BrokerUnavailable", "BrokerBusy", "BrokerTimeout"),
+        *("TooManyRequests", "BrokerUnavailable", "BrokerBusy", "BrokerTimeout", "ClientTimeout"),
     }
     assert all(isinstance(k.fault, Fault) for k in kinds)
 
