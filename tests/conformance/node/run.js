@@ -10,7 +10,7 @@ const {
 // The client shows its enumerations nowhere else.
 const { Code, FilterType } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
-const PATIENCE_MS = 45_000; // how long a scenario waits for something that must come
+const PATIENCE_MS = 90_000; // how long a scenario waits for something that must come
 const ALL = new FilterExpression('*');
 const QUIET = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
 

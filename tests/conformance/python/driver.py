@@ -39,7 +39,7 @@ try:
 except ImportError:  # the oldest versions have no push consumer; their scenarios need none
     MessageListener = object
 
-PATIENCE_S = 45.0
+PATIENCE_S = 90.0
 """How long a scenario waits for something that must come."""
 
 _out = threading.Lock()

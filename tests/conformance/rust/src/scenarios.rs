@@ -3,6 +3,7 @@
 //! The Python driver has the same names and tells the same facts.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use rocketmq::error::ClientError;
 use rocketmq::model::common::Endpoints;
@@ -10,7 +11,7 @@ use rocketmq::model::message::{AckMessageEntry, MessageView};
 use rocketmq::{Producer, SimpleConsumer};
 use serde_json::json;
 
-use crate::run::{now_s, sql, tags, Asking, Outgoing, Played, Run, Scenario, PLAIN};
+use crate::run::{now_s, sql, tags, Asking, Outgoing, Played, Run, Scenario, PATIENCE, PLAIN};
 use crate::sdk;
 
 /// Scenarios of every version.
@@ -45,6 +46,8 @@ pub const NEWEST: &[(&str, Scenario)] = &[
 ];
 
 const LIMIT: usize = 4 * 1024 * 1024;
+/// The shortest poll, in seconds: see `Run::receive`.
+pub const SHORT_S: u64 = 5;
 
 /// A body that differs from place to place.
 fn pattern(size: usize) -> Vec<u8> {
@@ -56,7 +59,7 @@ fn pattern(size: usize) -> Vec<u8> {
 async fn normal(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     let full = Outgoing::new(topic, "hello")
         .tag("TagA")
         .keys(&["k1", "k2"])
@@ -82,7 +85,7 @@ async fn normal(run: Arc<Run>) -> Played {
 async fn body_too_big(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     for size in [1, LIMIT, 65_536, LIMIT - 65_536] {
         run.sent(&producer, &Outgoing::new(topic, pattern(size)), json!({}))
             .await?;
@@ -98,7 +101,7 @@ async fn body_too_big(run: Arc<Run>) -> Played {
 async fn batch_send(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     let messages: Vec<Outgoing> = (0..10)
         .map(|n| Outgoing::new(topic, format!("m{n}")).tag("t"))
         .collect();
@@ -114,7 +117,7 @@ async fn batch_send(run: Arc<Run>) -> Played {
 async fn batch_receive(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     let mut sending = Vec::new();
     for n in 0..80 {
         let (run, producer) = (run.clone(), producer.clone());
@@ -146,7 +149,7 @@ async fn early_receive(run: Arc<Run>) -> Played {
     for n in 0..8 {
         run.sent(&producer, &Outgoing::new(topic, format!("m{n}")), json!({}))
             .await?;
-        let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+        let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
         run.take(&consumer, topic, 1, "").await?;
         run.close(consumer).await;
     }
@@ -158,7 +161,9 @@ async fn dialling(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let endpoint = run.get("dial");
     let producer = run.producer_at(endpoint, &[topic]).await?;
-    let consumer = run.simple_at(endpoint, run.get("group"), &[topic], 3).await?;
+    let consumer = run
+        .simple_at(endpoint, run.get("group"), &[topic], SHORT_S)
+        .await?;
     run.sent(&producer, &Outgoing::new(topic, "by name"), json!({}))
         .await?;
     for message in run.receive_until(&consumer, topic, &tags("*"), 1, PLAIN).await? {
@@ -175,7 +180,7 @@ async fn first_use(run: Arc<Run>) -> Played {
     let producer = run.producer(&[]).await?;
     run.sent(&producer, &Outgoing::new(topic, "first"), json!({}))
         .await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     run.take(&consumer, topic, 1, "").await?;
     run.quiet(&consumer, topic).await
 }
@@ -187,12 +192,16 @@ async fn empty_poll(run: Arc<Run>) -> Played {
     let topic = run.get("topic").to_string();
     let producer = run.producer(&[&topic]).await?;
     let patient = run.simple(run.get("group"), &[&topic], 20).await?;
-    let hasty = run.simple(run.get("group"), &[&topic], 1).await?;
+    let hasty = run.simple(run.get("group"), &[&topic], SHORT_S).await?;
     let (waiter, where_to) = (run.clone(), topic.clone());
     let waiting = tokio::spawn(async move { waiter.take(&patient, &where_to, 1, "patient").await });
-    for _ in 0..2 {
-        run.receive(&hasty, &topic, &tags("*"), Asking { by: "hasty", ..PLAIN })
-            .await?;
+    let (mut answered, deadline) = (0, Instant::now() + PATIENCE);
+    while answered < 2 && Instant::now() < deadline {
+        let asking = Asking { by: "hasty", ..PLAIN };
+        answered += run
+            .receive_in_time(&hasty, &topic, &tags("*"), asking)
+            .await
+            .is_ok() as usize;
     }
     run.close(hasty).await;
     run.sent(&producer, &Outgoing::new(&topic, "at last"), json!({}))
@@ -217,7 +226,7 @@ async fn idle(run: Arc<Run>) -> Played {
 async fn fifo_simple(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     for n in 0..8 {
         for group in ["a", "b", "c", "d", "e"] {
             run.sent(
@@ -236,7 +245,7 @@ async fn fifo_simple(run: Arc<Run>) -> Played {
 async fn fifo_held(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 1).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     run.sent(&producer, &Outgoing::new(topic, "a0").group("a"), json!({}))
         .await?;
     let holding = Asking {
@@ -261,7 +270,7 @@ async fn fifo_held(run: Arc<Run>) -> Played {
 async fn delay(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     let base = now_s();
     for (body, due_s) in [("later", base + 4), ("soon", base + 2), ("past", base - 60)] {
         run.sent(
@@ -280,8 +289,8 @@ async fn delay(run: Arc<Run>) -> Played {
 async fn tag_filters(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let some = run.simple(run.get("group"), &[topic], 3).await?;
-    let every = run.simple(run.get("group2"), &[topic], 3).await?;
+    let some = run.simple(run.get("group"), &[topic], SHORT_S).await?;
+    let every = run.simple(run.get("group2"), &[topic], SHORT_S).await?;
     for tag in ["a", "b", "c", "BBBB", ""] {
         // BBBB has the Java hash of AaAa
         let body = if tag.is_empty() { "none" } else { tag };
@@ -298,7 +307,7 @@ async fn tag_filters(run: Arc<Run>) -> Played {
 async fn sql92(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     for (body, tag, properties) in [
         ("yes: red 10", "", vec![("price", "10"), ("colour", "red")]),
         ("yes: grün 20", "", vec![("price", "20"), ("colour", "grün")]),
@@ -318,7 +327,7 @@ async fn sql92(run: Arc<Run>) -> Played {
         sql("(price BETWEEN 10 AND 20 AND colour IN ('red', 'grün')) OR TAGS = 'vip' OR weight IS NOT NULL");
     run.receive_until(&consumer, topic, &expression, 4, PLAIN).await?;
     run.quiet_until(&consumer, topic, &expression, "quiet", 0).await?;
-    let broken = run.simple(run.get("group2"), &[topic], 1).await?;
+    let broken = run.simple(run.get("group2"), &[topic], SHORT_S).await?;
     run.try_to(
         "illegal expression",
         run.receive(&broken, topic, &sql("price >"), PLAIN),
@@ -353,7 +362,7 @@ impl AckMessageEntry for Doctored {
 async fn redelivery(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     run.sent(&producer, &Outgoing::new(topic, "again"), json!({}))
         .await?;
     let first = held(&run, &consumer, topic, 10).await?;
@@ -388,8 +397,8 @@ async fn unknown_topic(run: Arc<Run>) -> Played {
     let producer = run.producer(&[]).await?;
     run.try_to("send", sdk::send(&producer, Outgoing::new(topic, "x").builder()))
         .await;
-    run.try_to("start", run.simple(group, &[topic], 1)).await;
-    let consumer = run.simple(group, &[], 1).await?;
+    run.try_to("start", run.simple(group, &[topic], SHORT_S)).await;
+    let consumer = run.simple(group, &[], SHORT_S).await?;
     run.try_to("receive", run.receive(&consumer, topic, &tags("*"), PLAIN))
         .await;
     Ok(())
@@ -403,7 +412,7 @@ async fn unknown_group(run: Arc<Run>) -> Played {
 }
 
 async fn receive_as(run: &Run, group: &str, topic: &str) -> Result<Vec<MessageView>, ClientError> {
-    let consumer = run.simple(group, &[topic], 1).await?;
+    let consumer = run.simple(group, &[topic], SHORT_S).await?;
     run.receive(&consumer, topic, &tags("*"), PLAIN).await
 }
 
@@ -472,7 +481,7 @@ async fn illegal_receives(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = run.producer(&[topic]).await?;
     run.sent(&producer, &Outgoing::new(topic, "x"), json!({})).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 1).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     let every = tags("*");
     for (step, asking) in [
         (

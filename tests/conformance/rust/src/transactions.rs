@@ -16,6 +16,7 @@ use serde_json::json;
 use crate::run::{
     error_facts, now_ms, now_s, tags, Asking, Outgoing, Played, Run, Scenario, PATIENCE, PLAIN,
 };
+use crate::scenarios::SHORT_S;
 use crate::sdk;
 
 pub const ALL: &[(&str, Scenario)] = &[
@@ -75,7 +76,7 @@ async fn half(run: &Run, producer: &Producer, message: &Outgoing) -> Result<impl
 async fn transaction(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = checked_producer(&run, &[topic], |_, _| TransactionResolution::UNKNOWN).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     let committed = half(
         &run,
         &producer,
@@ -101,7 +102,7 @@ async fn transaction(run: Arc<Run>) -> Played {
 async fn transaction_check(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = checked_producer(&run, &[topic], told_check).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     for body in ["good", "bad"] {
         half(&run, &producer, &Outgoing::new(topic, body).tag("t")).await?;
     }
@@ -112,7 +113,7 @@ async fn transaction_check(run: Arc<Run>) -> Played {
 async fn transaction_unnamed(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     let producer = checked_producer(&run, &[], told_check).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     half(&run, &producer, &Outgoing::new(topic, "good")).await?;
     run.take(&consumer, topic, 1, "").await
 }
@@ -128,7 +129,7 @@ async fn transaction_abandon(run: Arc<Run>) -> Played {
 async fn transaction_successor(run: Arc<Run>) -> Played {
     let topic = run.get("topic");
     checked_producer(&run, &[topic], told_check).await?;
-    let consumer = run.simple(run.get("group"), &[topic], 3).await?;
+    let consumer = run.simple(run.get("group"), &[topic], SHORT_S).await?;
     run.take(&consumer, topic, 1, "").await
 }
 
@@ -255,8 +256,8 @@ async fn interrupted(run: Arc<Run>) -> Played {
     let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
     let (stop_sending, stop_reading) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let producer = run.producer(&[topic, held_topic]).await?;
-    let reader = run.simple(run.get("group"), &[topic], 3).await?;
-    let simple = run.simple(run.get("group2"), &[held_topic], 1).await?;
+    let reader = run.simple(run.get("group"), &[topic], SHORT_S).await?;
+    let simple = run.simple(run.get("group2"), &[held_topic], SHORT_S).await?;
     let reading = tokio::spawn(read_steadily(
         run.clone(),
         reader,
@@ -294,8 +295,8 @@ async fn interruption(
     answered: &Mutex<HashSet<String>>,
 ) -> Played {
     let (held_topic, delayed_topic, half_topic) = (run.get("topic2"), run.get("topic3"), run.get("topic4"));
-    let delayed = run.simple(run.get("group2"), &[delayed_topic], 1).await?;
-    let halves = run.simple(run.get("group2"), &[half_topic], 1).await?;
+    let delayed = run.simple(run.get("group2"), &[delayed_topic], SHORT_S).await?;
+    let halves = run.simple(run.get("group2"), &[half_topic], SHORT_S).await?;
     for n in 0..6 {
         run.sent(
             producer,

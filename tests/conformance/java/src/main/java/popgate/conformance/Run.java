@@ -50,7 +50,7 @@ import org.apache.rocketmq.shaded.io.grpc.StatusRuntimeException;
 /** One run of one scenario: its parameters, its clients, its voice. */
 final class Run {
     /** How long a scenario waits for something that must come. */
-    static final Duration PATIENCE = Duration.ofSeconds(45);
+    static final Duration PATIENCE = Duration.ofSeconds(90);
 
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     static final FilterExpression ALL = FilterExpression.SUB_ALL;
