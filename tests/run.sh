@@ -23,8 +23,9 @@ need_tools "the Java client" "javac mvn" default-jdk-headless maven
 if [ "${CI:-}" = true ]; then
     need_tools "the Node.js client" "node npm" nodejs npm
     PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
-    # Debian's cargo is older than the client's crates; cargo-web is the one that Firefox is built with.
+    # Debian's cargo is older than the client's crates; cargo-web is the one that its browsers are built with.
     need_tools "the Rust client" cargo cargo-web rustc-web gcc libc6-dev
+    command -v cargo >/dev/null 2>&1 || need_tools "the Rust client" cargo cargo rustc gcc libc6-dev
     need_tools "the oldest Java client" openssl openssl
     # The same examples in every run; elsewhere the models meet new ones each time.
     # Not POPGATE_…: that is for settings, and the gateway refuses those it does not know.

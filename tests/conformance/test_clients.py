@@ -310,7 +310,7 @@ def test_push_consumer(facts: Any) -> None:
 
 def test_asked(facts: Any) -> None:
     once_each(facts)
-    [demanded] = facts.received("on demand")
+    assert len(facts.received("on demand")) == 1
     [stack] = facts.of("stack")
     assert "at java.base" in stack["text"] or "java.lang.Thread" in stack["text"]
     [verified] = facts.of("verified")
