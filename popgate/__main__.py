@@ -10,11 +10,11 @@ def main() -> None:
     bundle = os.path.join(here, "_app")
     # First, so that no other package called `proxy` on the user's machine can stand in its way.
     sys.path.insert(0, bundle if os.path.isdir(bundle) else os.path.dirname(here))
-    # `serve` begins anew once it has read its settings: see proxy/relaunching.py.
-    if "_POPGATE_SETTINGS" in os.environ:
-        import_module("proxy.relaunched").main()
+    # `serve` has another process read its settings: see proxy/served.py.
+    if sys.argv[1:2] == ["serve"] and "_POPGATE_SETTINGS" not in os.environ:
+        import_module("proxy.served").main()
     else:
-        import_module("proxy.cli").main(launched=True)
+        import_module("proxy.cli").main()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import Annotated
 import typer
 
 from popgate import __version__
-from proxy import relaunching
 from proxy.cli import (
     applying,
     backups,
@@ -78,12 +77,8 @@ def _top(
     """Options before any command."""
 
 
-def main(*, launched: bool = False) -> None:
-    """Run the command line and end the process with a code of `Ended`.
-
-    `launched`: the process is there for nothing else, so that it may be replaced.
-    """
-    relaunching.possible = launched
+def main() -> None:
+    """Run the command line and end the process with a code of `Ended`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Where the locale has no Unicode, a character is shown by its number.

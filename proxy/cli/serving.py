@@ -60,11 +60,12 @@ def serve(
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C. A second signal skips the drain."""
     effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
-    from proxy import relaunching
+    from proxy import handing
 
-    if relaunching.possible:
-        relaunching.relaunch(effective)
-    run(effective)
+    if handing.is_asked_for():
+        handing.hand_over(effective)
+    else:
+        run(effective)
 
 
 def run(effective: Settings) -> None:

@@ -1,0 +1,59 @@
+"""Settings as plain values, handed from the process that read them to the one that serves.
+
+The command line, and the library that checks settings, are 14 MB that a gateway would carry along for
+good. So a process beside reads the configuration, while the one that serves loads everything else, and
+hands it over through a pipe (`proxy.served`).
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from proxy.settings import Settings
+
+VARIABLE = "_POPGATE_SETTINGS"
+"""Names the open end of the pipe in the environment of the process that reads the configuration."""
+
+
+class Settled(SimpleNamespace):
+    """Settings that were checked, as plain values under the same names."""
+
+    _told: dict[str, Any]
+
+    def model_dump(self, *, mode: str) -> dict[str, Any]:
+        """As the settings show themselves."""
+        return self._told
+
+
+def settle(settings: BaseModel) -> Settled:
+    """The same values without their library."""
+    values = {
+        name: settle(value) if hasattr(value, "model_dump") else value
+        for name, value in ((name, getattr(settings, name)) for name in type(settings).model_fields)
+    }
+    return Settled(**values, _told=settings.model_dump(mode="json"))
+
+
+def is_asked_for() -> bool:
+    """Whether this process is there to read the configuration for another one."""
+    return VARIABLE in os.environ
+
+
+def hand_over(settings: Settings) -> None:
+    """Give the settings to the process that waits for them. Where it is gone, nobody wants them."""
+    with suppress(BrokenPipeError), os.fdopen(int(os.environ.pop(VARIABLE)), "wb") as pipe:
+        pickle.dump(settle(settings), pipe)
+
+
+def taken_from(pipe: int) -> Settings | None:
+    """What was handed over, when the other end is closed; None when nothing was."""
+    with os.fdopen(pipe, "rb") as handed:
+        given = handed.read()
+    return cast("Settings", pickle.loads(given)) if given else None  # noqa: S301 - from our own child

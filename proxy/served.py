@@ -1,0 +1,67 @@
+"""The process that serves: `popgate serve`, without what only reads the configuration."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import os
+import subprocess
+import sys
+from contextlib import suppress
+
+from proxy.handing import VARIABLE, taken_from
+
+_M_ARENA_MAX = -8
+_ARENAS = 2
+"""For glibc, where the operator says nothing: threads that hardly ever allocate need no heaps of their own
+(10 MB less with a million messages stored)."""
+
+
+def main() -> None:
+    """Serve until a signal; a failure ends the process as the command line would."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        _serve()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _serve() -> None:
+    few_heaps()
+    pipe, theirs = os.pipe()
+    # The same command line: it is understood there, and what is wrong with it is told there.
+    reader = subprocess.Popen(  # noqa: S603 - ourselves, without a shell
+        [sys.executable, *sys.orig_argv[1:]],
+        env={**os.environ, VARIABLE: str(theirs)},
+        pass_fds=(theirs,),
+    )
+    os.close(theirs)
+    try:
+        # Heavy, and meanwhile the other process reads.
+        from proxy.running import CannotStart, run
+        from proxy.wrong import SettingsWrong
+
+        settings = taken_from(pipe)
+    finally:
+        code = reader.wait()
+    if settings is None:
+        sys.exit(code if code >= 0 else 128 - code)
+    try:
+        run(settings)
+    except (SettingsWrong, CannotStart) as error:
+        # Only now is the command line needed again.
+        from proxy.cli import asked_for_json
+        from proxy.cli.failing import Ended, Failure, tell
+
+        ended = Ended.USAGE if isinstance(error, SettingsWrong) else Ended.NOT_STARTED
+        tell(Failure(ended, str(error)), as_json=asked_for_json(sys.argv))
+        sys.exit(int(ended))
+
+
+def few_heaps() -> None:
+    """Bound the heaps of the C library, where it has such a bound and the operator set none."""
+    if "MALLOC_ARENA_MAX" not in os.environ:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS)
