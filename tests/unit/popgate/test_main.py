@@ -18,7 +18,7 @@ LAUNCHER = Path(popgate.__file__).parent / "__main__.py"
 def package(folder: Path, says: str) -> None:
     (folder / "proxy").mkdir(parents=True)
     (folder / "proxy" / "__init__.py").write_text("")
-    (folder / "proxy" / "cli.py").write_text(f"def main(*, launched):\n    print({says!r} if launched else launched)\n")
+    (folder / "proxy" / "cli.py").write_text(f"def main():\n    print({says!r})\n")
 
 
 @pytest.fixture
