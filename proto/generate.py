@@ -55,7 +55,7 @@ def generate(target: Path) -> None:
             (target / f"{module}.pyi").write_text(_redirected(stub), encoding="utf-8")
     (target / "pool.py").write_text(POOL_MODULE, encoding="utf-8")
     (target / "__init__.py").write_text(
-        f'"""Messages of RocketMQ, and of gRPC\'s health check and reflection; {_MARK}."""\n', encoding="utf-8"
+        f'"""Messages of RocketMQ, and of gRPC\'s health and reflection; {_MARK}."""\n', encoding="utf-8"
     )
 
 
