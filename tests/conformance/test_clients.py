@@ -322,6 +322,12 @@ def test_push_shared(facts: Any) -> None:
     assert sorted(received_ids(facts)) == sorted(sent_ids(facts))
 
 
+def test_broadcast(facts: Any) -> None:
+    for by in ("one", "two"):
+        assert sorted(received_ids(facts, by)) == sorted(sent_ids(facts))
+    assert not facts.received("quiet")
+
+
 def test_push_retry(facts: Any) -> None:
     received = facts.received("")
     assert [(one["attempt"], one["consumed"]) for one in received] == [(1, False), (2, False), (3, True)]

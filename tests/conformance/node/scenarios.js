@@ -128,6 +128,22 @@ SCENARIOS.empty_poll = async run => {
   await waiting;
 };
 
+/** Two consumers of a broadcast group, each there before the first message. */
+SCENARIOS.broadcast = async run => {
+  const { topic, group } = run.params;
+  const consumers = {};
+  for (const by of [ 'one', 'two' ]) {
+    consumers[by] = await run.simple(group, { [topic]: null }, { awaitS: 1 });
+    await run.receive(consumers[by], { by });
+  }
+  const producer = await run.producer([ topic ]);
+  for (let n = 0; n < 20; n++) await run.sent(producer, { topic, body: `m${n}` });
+  for (const by of [ 'one', 'two' ]) {
+    await run.receiveUntil(consumers[by], 20, { by });
+    await run.quiet(consumers[by]);
+  }
+};
+
 /** Consumers of both kinds wait longer than one poll on an empty topic, then a message comes. */
 SCENARIOS.idle = async run => {
   const { topic, topic2: pushed, group, group2 } = run.params;

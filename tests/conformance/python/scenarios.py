@@ -555,6 +555,21 @@ def push_shared(run: Run) -> None:
 
 
 @scenario
+def broadcast(run: Run) -> None:
+    """Two consumers of a broadcast group, each there before the first message."""
+    topic = run["topic"]
+    consumers = {by: run.simple(run["group"], {topic: None}, await_s=1) for by in ("one", "two")}
+    for by, consumer in consumers.items():
+        run.receive(consumer, by=by)
+    producer = run.producer(topic)
+    for n in range(20):
+        run.sent(producer, run.message(topic, f"m{n}"))
+    for by, consumer in consumers.items():
+        run.receive_until(consumer, 20, by=by)
+        run.quiet(consumer)
+
+
+@scenario
 def push_retry(run: Run) -> None:
     topic = run["topic"]
     consumed = threading.Event()

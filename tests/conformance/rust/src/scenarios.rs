@@ -18,6 +18,7 @@ use crate::sdk;
 pub const ALL: &[(&str, Scenario)] = &[
     ("normal", |run| Box::pin(normal(run))),
     ("empty_poll", |run| Box::pin(empty_poll(run))),
+    ("broadcast", |run| Box::pin(broadcast(run))),
     ("fifo_simple", |run| Box::pin(fifo_simple(run))),
     ("delay", |run| Box::pin(delay(run))),
     ("tags", |run| Box::pin(tag_filters(run))),
@@ -207,6 +208,28 @@ async fn empty_poll(run: Arc<Run>) -> Played {
     run.sent(&producer, &Outgoing::new(&topic, "at last"), json!({}))
         .await?;
     waiting.await.expect("it does not panic")
+}
+
+/// Two consumers of a broadcast group, each there before the first message.
+async fn broadcast(run: Arc<Run>) -> Played {
+    let topic = run.get("topic");
+    let group = run.get("group");
+    let one = run.simple(group, &[topic], SHORT_S).await?;
+    let two = run.simple(group, &[topic], SHORT_S).await?;
+    for (consumer, by) in [(&one, "one"), (&two, "two")] {
+        run.receive(consumer, topic, &tags("*"), Asking { by, ..PLAIN })
+            .await?;
+    }
+    let producer = run.producer(&[topic]).await?;
+    for n in 0..20 {
+        run.sent(&producer, &Outgoing::new(topic, format!("m{n}")), json!({}))
+            .await?;
+    }
+    for (consumer, by) in [(&one, "one"), (&two, "two")] {
+        run.take(consumer, topic, 20, by).await?;
+        run.quiet(consumer, topic).await?;
+    }
+    Ok(())
 }
 
 /// A consumer waits longer than one poll on an empty topic, then a message comes.

@@ -86,6 +86,7 @@ final class Scenarios {
         ALL_OF_THEM.put("nack", Scenarios::nack);
         ALL_OF_THEM.put("push_consumer", Scenarios::pushConsumer);
         ALL_OF_THEM.put("push_shared", Scenarios::pushShared);
+        ALL_OF_THEM.put("broadcast", Scenarios::broadcast);
         ALL_OF_THEM.put("push_retry", Scenarios::pushRetry);
         ALL_OF_THEM.put("dead_letter", Scenarios::deadLetter);
         ALL_OF_THEM.put("dead_letter_fifo", Scenarios::deadLetterFifo);
@@ -249,6 +250,23 @@ final class Scenarios {
         run.close(hasty);
         run.sent(producer, to(topic, "at last"));
         waiting.get();
+    }
+
+    /** Two consumers of a broadcast group, each there before the first message. */
+    private static void broadcast(Run run) throws Exception {
+        String topic = run.get("topic");
+        SimpleConsumer one = run.simple(run.get("group"), all(topic), 1);
+        SimpleConsumer two = run.simple(run.get("group"), all(topic), 1);
+        run.receive(one, 16, 30, "one");
+        run.receive(two, 16, 30, "two");
+        Producer producer = run.producer(topic);
+        for (int n = 0; n < 20; n++) {
+            run.sent(producer, to(topic, "m" + n));
+        }
+        run.receiveUntil(one, 20, "one");
+        run.receiveUntil(two, 20, "two");
+        run.quiet(one);
+        run.quiet(two);
     }
 
     /** Consumers of both kinds wait longer than one poll on an empty topic, then a message comes. */
