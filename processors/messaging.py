@@ -18,6 +18,7 @@ from popgate.context import Context
 from popgate.errors import (
     Forbidden,
     GatewayError,
+    GroupNotFound,
     IllegalFilter,
     NotFound,
     TopicNotFound,
@@ -219,11 +220,13 @@ class MessagingProcessor(Explaining):
                     messages = await self.lite.topics.pop_lite(context, pop)
                 else:
                     messages = await self._broker.pop(context, pop)
-            except NotFound:
+            except NotFound as error:
                 # Deleted elsewhere: the next request finds out, or makes them anew.
                 self._routing.forget_topic(topic)
                 self._routing.forget_group(group)
                 self.broadcasting.left(pop.group)
+                if isinstance(error, GroupNotFound) and pop.group != group:
+                    raise GroupNotFound(group) from error
                 raise
             finally:
                 self._waiting -= 1

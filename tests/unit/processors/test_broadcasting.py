@@ -222,7 +222,7 @@ async def test_a_forgotten_client_of_another_replica_joins_anew(
 ) -> None:
     assert await bodies(one, ANN) == []
     await other.broadcasting.forget("screens")
-    with pytest.raises(GroupNotFound):
+    with pytest.raises(GroupNotFound, match="consumer group screens does not exist"):
         await one.receive(ANN, ASKED)
     assert await bodies(one, ANN) == []
     await say(one, b"rain")
