@@ -14,7 +14,7 @@ from collections.abc import Callable
 from popgate.errors import BrokerUnavailable
 
 _log = logging.getLogger(__name__)
-_LOOK_MS = 1_000
+LOOK_MS = 1_000
 _SHARE = 20
 """At most this part of a small file system is kept."""
 _ENOUGH = 1.25
@@ -27,7 +27,7 @@ class Room:
     `free` and `size` are bytes of the file system, free and in all; both may raise OSError.
     """
 
-    __slots__ = ("_free", "_keep", "_next_ms", "_size", "_where", "left", "short")
+    __slots__ = ("_free", "_keep", "_size", "_where", "left", "look_at_ms", "short")
 
     def __init__(
         self, where: object, free: Callable[[], int], size: Callable[[], int], *, keep_bytes: int
@@ -39,14 +39,14 @@ class Room:
         self._free = free
         self._size = size
         self._keep = keep_bytes
-        self._next_ms = 0
+        self.look_at_ms = 0
 
     def __repr__(self) -> str:
         return f"<Room {self.left} bytes left{', short' if self.short else ''}>"
 
     def check(self, now_ms: int) -> None:
         """Raises BrokerUnavailable while too little is left for more messages."""
-        if not -_LOOK_MS <= now_ms - self._next_ms < 0:
+        if not -LOOK_MS <= now_ms - self.look_at_ms < 0:
             self.look(now_ms)
         if self.short:
             raise BrokerUnavailable(
@@ -57,7 +57,7 @@ class Room:
 
     def look(self, now_ms: int) -> None:
         """Ask the file system; one that does not answer is no reason to refuse anything."""
-        self._next_ms = now_ms + _LOOK_MS
+        self.look_at_ms = now_ms + LOOK_MS
         if not self._keep:
             return
         with contextlib.suppress(OSError):
