@@ -340,6 +340,7 @@ class Held:
     stands by its hash, `#…`. `until_ms`: when it comes back by itself. `renewals`: how often its time
     was changed since, by the client or by the gateway (63 and more are told as 63). `waiting_behind`:
     messages that cannot be delivered before this one is finished, as far as the broker has looked.
+    `lite_topic`: of a group that takes lite topics the one that it is of; then also the others wait there.
     """
 
     topic: str
@@ -357,6 +358,7 @@ class Held:
     attempt: int
     renewals: int
     waiting_behind: int
+    lite_topic: str = ""
 
 
 @unique

@@ -7,13 +7,15 @@ was looked at, and only where a late acknowledgement is refused, or nobody can h
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import Unsupported
+from popgate.errors import NotFound, Unsupported
 from popgate.kinds import Action
+from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Held, Standing
 from popgate.naming import check_group
 from processors.clients import ClientKind
@@ -88,7 +90,7 @@ class Explaining(Settling):
         standings: dict[str, Standing] = {}
         grasps: list[Grasp] = []
         for name in names:
-            topics = [topic] if topic else (await self._broker.topics_of(name))[:_MOST_TOPICS]
+            topics = [topic] if topic else await self._topics_of(config, name)
             for one in topics:
                 standing = replace(await self._broker.standing(name, one), group=config.name)
                 before = standings.get(one)
@@ -98,6 +100,16 @@ class Explaining(Settling):
                     grasps += [Grasp(name, held, self._grip(name, held)) for held in found]
         grasps.sort(key=lambda grasp: grasp.held.since_ms)
         return list(standings.values()), grasps[:limit]
+
+    async def _topics_of(self, config: GroupConfig, name: str) -> list[str]:
+        """With the topic that it takes lite topics of: a group never reads that as a whole."""
+        topics = (await self._broker.topics_of(name))[:_MOST_TOPICS]
+        bound = config.attributes.get(LITE_BIND_TOPIC)
+        if bound and bound not in topics:
+            with suppress(NotFound):  # the attribute may name anything
+                await self._broker.topic(bound)
+                topics.append(bound)
+        return topics
 
     def _grip(self, group: str, held: Held) -> Grip:
         """A push consumer never changes a time but to give a message back, and the gateway renews only

@@ -8,7 +8,7 @@ from enum import Enum, unique
 
 from popgate.errors import BadRequest, Fault, NotFound, ReceiptExpired, shown
 from popgate.model import Held, Standing
-from popgate.receipt import parse_receipt
+from popgate.receipt import Receipt, parse_receipt
 
 MOST_HELD = 256
 """Held messages of a group that are looked at."""
@@ -59,13 +59,8 @@ class Freed:
 
 def is_delivery(receipt: str, held: Held) -> bool:
     """Whether a receipt, maybe one of before a renewal, is for this delivery."""
-    found = parse_receipt(receipt)
-    return (found.broker, found.queue_id, found.offset, found.pop_ms) == (
-        held.broker,
-        held.queue_id,
-        held.offset,
-        held.since_ms,
-    )
+    found, own = parse_receipt(receipt), parse_receipt(held.receipt)
+    return _place(found) == _place(own) and found.pop_ms == own.pop_ms
 
 
 def choose(group: str, grasps: Sequence[Grasp], which: str) -> Grasp:
@@ -74,8 +69,7 @@ def choose(group: str, grasps: Sequence[Grasp], which: str) -> Grasp:
         fitting = list(grasps)
     elif " " in which:
         receipt = parse_receipt(which)
-        place = (receipt.broker, receipt.queue_id, receipt.offset)
-        there = [g for g in grasps if (g.held.broker, g.held.queue_id, g.held.offset) == place]
+        there = [g for g in grasps if _place(parse_receipt(g.held.receipt)) == _place(receipt)]
         fitting = [grasp for grasp in there if is_delivery(which, grasp.held)]
         if there and not fitting:
             raise ReceiptExpired(which, "the message was delivered again since")
@@ -93,6 +87,11 @@ def choose(group: str, grasps: Sequence[Grasp], which: str) -> Grasp:
             + ("" if which else " or its message id")
         )
     return fitting[0]
+
+
+def _place(receipt: Receipt) -> tuple[str, int, int, int]:
+    """Of which message a receipt is. What a broker tells of a held one may be another place: lite topics."""
+    return receipt.broker, receipt.queue_id, receipt.offset, receipt.commit_offset
 
 
 def together(one: Standing, other: Standing) -> Standing:

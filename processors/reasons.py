@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Standing
 from processors.grasping import Grasp, Grip
 
@@ -22,6 +23,7 @@ class Reasons:
         self.told: list[str] = []
         self._config = config
         self._consumers = consumers
+        self._line = "lite topic" if LITE_BIND_TOPIC in config.attributes else "message group"
         lag = sum(standing.lag for standing in standings)
         if not standings:
             self._say("the group has read no topic yet" + self._without_consumers())
@@ -43,8 +45,8 @@ class Reasons:
         topic = f"topic {standing.topic}"
         if standing.behind:
             self._say(
-                f"{_messages(standing.behind)} of {topic} are kept back: an earlier one of their message"
-                " group is held or rests"
+                f"{_messages(standing.behind)} of {topic} are kept back: an earlier one of their {self._line}"
+                " is held or rests"
             )
         if standing.full:
             self._say(

@@ -11,14 +11,18 @@ from brokers.embedded.entries import Entry, Lane
 from brokers.embedded.facet import Facet
 from brokers.embedded.handles import encode_handle
 from brokers.embedded.ledger import Ledger
+from brokers.embedded.lite.looking import held_of, record_of, standing_of, waiting_behind
+from brokers.embedded.lite.places import LITE_QUEUE, Place
 from brokers.embedded.ordered import OrderedLedger
 from brokers.embedded.share import Share
 from brokers.embedded.unordered import UnorderedLedger
+from popgate.lite import takes_lite_topics
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Held, Standing
 from popgate.naming import pop_retry_topic_v2
 from popgate.wire.hosts import host_text
 from popgate.wire.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, split_properties
+from popgate.wire.records import Record
 
 _MOST_HELD = 256
 _MOST_COUNTED = 4_096
@@ -32,9 +36,11 @@ class Looking(Facet):
         state = self._state
         state.check_open()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        limit = min(limit, _MOST_HELD)
+        if takes_lite_topics(held_group.config, held_topic.name):
+            return [self._held_lite(*one) for one in await held_of(state, held_topic, held_group, limit)]
         share = state.shares.get(held_topic.id, held_group.id)
         now_ms = state.steady.now_ms()
-        limit = min(limit, _MOST_HELD)
         found: list[tuple[int, int, Ledger, Entry]] = []
         for ledger in _ledgers_of(share):
             found += [
@@ -55,6 +61,8 @@ class Looking(Facet):
         state = self._state
         state.check_open()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        if takes_lite_topics(held_group.config, held_topic.name):
+            return await standing_of(state, held_topic, held_group)
         return self._standing(state.shares.peek(held_topic, held_group))
 
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
@@ -77,19 +85,13 @@ class Looking(Facet):
         queue, log, name = ledger.queue, self._state.log, self._state.settings.name
         record = log.get(queue.topic, queue.queue_id, offset)
         found = log.decoded(queue.topic, queue.queue_id, offset, record) if record is not None else None
-        texts: dict[bytes, bytes] = {}
-        message_id = ""
-        if found is not None:
-            texts = split_properties(found.properties)
-            message_id = _text(texts, UNIQ_KEY) or encode_offset_message_id(
-                host_text(found.store_host), found.commit_offset
-            )
+        texts = split_properties(found.properties) if found is not None else {}
         return Held(
             topic=ledger.share.shown_topic,
             broker=name,
             queue_id=queue.queue_id,
             offset=offset,
-            message_id=message_id,
+            message_id=_message_id(found, texts),
             message_group=_text(texts, SHARDING_KEY),
             tag=_text(texts, TAGS),
             keys=tuple(_text(texts, KEYS).split()),
@@ -100,6 +102,30 @@ class Looking(Facet):
             attempt=entry.attempt,
             renewals=entry.renewals,
             waiting_behind=_waiting_behind(ledger, offset, entry, lanes),
+        )
+
+    def _held_lite(self, place: Place, offset: int, entry: Entry) -> Held:
+        """`queue_id` and `offset` are where the message is; gone ones have their place in the lite topic."""
+        name = self._state.settings.name
+        found = record_of(self._state, place, offset)
+        texts = split_properties(found.properties) if found is not None else {}
+        return Held(
+            topic=place.lite.topic.name,
+            broker=name,
+            queue_id=found.queue_id if found is not None else LITE_QUEUE,
+            offset=found.offset if found is not None else offset,
+            message_id=_message_id(found, texts),
+            message_group=_text(texts, SHARDING_KEY),
+            tag=_text(texts, TAGS),
+            keys=tuple(_text(texts, KEYS).split()),
+            receipt=place.receipt(offset, entry, name),
+            holder=place.holder,
+            since_ms=entry.pop_ms,
+            until_ms=entry.due_ms,
+            attempt=entry.attempt,
+            renewals=entry.renewals,
+            waiting_behind=waiting_behind(self._state, place, offset),
+            lite_topic=place.lite.name,
         )
 
     def _standing(self, share: Share) -> Standing:
@@ -166,6 +192,14 @@ def _waiting_behind(ledger: Ledger, offset: int, entry: Entry, lanes: dict[int, 
             offsets = lanes[id(lane)] = [one for one in lane.offsets if one in ledger.entries]
         return len(offsets) - bisect_right(offsets, offset)
     return max(ledger.queue.visible - ledger.frontier, 0) if ledger.is_full() else 0
+
+
+def _message_id(found: Record | None, texts: dict[bytes, bytes]) -> str:
+    if found is None:
+        return ""
+    return _text(texts, UNIQ_KEY) or encode_offset_message_id(
+        host_text(found.store_host), found.commit_offset
+    )
 
 
 def _text(texts: dict[bytes, bytes], name: str) -> str:

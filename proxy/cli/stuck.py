@@ -14,7 +14,17 @@ from proxy.cli.printing import Output, Printer
 from proxy.units import local_moment_text, span_text
 
 _COLUMNS = (
-    *("state", "message", "topic", "queue", "offset", "message group", "holder", "since", "until"),
+    *(
+        "state",
+        "message",
+        "topic",
+        "queue",
+        "offset",
+        "message group, or lite topic",
+        "holder",
+        "since",
+        "until",
+    ),
     *("renewed", "attempt", "behind"),
 )
 
@@ -79,7 +89,7 @@ def _row(one: dict[str, Any], now_ms: int) -> tuple[object, ...]:
         one["topic"],
         f"{one['broker']}:{one['queue_id']}",
         one["offset"],
-        one["message_group"],
+        one["lite_topic"] or one["message_group"],
         one["holder"],
         span_text(now_ms - one["since_ms"]),
         f"in {span_text(one['until_ms'] - now_ms)}",
@@ -95,6 +105,7 @@ def _facts(one: dict[str, Any], now_ms: int) -> dict[str, object]:
         "message": one["message_id"],
         "state": "held" if one["state"] == "held" else "rests after a failure",
         "topic": f"{one['topic']}, queue {one['broker']}:{one['queue_id']}, offset {one['offset']}",
+        "lite topic": one["lite_topic"],
         "message group": one["message_group"],
         "tag": one["tag"],
         "keys": one["keys"],

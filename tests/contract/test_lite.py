@@ -779,3 +779,58 @@ async def test_lite_topics_are_listed_by_name_page_by_page(rooms):
     assert [(one.name, one.maximum, one.subscribers) for one in first] == [("a", 1, 1), ("ab", 1, 0)]
     rest = await rooms.user.broker.lite_topics(rooms.topic, "ab", 10)
     assert [one.name for one in rest] == ["b", "c"]
+
+
+# -- what operators see
+
+
+async def test_a_held_message_is_told_with_its_lite_topic_and_its_holder_and_is_freed(rooms, user):
+    client = rooms.client("holder")
+    await client.add("a", "b")
+    await rooms.send("a", "a1", "a2", "a3")
+    [sent] = await user.send(rooms.topic, "b1", lite_topic="b", keys=("k",))
+    [first] = await client.pop(1, invisible_ms=60_000)
+    await user.hide(rooms.topic, rooms.group, first.receipt, 60_000)
+    [second] = await client.pop(invisible_ms=60_000)
+    for _ in range(2):
+        [one, other] = await user.broker.held(rooms.group, rooms.topic, 9)
+        assert [(h.lite_topic, h.holder, h.attempt, h.topic) for h in (one, other)] == [
+            ("a", "holder", 1, rooms.topic),
+            ("b", "holder", 1, rooms.topic),
+        ]
+        assert (one.waiting_behind, other.waiting_behind) == (2, 0)
+        assert (one.renewals, other.renewals) == (1, 0)
+        assert (other.message_id, other.keys) == (sent.message_id, ("k",))
+        assert (other.queue_id, other.offset) == (second.queue_id, second.offset)
+        assert other.receipt == second.receipt
+        assert other.until_ms == second.invisible_until_ms
+        assert one.since_ms <= other.since_ms <= user.now_ms()
+        standing = await user.broker.standing(rooms.group, rooms.topic)
+        assert (standing.lag, standing.in_flight, standing.behind, standing.unread) == (4, 2, 2, 0)
+        await user.restart()
+    assert await user.broker.held(rooms.group, rooms.topic, 1) == [one]
+    await user.hide(rooms.topic, rooms.group, one.receipt, 0)
+    await user.lag()
+    await client.add("a", "b")
+    assert [(m.body, m.attempt) for m in await client.pop(1)] == [(b"a1", 2)]
+    with pytest.raises(ReceiptExpired):
+        await user.hide(rooms.topic, rooms.group, one.receipt, 0)
+
+
+async def test_what_of_lite_topics_is_finished_given_back_or_of_another_group_is_not_held(rooms, user):
+    client, group = rooms.client(), await rooms.more()
+    await client.add("a", "b", "c")
+    await rooms.client("x", group).add("a")
+    for name in "abc":
+        await rooms.send(name, f"{name}1")
+    taken = {m.body: m for m in await client.pop()}
+    await client.ack(taken[b"a1"])
+    await user.broker.give_back(client.context, rooms.topic, rooms.group, [taken[b"b1"].receipt])
+    assert [h.lite_topic for h in await user.broker.held(rooms.group, rooms.topic, 9)] == ["c"]
+    assert await user.broker.held(group, rooms.topic, 9) == []
+    mine = await user.broker.standing(rooms.group, rooms.topic)
+    assert (mine.lag, mine.free, mine.in_flight) == (2, 1, 1)
+    others = await user.broker.standing(group, rooms.topic)
+    assert (others.lag, others.unread) == (1, 1)
+    assert await rooms.client("x", group).drain() == ["a1"]
+    assert (await user.broker.standing(group, rooms.topic)).lag == 0

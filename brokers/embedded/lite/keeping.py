@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections.abc import Callable, Iterator
 
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.due import DueKeys
@@ -40,6 +41,7 @@ _log = logging.getLogger(__name__)
 _TRIM_AT_ONCE = 256
 _SWEEP_AT_ONCE = 256
 _ANY_BYTES = 1 << 30
+_BEYOND_DUE = b"\xff" * 25
 
 
 class Lites:
@@ -119,9 +121,30 @@ class Lites:
     def find_place(self, group: Group, topic: Topic, lite_id: int) -> Place | None:
         key = (group.id, topic.id, lite_id)
         found = self._places.get(key)
-        if found is not None:
-            return found
-        value = self._store.get(LITE, place_key(*key))
+        if found is None:
+            found = self._read(group, topic, lite_id, self.topics.find)
+            if found is not None:
+                self._places.add(key, found)
+        return found
+
+    def glance(self, group: Group, topic: Topic, lite_id: int) -> Place | None:
+        """The same for a look at it, and never to change it: it may not be the one that counts."""
+        found = self._places.peek((group.id, topic.id, lite_id))
+        return found or self._read(group, topic, lite_id, self.topics.glance)
+
+    def kept_places(self, topic: Topic, group: Group) -> list[Place]:
+        """Of the group's places those in memory, to look at."""
+        begin = (group.id, topic.id)
+        return [place for key, place in self._places.items() if key[:2] == begin]
+
+    def due_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """What has to happen, by its time: keys of `brokers.embedded.lite.layout.due_key`."""
+        return self._due.within(begin, _BEYOND_DUE)
+
+    def _read(
+        self, group: Group, topic: Topic, lite_id: int, find: Callable[[Topic, str], LiteTopic | None]
+    ) -> Place | None:
+        value = self._store.get(LITE, place_key(group.id, topic.id, lite_id))
         if value is None:
             return None
         try:
@@ -129,14 +152,14 @@ class Lites:
         except (ValueError, struct.error) as error:
             _log.error("the place of group %s in a lite topic of %s: %s", group.name, topic.name, error)
             return None
-        lite = self.topics.find(topic, name)
+        lite = find(topic, name)
         if lite is None or lite.id != lite_id:
             return None
         found = Place(self._parts, group, lite, frontier)
         found.last_pop_ms, found.due_ms = last_pop_ms, due_ms
         found.attempt_id, found.holder = attempt_id, holder
         found.adopt(entries, self._steady.now_ms())
-        return self._places.add(key, found)
+        return found
 
     # -- waking -------------------------------------------------------------------------------
 

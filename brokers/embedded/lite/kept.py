@@ -42,6 +42,13 @@ class Keeping(Generic[Key, Value]):
             self._kept.move_to_end(key)
         return found
 
+    def peek(self, key: Key) -> Value | None:
+        """The same for a look at it, which is no use of it."""
+        return self._kept.get(key)
+
+    def items(self) -> Iterator[tuple[Key, Value]]:
+        return iter(self._kept.items())
+
     def add(self, key: Key, value: Value) -> Value:
         """Keep it, and forget those used longest ago that can be read again, until there is room.
 

@@ -35,7 +35,7 @@ _DUE_KEY = struct.Struct(">QBIQI")
 _PLACE = struct.Struct(">QQQBBBB")
 """frontier, latest name, due ms; lengths of name, attempt id and holder, and a version"""
 _ENTRY = struct.Struct(">QQQIB")
-"""offset, due ms, pop ms, attempt, held"""
+"""offset, due ms, pop ms, attempt, held and above that bit renewals (0 unless held)"""
 _VERSION = 1
 _BEYOND = b"\xff" * 24
 
@@ -71,6 +71,11 @@ def place_key(group_id: int, topic_id: int, lite_id: int) -> bytes:
     return _PLACE_KEY.pack(b"p", group_id, topic_id, lite_id)
 
 
+def lite_id_in(key: bytes) -> int:
+    """The lite id in the key of a group's place."""
+    return int.from_bytes(key[-8:], "big")
+
+
 def prefixes_of_topic(topic_id: int) -> tuple[bytes, ...]:
     """What the keys of a topic begin with, without the places of groups."""
     return topic_key(topic_id), log_key(topic_id, 0, 0)[:5]
@@ -97,7 +102,14 @@ def encode_place(
     texts = [name.encode(), attempt_id.encode(), holder.encode()]
     head = _PLACE.pack(frontier, last_pop_ms, due_ms, *map(len, texts), _VERSION)
     packed = [
-        _ENTRY.pack(offset, entry.due_ms, entry.pop_ms, entry.attempt, entry.held)
+        _ENTRY.pack(
+            offset,
+            entry.due_ms,
+            entry.pop_ms,
+            entry.attempt,
+            # Older programs take any number for held.
+            entry.renewals << 1 | 1 if entry.held else 0,
+        )
         for offset, entry in entries.items()
     ]
     return b"".join([head, *texts, *packed])
@@ -113,8 +125,8 @@ def decode_place(value: bytes) -> tuple[str, int, int, int, str, str, dict[int, 
         texts.append(value[at : at + length].decode())
         at += length
     entries = {
-        offset: Entry(due, pop_ms, attempt, bool(held), texts[1], texts[2])
-        for offset, due, pop_ms, attempt, held in _ENTRY.iter_unpack(value[at:])
+        offset: Entry(due, pop_ms, attempt, bool(flags), texts[1], texts[2], renewals=flags >> 1)
+        for offset, due, pop_ms, attempt, flags in _ENTRY.iter_unpack(value[at:])
     }
     return texts[0], frontier, last_pop_ms, due_ms, texts[1], texts[2], entries
 

@@ -11,7 +11,7 @@ from itertools import chain, islice
 
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.due import DueKeys
-from brokers.embedded.entries import Entry, not_later
+from brokers.embedded.entries import MOST_RENEWALS, Entry, not_later
 from brokers.embedded.keys import LITE
 from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
@@ -193,7 +193,9 @@ class Place:
         self.turn = self.parts.store.turn
         old = self.entries[offset]
         attempt = old.attempt - 1 if suspend else old.attempt
-        entry = self.entries[offset] = Entry(due_ms, old.pop_ms, attempt, not suspend)
+        renewals = 0 if suspend else min(old.renewals + 1, MOST_RENEWALS)
+        entry = Entry(due_ms, old.pop_ms, attempt, not suspend, renewals=renewals)
+        self.entries[offset] = entry
         if due_ms <= now_ms and attempt >= self._most_attempts():
             self.bury(offset)
         return entry

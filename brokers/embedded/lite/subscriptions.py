@@ -98,6 +98,12 @@ class Subscriptions:
         found = self._by_name.get((topic.id, name), ())
         return [one for one in found if group is None or one.group is group]
 
+    def of_group(self, group: Group, topic: Topic) -> list[Subscriber]:
+        """All clients of a group that said what they subscribe to of a topic."""
+        key = (group.name, topic.name)
+        found = [ones[key] for ones in self._clients.values() if key in ones]
+        return [one for one in found if one.group is group and one.topic is topic]
+
     # -- what clients do ----------------------------------------------------------------------
 
     def add(

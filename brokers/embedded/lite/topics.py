@@ -113,6 +113,16 @@ class LiteCatalogue:
             found = self._kept.add(key, self._decoded(topic, name, value))
         return found
 
+    def glance(self, topic: Topic, name: str) -> LiteTopic | None:
+        """The same for a look at it: one that is not in memory does not come back for that."""
+        found = self._kept.peek((topic.id, name))
+        if found is None and not (
+            self._deleted_turn == self._store.turn and (topic.id, name) in self._deleted
+        ):
+            value = self._store.get(LITE, topic_key(topic.id, name.encode()))
+            found = self._decoded(topic, name, value) if value is not None else None
+        return found
+
     def ensure(self, topic: Topic, name: str, now_ms: int) -> LiteTopic:
         """The lite topic of this name, made now if there is none. Raises LiteTopicQuotaExceeded."""
         found = self.find(topic, name)

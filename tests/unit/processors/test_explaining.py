@@ -15,10 +15,11 @@ from popgate.errors import (
     ReceiptExpired,
     Unsupported,
 )
-from popgate.model import Held, Standing
+from popgate.lite import LITE_BIND_TOPIC
+from popgate.model import Held, Standing, TopicConfig
 from popgate.receipt import Receipt
 from processors.clients import ClientKind
-from processors.grasping import Grip
+from processors.grasping import Grip, choose
 from processors.requests import Receive
 
 
@@ -112,9 +113,38 @@ async def test_what_a_push_consumer_gave_back_rests_and_what_the_gateway_renewed
     assert "rest after a failure, the first of them for 9.0 s more" in await reasons(processor)
     await processor.send(context, [message])
     (taken,) = await processor.receive(context, Receive("orders", "readers", auto_renew=True, wait_s=0))
-    broker.told_held = [held(offset=taken.offset, queue_id=taken.queue_id, since_ms=now_ms, renewals=3)]
+    broker.told_held = [held(receipt=taken.receipt, since_ms=now_ms, renewals=3)]
     (grasp,) = (await processor.explain(OPERATOR, "readers")).grasps
     assert grasp.grip is Grip.HELD
+
+
+async def test_a_group_that_takes_lite_topics_is_looked_at_by_the_topic_that_it_is_bound_to(
+    broker, processor
+):
+    broker.kept_topics["rooms"] = TopicConfig("rooms")
+    bound = {LITE_BIND_TOPIC: "rooms"}
+    broker.kept_groups["readers"] = replace(broker.kept_groups["readers"], attributes=bound)
+    broker.told_standing = standing(lag=3, in_flight=1, behind=2)
+    broker.told_held = [held(topic="rooms", lite_topic="a")]
+    found = await processor.explain(OPERATOR, "readers")
+    assert ("readers", "rooms", 20) in broker.asked("held")
+    assert {one.topic for one in found.standings} == {"orders", "rooms"}
+    assert any("of their lite topic is held" in reason for reason in found.reasons)
+    broker.kept_groups["readers"] = replace(
+        broker.kept_groups["readers"], attributes={LITE_BIND_TOPIC: "nowhere"}
+    )
+    assert {one.topic for one in (await processor.explain(OPERATOR, "readers")).standings} == {"orders"}
+
+
+async def test_messages_at_the_same_place_of_two_lite_topics_are_told_apart_by_their_receipts(
+    broker, processor
+):
+    broker.told_standing = standing(lag=2, in_flight=2)
+    one, other = (Receipt(0, 1_000, 60_000, 0, 0, "fake", 1 << 20, 0, lite).encode() for lite in (1, 2))
+    broker.told_held = [held(receipt=one, lite_topic="a"), held(receipt=other, lite_topic="b")]
+    assert (
+        choose("readers", (await processor.explain(OPERATOR, "readers")).grasps, other).held.lite_topic == "b"
+    )
 
 
 async def freed(broker: Any) -> list[Any]:

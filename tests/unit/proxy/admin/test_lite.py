@@ -8,6 +8,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.lite import LiteAction, LiteSync
+from processors.requests import Receive
 from proxy.app import App
 
 
@@ -64,3 +65,22 @@ async def test_a_message_tells_its_priority_and_its_lite_topic(api: Any) -> None
         ("p0", 0, ""),
     ]
     assert got["messages"][0]["properties"] == {}
+
+
+@pytest.mark.usefixtures("rooms")
+async def test_what_holds_a_lite_topic_up_is_told_and_freed(api: Any, app: App) -> None:
+    sync = LiteSync("rooms", "readers", LiteAction.ADD, ("b",))
+    one = Context(client_id="c1")
+    await app.processor.lite.sync(one, sync)
+    asked = Receive("rooms", "readers", invisible_ms=600_000, max_messages=1, wait_s=0)
+    [taken] = await app.processor.receive(one, asked)
+    status, told = await api.get("/api/groups/readers/stuck")
+    assert status == 200
+    [held] = told["held"]
+    assert (held["lite_topic"], held["holder"], held["waiting_behind"]) == ("b", "c1", 1)
+    assert held["receipt"] == taken.receipt
+    assert any("kept back: an earlier one of their lite topic" in reason for reason in told["reasons"])
+    status, freed = await api.post("/api/groups/readers/free", {"which": held["receipt"]})
+    assert (status, freed["lite_topic"]) == (200, "b")
+    [again] = await app.processor.receive(one, asked)
+    assert (again.offset, again.queue_id, again.attempt) == (taken.offset, taken.queue_id, 2)

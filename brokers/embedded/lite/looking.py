@@ -1,0 +1,168 @@
+"""What operators ask of a group that takes lite topics: what it holds of them, and where it stands.
+
+Looking changes nothing, not even what is kept in memory. It is bounded: first what was used last,
+which is in memory, then so much of the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from heapq import nsmallest
+from itertools import islice
+
+from brokers.embedded.entries import Entry
+from brokers.embedded.keys import LITE
+from brokers.embedded.lite.keeping import waiting_id
+from brokers.embedded.lite.layout import PLACE_DUE, beyond, lite_id_in, prefix_of_group, split_due_key
+from brokers.embedded.lite.places import Place
+from brokers.embedded.state import State
+from brokers.embedded.topics import Group, Topic
+from popgate.model import Standing, StartFrom
+from popgate.wire.records import Record
+
+_MOST_LOOKED = 16_384
+_MOST_LISTED = 4_096
+_AT_ONCE = 256
+"""Keys that are looked at before others get a turn."""
+Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
+HeldHere = tuple[Place, int, Entry]
+"""A place, the offset in its lite topic, and the delivery."""
+
+
+async def held_of(state: State, topic: Topic, group: Group, limit: int) -> list[HeldHere]:
+    """What the group holds of lite topics, longest held first."""
+    now_ms = state.steady.now_ms()
+    found: list[HeldHere] = []
+    seen: set[int] = set()
+    for place in state.lites.kept_places(topic, group):
+        seen.add(place.lite.id)
+        found += _held_in(place, now_ms)
+    # Whatever is held has a key there, under the time when it comes back.
+    async for key, _ in _slices(state, lambda begin: state.lites.due_from(begin), b""):
+        _, kind, topic_id, lite_id, group_id = split_due_key(key)
+        if kind != PLACE_DUE or (topic_id, group_id) != (topic.id, group.id) or lite_id in seen:
+            continue
+        seen.add(lite_id)
+        there = state.lites.glance(group, topic, lite_id)
+        if there is not None:
+            found += _held_in(there, now_ms)
+            if len(found) > _MOST_LISTED:
+                found = nsmallest(limit, found, key=_age)
+    return nsmallest(limit, found, key=_age)
+
+
+async def standing_of(state: State, topic: Topic, group: Group) -> Standing:
+    """Where the group stands with all lite topics that it was given something of, or subscribes to."""
+    count = _Count(state, topic, group)
+    for place in state.lites.kept_places(topic, group):
+        count.add(place)
+    prefix = prefix_of_group(group.id, topic.id)
+
+    def places(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return state.store.scan(LITE, begin, beyond(prefix))
+
+    async for key, _ in _slices(state, places, prefix):
+        lite_id = lite_id_in(key)
+        there = state.lites.glance(group, topic, lite_id) if lite_id not in count.seen else None
+        if there is not None:
+            count.add(there)
+    count.add_subscribed()
+    return count.standing()
+
+
+class _Count:
+    """Adds up places."""
+
+    def __init__(self, state: State, topic: Topic, group: Group) -> None:
+        self.seen: set[int] = set()
+        self._state = state
+        self._topic = topic
+        self._group = group
+        self._now_ms = state.steady.now_ms()
+        self._unread = self._free = self._in_flight = self._behind = self._receivers = 0
+
+    def add(self, place: Place) -> None:
+        self.seen.add(place.lite.id)
+        # The place may know an older one, which left memory meanwhile.
+        lite = self._state.lites.topics.glance(self._topic, place.lite.name)
+        if lite is None or lite.id != place.lite.id:
+            return
+        new = max(lite.visible - max(place.frontier, lite.minimum), 0)
+        in_flight = sum(entry.due_ms > self._now_ms for entry in place.entries.values())
+        back = len(place.entries) - in_flight
+        self._in_flight += in_flight
+        if in_flight:
+            self._behind += new + back
+        else:
+            self._unread += new
+            self._free += back
+
+    def add_subscribed(self) -> None:
+        """Lite topics that the group was not yet given anything of; and who waits."""
+        state, topic, group = self._state, self._topic, self._group
+        looks = _MOST_LOOKED
+        for one in state.lites.subscriptions.of_group(group, topic):
+            self._receivers += state.waiting.count(waiting_id(topic), (group.id, one.client_id))
+            for name in islice(one.names, max(looks, 0)):
+                looks -= 1
+                lite = state.lites.topics.glance(topic, name)
+                if lite is not None and lite.id not in self.seen:
+                    self.seen.add(lite.id)
+                    if group.config.start_from is not StartFrom.LAST:
+                        self._unread += lite.visible - lite.minimum
+
+    def standing(self) -> Standing:
+        return Standing(
+            group=self._group.name,
+            topic=self._topic.name,
+            lag=self._unread + self._free + self._in_flight + self._behind,
+            unread=self._unread,
+            free=self._free,
+            in_flight=self._in_flight,
+            behind=self._behind,
+            refused=0,
+            receivers=self._receivers,
+            full=False,
+            redelivered=0,
+            dead_lettered=0,
+        )
+
+
+def record_of(state: State, place: Place, offset: int) -> Record | None:
+    """The message; None when it is gone."""
+    [found] = state.lites.topics.read(place.lite, [offset])
+    return found[1] if found is not None else None
+
+
+def waiting_behind(state: State, place: Place, offset: int) -> int:
+    """What cannot be delivered of the lite topic before this message is finished."""
+    lite = state.lites.topics.glance(place.lite.topic, place.lite.name) or place.lite
+    new = max(lite.visible - max(place.frontier, lite.minimum), 0)
+    return sum(one > offset for one in place.entries) + new
+
+
+def _held_in(place: Place, now_ms: int) -> list[HeldHere]:
+    return [
+        (place, offset, entry)
+        for offset, entry in place.entries.items()
+        if entry.held and entry.due_ms > now_ms
+    ]
+
+
+def _age(held: HeldHere) -> tuple[int, int, int]:
+    place, offset, entry = held
+    return entry.pop_ms, place.lite.id, offset
+
+
+async def _slices(state: State, scan: Scan, begin: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+    """What is there from `begin` on, as far as is looked."""
+    for _ in range(_MOST_LOOKED // _AT_ONCE):
+        some = list(islice(scan(begin), _AT_ONCE))
+        for one in some:
+            yield one
+        if len(some) < _AT_ONCE:
+            return
+        begin = some[-1][0] + b"\0"
+        await asyncio.sleep(0)
+        state.check_open()
