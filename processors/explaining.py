@@ -7,19 +7,31 @@ was looked at, and only where a late acknowledgement is refused, or nobody can h
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import NotFound, Unsupported
+from popgate.errors import BadRequest, GroupNotFound, NotFound, Unsupported, shown
 from popgate.kinds import Action
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Held, Standing
 from popgate.naming import check_group
+from processors.broadcasting import Member
 from processors.clients import ClientKind
-from processors.grasping import MOST_HELD, Explanation, Freed, Grasp, Grip, choose, is_delivery, together
+from processors.grasping import (
+    MOST_HELD,
+    Explanation,
+    Freed,
+    Grasp,
+    Grip,
+    MemberStanding,
+    choose,
+    is_delivery,
+    together,
+)
 from processors.limits import Limits
 from processors.observing import Observer, Watch
 from processors.policies.registry import Policies
@@ -27,7 +39,20 @@ from processors.reasons import Reasons
 from processors.settling import Settling
 
 _MOST_TOPICS = 256
-_MOST_MEMBERS = 256
+_MOST_MEMBERS = 2_048
+"""Clients of a broadcast group that are looked at."""
+_MOST_HOLDERS = 64
+"""Those of them whose held messages are looked at."""
+_AT_ONCE = 16
+
+
+@dataclass(slots=True, frozen=True)
+class _Seen:
+    """`grasps`: longest held first. `members`: of a broadcast group, those that hold the most first."""
+
+    standings: list[Standing]
+    grasps: list[Grasp]
+    members: list[MemberStanding]
 
 
 class Explaining(Settling):
@@ -40,32 +65,43 @@ class Explaining(Settling):
         self._watch_explain = Watch(observer, "explain")
         self._watch_free = Watch(observer, "free")
 
-    async def explain(self, context: Context, group: str, topic: str = "", *, limit: int = 20) -> Explanation:
+    async def explain(
+        self, context: Context, group: str, topic: str = "", *, client: str = "", limit: int = 20
+    ) -> Explanation:
         """Why a group is stuck, or that it is not; of one topic, or of all that it reads.
+
+        `client`: of a broadcast group only this one.
 
         Raises IllegalGroup, GroupNotFound, TopicNotFound.
         """
         with self._watch_explain:
             self._admit(context, Action.GET, topic=topic, group=check_group(group))
             config = await self._broker.group(group)
-            standings, grasps = await self._look(config, topic, min(max(limit, 1), MOST_HELD))
+            limit = min(max(limit, 1), MOST_HELD)
+            seen = await self._look(config, topic, client, limit)
         consumers = self.clients.consumers_of(group)
-        reasons = Reasons(config, len(consumers), standings, grasps, self._clock.now_ms()).told
+        reasons = Reasons(
+            config, len(consumers), seen.standings, seen.grasps, self._clock.now_ms(), seen.members
+        ).told
         return Explanation(
             group=group,
             now_ms=self._clock.now_ms(),
             enabled=config.consume_enabled,
             ordered=config.ordered,
             consumers=len(consumers),
-            standings=tuple(standings),
-            grasps=tuple(grasps),
+            standings=tuple(seen.standings),
+            grasps=tuple(seen.grasps),
             reasons=tuple(reasons),
+            members=tuple(seen.members[:limit]),
         )
 
-    async def free(self, context: Context, group: str, topic: str = "", *, which: str = "") -> Freed:
+    async def free(
+        self, context: Context, group: str, topic: str = "", *, which: str = "", client: str = ""
+    ) -> Freed:
         """Free one held message for another delivery: by its receipt, by its message id, or the only one.
 
-        The delivery counts as an attempt. Never tried again: after an unknown outcome a second try
+        `client`: of a broadcast group, whose clients hold the same messages, the one that is
+        meant. The delivery counts as an attempt. Never tried again: after an unknown outcome a second try
         could meet another delivery. Raises IllegalGroup, GroupNotFound, TopicNotFound, NotFound (it is
         not held), BadRequest (more than one fits), ReceiptExpired (finished, or delivered again,
         meanwhile: nothing was changed), Unsupported (this broker could undo an acknowledgement).
@@ -73,33 +109,68 @@ class Explaining(Settling):
         with self._watch_free:
             self._admit(context, Action.UPDATE, topic=topic, group=check_group(group))
             config = await self._broker.group(group)
-            _, grasps = await self._look(config, topic, MOST_HELD)
-            grasp = choose(group, grasps, which)
+            seen = await self._look(config, topic, client, MOST_HELD)
+            grasp = choose(group, seen.grasps, which)
             held = grasp.held
             self._check_release(grasp)
             await self._broker.change_invisible(context, held.topic, grasp.group, held.receipt, 0)
         self._observer.released(held.topic, group, 1)
         return Freed(grasp, dead_lettered=held.attempt >= max(config.max_attempts, 1))
 
-    async def _look(self, config: GroupConfig, topic: str, limit: int) -> tuple[list[Standing], list[Grasp]]:
+    async def _look(self, config: GroupConfig, topic: str, client: str, limit: int) -> _Seen:
         """Where the group stands with its topics, and what it holds of them, longest first."""
-        names = [config.name]
         if config.broadcast:
-            members = await self.broadcasting.members(config.name)
-            names = [member.member_group for member in members[:_MOST_MEMBERS]]
-        standings: dict[str, Standing] = {}
+            return await self._look_at_members(config, topic, client, limit)
+        if client:
+            raise BadRequest(f"group {config.name} is no broadcast group: its clients have nothing apart")
+        standings = await self._standings(config, config.name, topic)
+        grasps = await self._grasps(config.name, standings, limit)
+        return _Seen(standings, _longest(grasps, limit), [])
+
+    async def _look_at_members(self, config: GroupConfig, topic: str, client: str, limit: int) -> _Seen:
+        """Of a broadcast group: what its clients hold, of those first that hold the most."""
+        members = await self.broadcasting.members(config.name)
+        if client:
+            members = [member for member in members if member.client_id == client]
+            if not members:
+                raise NotFound(f"broadcast group {config.name} knows no client {shown(client)}")
+        all_of: dict[str, Standing] = {}
+        seen: list[tuple[MemberStanding, Member, list[Standing]]] = []
+        for number, member in enumerate(members[:_MOST_MEMBERS]):
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)  # there may be many, and the broker may answer at once
+            try:
+                standings = await self._standings(config, member.member_group, topic)
+            except GroupNotFound:
+                continue  # forgotten meanwhile
+            for one in standings:
+                before = all_of.get(one.topic)
+                all_of[one.topic] = one if before is None else together(before, one)
+            told = MemberStanding(
+                member.client_id, sum(one.lag for one in standings), sum(one.in_flight for one in standings)
+            )
+            seen.append((told, member, standings))
+        seen.sort(key=lambda one: (-one[0].in_flight, -one[0].lag, one[0].client_id))
         grasps: list[Grasp] = []
-        for name in names:
-            topics = [topic] if topic else await self._topics_of(config, name)
-            for one in topics:
-                standing = replace(await self._broker.standing(name, one), group=config.name)
-                before = standings.get(one)
-                standings[one] = standing if before is None else together(before, standing)
-                if standing.in_flight:
-                    found = await self._broker.held(name, one, limit)
-                    grasps += [Grasp(name, held, self._grip(name, held)) for held in found]
-        grasps.sort(key=lambda grasp: grasp.held.since_ms)
-        return list(standings.values()), grasps[:limit]
+        for _, member, standings in seen[:_MOST_HOLDERS]:
+            with suppress(GroupNotFound):
+                grasps += await self._grasps(member.member_group, standings, limit, member.client_id)
+        return _Seen(list(all_of.values()), _longest(grasps, limit), [told for told, _, _ in seen])
+
+    async def _standings(self, config: GroupConfig, name: str, topic: str) -> list[Standing]:
+        """`name`: the group itself, or the hidden one of a client of it."""
+        topics = [topic] if topic else await self._topics_of(config, name)
+        return [replace(await self._broker.standing(name, one), group=config.name) for one in topics]
+
+    async def _grasps(
+        self, name: str, standings: list[Standing], limit: int, client: str = ""
+    ) -> list[Grasp]:
+        grasps: list[Grasp] = []
+        for standing in standings:
+            if standing.in_flight:
+                found = await self._broker.held(name, standing.topic, limit)
+                grasps += [Grasp(name, held, self._grip(name, held), client) for held in found]
+        return grasps
 
     async def _topics_of(self, config: GroupConfig, name: str) -> list[str]:
         """With the topic that it takes lite topics of: a group never reads that as a whole."""
@@ -138,3 +209,7 @@ class Explaining(Settling):
                 " check acknowledgements, so it could come back after it was finished; it comes back by"
                 " itself when its time is over"
             )
+
+
+def _longest(grasps: list[Grasp], limit: int) -> list[Grasp]:
+    return sorted(grasps, key=lambda grasp: grasp.held.since_ms)[:limit]

@@ -25,18 +25,29 @@ class Grip(Enum):
 
 @dataclass(slots=True, frozen=True)
 class Grasp:
-    """A held message of a group. `group`: of a broadcast group the hidden one of its client."""
+    """A held message of a group. `group`: of a broadcast group the hidden one of its client, `client`."""
 
     group: str
     held: Held
     grip: Grip
+    client: str = ""
+
+
+@dataclass(slots=True, frozen=True)
+class MemberStanding:
+    """Where a client of a broadcast group stands with all that it reads."""
+
+    client_id: str
+    lag: int
+    in_flight: int
 
 
 @dataclass(slots=True, frozen=True)
 class Explanation:
     """How a group stands and why. `grasps`: what is held, longest first; there may be more than are told.
 
-    `reasons` are sentences for a person. `consumers`: those that this replica knows.
+    `reasons` are sentences for a person. `consumers`: those that this replica knows. `members`: clients
+    of a broadcast group, those that hold the most first, then those that lag the most; not all of many.
     """
 
     group: str
@@ -47,6 +58,7 @@ class Explanation:
     standings: tuple[Standing, ...]
     grasps: tuple[Grasp, ...]
     reasons: tuple[str, ...]
+    members: tuple[MemberStanding, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
@@ -85,6 +97,7 @@ def choose(group: str, grasps: Sequence[Grasp], which: str) -> Grasp:
         raise BadRequest(
             f"group {group} holds {len(fitting)} messages that fit: say which one, by its receipt"
             + ("" if which else " or its message id")
+            + (", or the client that holds it" if fitting[0].client else "")
         )
     return fitting[0]
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Standing
-from processors.grasping import Grasp, Grip
+from processors.grasping import Grasp, Grip, MemberStanding
+
+_MOST_NAMED = 5
 
 
 class Reasons:
@@ -19,6 +21,7 @@ class Reasons:
         standings: Sequence[Standing],
         grasps: Sequence[Grasp],
         now_ms: int,
+        members: Sequence[MemberStanding] = (),
     ) -> None:
         self.told: list[str] = []
         self._config = config
@@ -31,6 +34,8 @@ class Reasons:
             self._say("nothing waits: the group is done with everything")
         if not config.consume_enabled:
             self._say("the group is switched off (consume_enabled): it is given nothing")
+        if members:
+            self._tell_members(members)
         for standing in standings:
             self._tell(standing)
         resting = [grasp for grasp in grasps if grasp.grip is Grip.RESTING]
@@ -40,6 +45,17 @@ class Reasons:
                 f"{_messages(len(resting))} of those that are listed rest after a failure, the first of"
                 f" them for {max(next_ms - now_ms, 0) / 1000:.1f} s more"
             )
+
+    def _tell_members(self, members: Sequence[MemberStanding]) -> None:
+        """Those that hold the most stand in front."""
+        holders = [one for one in members if one.in_flight]
+        clients = "1 client" if len(members) == 1 else f"{len(members)} clients"
+        if not holders:
+            self._say(f"a broadcast group of {clients}: none of them holds anything")
+            return
+        named = ", ".join(f"{one.client_id} ({_messages(one.in_flight)})" for one in holders[:_MOST_NAMED])
+        more = " and others" if len(holders) > _MOST_NAMED else ""
+        self._say(f"a broadcast group of {clients}: {len(holders)} of them hold something: {named}{more}")
 
     def _tell(self, standing: Standing) -> None:
         topic = f"topic {standing.topic}"

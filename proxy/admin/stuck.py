@@ -31,17 +31,21 @@ class Stuck:
             context_of(request),
             request.match_info["group"],
             request.query.get("topic", ""),
+            client=request.query.get("client", ""),
             limit=_limit(request.query.get("limit")),
         )
         return web.json_response(explanation_out(found))
 
     async def _free(self, request: web.Request) -> web.Response:
-        """`which`: a receipt or a message id; without it the only message that is held."""
+        """`which`: a receipt or a message id; without it the only message that is held.
+
+        `client`: of a broadcast group only what this one holds.
+        """
         fields = await read_object(request)
-        topic, which = fields.text("topic"), fields.text("which")
+        topic, which, client = fields.text("topic"), fields.text("which"), fields.text("client")
         fields.end()
         freed = await self._processor.free(
-            context_of(request), request.match_info["group"], topic, which=which
+            context_of(request), request.match_info["group"], topic, which=which, client=client
         )
         return web.json_response({**grasp_out(freed.grasp), "dead_lettered": freed.dead_lettered})
 
@@ -55,12 +59,13 @@ def explanation_out(found: Explanation) -> dict[str, Any]:
         "consumers": found.consumers,
         "reasons": list(found.reasons),
         "topics": [asdict(standing) for standing in found.standings],
+        "members": [asdict(member) for member in found.members],
         "held": [grasp_out(grasp) for grasp in found.grasps],
     }
 
 
 def grasp_out(grasp: Grasp) -> dict[str, Any]:
-    return {"state": grasp.grip.value, **asdict(grasp.held)}
+    return {"state": grasp.grip.value, "client": grasp.client, **asdict(grasp.held)}
 
 
 def _limit(text: str | None) -> int:

@@ -20,7 +20,7 @@ _COLUMNS = (
         "topic",
         "queue",
         "offset",
-        "message group, or lite topic",
+        "message group or lite topic",
         "holder",
         "since",
         "until",
@@ -36,6 +36,10 @@ def stuck(
         typer.Argument(metavar="RECEIPT|MESSAGE_ID", help="With --free: what to free.", show_default=False),
     ] = None,
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only this topic.")] = None,
+    client: Annotated[
+        str | None,
+        typer.Option("--client", help="Only this client of a broadcast group."),
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=256, help="At most so many, held longest first.")
     ] = 20,
@@ -52,11 +56,13 @@ def stuck(
     printer = Printer(output)
     with Gateway(admin) as gateway:
         if free:
-            body = {"topic": topic or "", "which": which or ""}
+            body = {"topic": topic or "", "which": which or "", "client": client or ""}
             freed = gateway.post("groups", group, "free", body=body)
             printer.done(_told_freed(freed), freed)
             return
-        found = gateway.get("groups", group, "stuck", query={"topic": topic, "limit": limit})
+        found = gateway.get(
+            "groups", group, "stuck", query={"topic": topic, "client": client, "limit": limit}
+        )
     if printer.as_json:
         printer.facts({}, found)
         return
@@ -90,7 +96,7 @@ def _row(one: dict[str, Any], now_ms: int) -> tuple[object, ...]:
         f"{one['broker']}:{one['queue_id']}",
         one["offset"],
         one["lite_topic"] or one["message_group"],
-        one["holder"],
+        one["client"] or one["holder"],
         span_text(now_ms - one["since_ms"]),
         f"in {span_text(one['until_ms'] - now_ms)}",
         one["renewals"],
@@ -109,7 +115,7 @@ def _facts(one: dict[str, Any], now_ms: int) -> dict[str, object]:
         "message group": one["message_group"],
         "tag": one["tag"],
         "keys": one["keys"],
-        "holder": one["holder"],
+        "holder": one["client"] or one["holder"],
         "since": f"{span_text(now_ms - since)} ({local_moment_text(since)})",
         "comes back": f"in {span_text(until - now_ms)} ({local_moment_text(until)})",
         "renewed": f"{one['renewals']} times",

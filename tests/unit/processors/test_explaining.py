@@ -16,8 +16,10 @@ from popgate.errors import (
     Unsupported,
 )
 from popgate.lite import LITE_BIND_TOPIC
-from popgate.model import Held, Standing, TopicConfig
+from popgate.model import BROADCAST_GROUP, Held, Standing, TopicConfig
+from popgate.naming import member_group
 from popgate.receipt import Receipt
+from processors.broadcasting import BROADCAST_CLIENT
 from processors.clients import ClientKind
 from processors.grasping import Grip, choose
 from processors.requests import Receive
@@ -235,3 +237,74 @@ async def test_a_group_that_does_not_exist_is_told_so(processor):
         await processor.explain(OPERATOR, "no-such-group")
     with pytest.raises(GroupNotFound):
         await processor.free(OPERATOR, "no-such-group")
+
+
+# -- broadcast groups
+
+
+def members(broker: Any, in_flight: dict[str, int]) -> None:
+    """Makes `readers` a broadcast group of these clients, each with so many messages in flight."""
+    config = replace(broker.kept_groups["readers"], broadcast=True)
+    broker.kept_groups["readers"] = config
+    names = {}
+    for client in in_flight:
+        name = names[client] = member_group("readers", client)
+        told = {BROADCAST_GROUP: "readers", BROADCAST_CLIENT: client}
+        broker.kept_groups[name] = replace(config, name=name, broadcast=False, attributes=told)
+    by_group = {names[client]: count for client, count in in_flight.items()}
+
+    async def one_standing(group: str, topic: str) -> Standing:
+        count = by_group[group]
+        return replace(standing(lag=count + 1, unread=1, in_flight=count), group=group, topic=topic)
+
+    broker.standing = one_standing
+
+
+async def test_a_broadcast_group_is_told_client_by_client_those_that_hold_something_first(broker, processor):
+    members(broker, {"ann@1": 0, "bob@2": 1, "eve@3": 2})
+    broker.told_held = [held()]
+    found = await processor.explain(OPERATOR, "readers")
+    assert [(one.client_id, one.lag, one.in_flight) for one in found.members] == [
+        ("eve@3", 3, 2),
+        ("bob@2", 2, 1),
+        ("ann@1", 1, 0),
+    ]
+    assert [grasp.client for grasp in found.grasps] == ["eve@3", "bob@2"]
+    assert [group for group, _, _ in broker.asked("held")] == [
+        member_group("readers", "eve@3"),
+        member_group("readers", "bob@2"),
+    ]
+    assert [(one.group, one.lag, one.in_flight) for one in found.standings] == [("readers", 6, 3)]
+    told = "a broadcast group of 3 clients: 2 of them hold something: eve@3 (2 messages), bob@2 (1 message)"
+    assert told in found.reasons
+    (alone,) = (await processor.explain(OPERATOR, "readers", client="bob@2")).members
+    assert alone.client_id == "bob@2"
+    with pytest.raises(NotFound, match="zoe@4"):
+        await processor.explain(OPERATOR, "readers", client="zoe@4")
+
+
+async def test_of_a_large_broadcast_group_so_many_clients_are_asked_what_they_hold(broker, processor):
+    """Those that hold nothing are not asked, and those that hold the most come first."""
+    members(broker, {f"c{number:03}@1": number % 100 for number in range(200)})
+    found = await processor.explain(OPERATOR, "readers", limit=7)
+    assert len(broker.asked("held")) == 64
+    assert [one.in_flight for one in found.members] == [99, 99, 98, 98, 97, 97, 96]
+    assert any("198 of them hold something" in reason and "and others" in reason for reason in found.reasons)
+
+
+async def test_a_member_that_is_forgotten_meanwhile_is_left_out(broker, processor):
+    members(broker, {"ann@1": 0, "bob@2": 1})
+    there = broker.standing
+
+    async def ask(group: str, topic: str) -> Standing:
+        if group == member_group("readers", "ann@1"):
+            raise GroupNotFound(group)
+        return await there(group, topic)
+
+    broker.standing = ask
+    assert [one.client_id for one in (await processor.explain(OPERATOR, "readers")).members] == ["bob@2"]
+
+
+async def test_a_client_is_asked_for_of_broadcast_groups_only(broker, processor):
+    with pytest.raises(BadRequest, match="no broadcast group"):
+        await processor.explain(OPERATOR, "readers", client="ann@1")

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from popgate.context import Context
+from processors.requests import Receive
+from proxy.app import App
+
 
 async def fifo(api: Any, topic: str, group: str, *bodies: str) -> None:
     assert (await api.post("/api/topics", {"name": topic, "queues": 1}))[0] == 201
@@ -66,3 +70,43 @@ async def test_a_wrong_limit_group_or_topic_is_refused(api: Any) -> None:
     assert (await api.get("/api/groups/billing/stuck", topic="nothing"))[0] == 404
     assert (await api.post("/api/groups/billing/free", {}))[0] == 404
     assert (await api.post("/api/groups/billing/free", {"what": "x"}))[0] == 400
+
+
+async def test_of_a_broadcast_group_the_client_is_named_that_holds_a_message_and_only_its_own_is_freed(
+    api: Any, app: App
+) -> None:
+    ann, bob, eve = (Context(client_id=name) for name in ("ann@1", "bob@2", "eve@3"))
+    asked = Receive("news", "screens", invisible_ms=600_000, wait_s=0)
+    assert (await api.post("/api/topics", {"name": "news", "queues": 1}))[0] == 201
+    assert (await api.post("/api/groups", {"name": "screens", "broadcast": True}))[0] == 201
+    for who in (ann, bob, eve):  # a client starts with what comes after its first receive
+        assert await app.processor.receive(who, asked) == []
+    assert (await api.post("/api/topics/news/messages", {"messages": [{"body": "rain"}]}))[0] == 200
+    taken = {}
+    for who in (ann, bob, eve):
+        [taken[who.client_id]] = await app.processor.receive(who, asked)
+    assert await app.processor.ack(eve, "news", "screens", [taken["eve@3"].receipt]) == [None]
+    status, told = await api.get("/api/groups/screens/stuck")
+    assert status == 200
+    assert {one["client"]: one["receipt"] for one in told["held"]} == {
+        "ann@1": taken["ann@1"].receipt,
+        "bob@2": taken["bob@2"].receipt,
+    }
+    assert [(one["client_id"], one["in_flight"]) for one in told["members"]] == [
+        ("ann@1", 1),
+        ("bob@2", 1),
+        ("eve@3", 0),
+    ]
+    assert any("2 of them hold something: ann@1 (1 message), bob@2" in reason for reason in told["reasons"])
+    _, alone = await api.get("/api/groups/screens/stuck", client="bob@2")
+    assert [one["client"] for one in alone["held"]] == ["bob@2"]
+    status, told = await api.post("/api/groups/screens/free", {})
+    assert status == 400
+    assert "or the client that holds it" in told["message"]
+    body = {"which": taken["bob@2"].receipt, "client": "bob@2"}
+    status, freed = await api.post("/api/groups/screens/free", body)
+    assert (status, freed["client"], freed["attempt"]) == (200, "bob@2", 1)
+    assert await app.processor.receive(ann, asked) == []
+    [again] = await app.processor.receive(bob, asked)
+    assert (again.body, again.attempt) == (b"rain", 2)
+    assert (await api.get("/api/groups/screens/stuck", client="zoe@4"))[0] == 404
