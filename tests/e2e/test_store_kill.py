@@ -16,24 +16,27 @@ from brokers.embedded.store import Durability
 from popgate.context import Context
 from popgate.errors import IllegalTransactionId, NotFound
 from popgate.filters import compile_filter
+from popgate.lite import LiteAction, LiteSync
 from popgate.model import EndTransaction, FilterKind, Pop, Resolution, StoredMessage
 from popgate.testing import MovableClock
 
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("store_worker.py")
+LITE_WORKER = WORKER.with_name("lite_worker.py")
 ROUNDS = 8
+LITE_ROUNDS = 4
 CONTEXT = Context(client_id="judge")
 EVERYTHING = compile_filter(FilterKind.TAG, "*")
 
 
-def run_and_kill(folder: Path, durability: Durability, seed: int) -> list[list[str]]:
+def run_and_kill(folder: Path, durability: Durability, seed: int, program: Path = WORKER) -> list[list[str]]:
     """What a worker said until it was killed, at a moment that the seed chooses.
 
     Most live for a number of answers; every fourth is killed at its start, while it recovers.
     """
     chance = random.Random(seed)
     worker = subprocess.Popen(
-        [sys.executable, WORKER, str(folder), durability.value, str(seed)],
+        [sys.executable, program, str(folder), durability.value, str(seed)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env={"PYTHONPATH": str(ROOT)},
@@ -218,3 +221,91 @@ async def test_what_was_answered_survives_kills(tmp_path: Path, durability: Dura
         assert at_last == seen
     finally:
         await broker.stop()
+
+
+class Rooms:
+    """What the workers were told of lite topics, and what that may never be, in the order it was told."""
+
+    def __init__(self, said: list[list[str]]) -> None:
+        self.sent: dict[str, list[str]] = {}
+        self.acking: set[str] = set()
+        self.acked: set[str] = set()
+        self.again = 0
+        first: dict[str, list[str]] = {}
+        for what, *words in said:
+            match what:
+                case "sent":
+                    self.sent.setdefault(room_of(words[0]), []).append(words[0])
+                case "got":
+                    assert words[0] not in self.acked, "delivered after its acknowledgement was answered"
+                    if words[1] == "1":
+                        first.setdefault(room_of(words[0]), []).append(words[0])
+                    else:
+                        self.again += 1
+                case "acking":
+                    self.acking.add(words[0])
+                case "acked":
+                    self.acked.add(words[0])
+                case "ready":
+                    pass
+                case _:
+                    raise AssertionError(f"the worker said {what}")
+        for bodies in first.values():
+            assert bodies == sorted(bodies, key=place)
+            once(bodies)
+
+    def assert_full(self) -> None:
+        assert len(self.sent) == len(LITE_ROOMS)
+        assert all(len({place(body)[0] for body in bodies}) > 1 for bodies in self.sent.values())
+        assert len(self.acked) > 10
+        assert self.again > 10
+
+
+LITE_ROOMS = ("a", "b", "c", "d")
+
+
+def room_of(body: str) -> str:
+    return body.partition("/")[0]
+
+
+def place(body: str) -> tuple[int, int]:
+    return serial(body.partition("/")[2])
+
+
+async def rest_of_rooms(judge: Judge) -> list[str]:
+    """Everything of the lite topics that the group has not finished, as it comes."""
+    sync = LiteSync("rooms", "readers", LiteAction.ADD, LITE_ROOMS)
+    await judge.broker.subscribe_lite(CONTEXT, sync)
+    found: list[str] = []
+    request = Pop("rooms", "readers", EVERYTHING, 10**9, max_messages=32)
+    while messages := await judge.broker.pop_lite(CONTEXT, request):
+        found += [message.body.decode().strip() for message in messages]
+        receipts = [message.receipt for message in messages]
+        assert await judge.broker.ack(CONTEXT, "rooms", "readers", receipts) == [None] * len(messages)
+    return found
+
+
+@pytest.mark.parametrize("durability", Durability)
+async def test_lite_topics_survive_kills_in_their_order(tmp_path: Path, durability: Durability) -> None:
+    folder = tmp_path / "store"
+    said: list[list[str]] = []
+    for seed in range(LITE_ROUNDS):
+        said += await asyncio.to_thread(run_and_kill, folder, durability, seed, LITE_WORKER)
+    rooms = Rooms(said)
+    rooms.assert_full()
+    judge = Judge(folder, durability)
+    await judge.broker.start()
+    try:
+        await judge.rest()
+        there = once([body for bodies in (await judge.read("rooms")).values() for body in bodies])
+        came = await rest_of_rooms(judge)
+        assert once(came) <= there
+        assert not set(came) & rooms.acked
+        for room in LITE_ROOMS:
+            # Every answered send is there; what nobody finished comes, once and in the order it was sent.
+            assert set(rooms.sent[room]) <= there
+            mine = [body for body in came if room_of(body) == room]
+            assert mine == sorted(mine, key=place)
+            assert {body for body in there - rooms.acking if room_of(body) == room} <= set(mine)
+    finally:
+        await judge.broker.stop()
