@@ -7,6 +7,7 @@ same attempt id. These go on until they are answered, so that at the end nothing
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import random
 import time
@@ -47,6 +48,8 @@ class Stage:
         self.sending = True
         """Whether producers begin anything new."""
         self.receiving = True
+        self.over = asyncio.Event()
+        """Set when `receiving` ends."""
         self.diligent = False
         """Whether consumers acknowledge everything, at once."""
         self.fates: dict[str, bool] = {}
@@ -83,7 +86,7 @@ class Client:
                 answer = await method(request, metadata=self.metadata, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError:
                 self.records.counts[f"{name} lost"] += 1
-                await asyncio.sleep(REST_S)
+                await self.connected()
                 continue
             # Told that nothing is known, or nothing could be done: as good as no answer.
             if answer.status.code in (
@@ -95,6 +98,11 @@ class Client:
                 continue
             self.records.counts[name] += 1
             return answer
+
+    async def connected(self) -> None:
+        """Wait for a connection, for as long as a request may take."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.channel.channel_ready(), TIMEOUT_S)
 
     async def frames(self, request: Any, timeout: float) -> list[Any]:
         """The elements of one receive or pull. Raises AioRpcError."""
@@ -206,8 +214,7 @@ class TransactionProducer(Client):
                 if entries and self.dice.random() < 0.75:
                     await self._end(body, entries[0].message_id, entries[0].transaction_id, pb.SOURCE_CLIENT)
                 await self.pause(0.05)
-            while self.stage.receiving:
-                await asyncio.sleep(REST_S)
+            await self.stage.over.wait()
         finally:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
@@ -246,7 +253,7 @@ class TransactionProducer(Client):
                         await self._end(body, message_id, asked.transaction_id, pb.SOURCE_SERVER_CHECK)
             except grpc.aio.AioRpcError:
                 self.records.counts["Telemetry lost"] += 1
-            await asyncio.sleep(REST_S)
+            await self.connected()
 
 
 class Consumer(Client):
@@ -277,7 +284,7 @@ class Consumer(Client):
             except grpc.aio.AioRpcError:
                 # An ordered one asks again under the same name, as official clients do.
                 self.records.counts["ReceiveMessage lost"] += 1
-                await asyncio.sleep(REST_S)
+                await self.connected()
                 continue
             attempt_id = ""
             messages = [frame.message for frame in frames if frame.HasField("message")]

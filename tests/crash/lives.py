@@ -56,7 +56,10 @@ class Lives:
         return self.gateway.endpoint
 
     async def end_one(self, longest: float) -> None:
-        """Let the gateway live for a while, kill it, and start the next one."""
+        """Let the gateway live for a while, kill it, and start the next one.
+
+        The sleeps here wait for nothing: the seed chooses by them at which moment a kill comes.
+        """
         way = self.dice.choices(("killed", "by its own hand", "killed at its start"), (6, 3, 2))[0]
         if way == "by its own hand":
             await self._end_itself(longest)

@@ -88,6 +88,7 @@ async def run(
         # Whatever is to come again comes within an invisible time.
         await asyncio.sleep(INVISIBLE_S + 1)
         stage.receiving = False
+        stage.over.set()
         await asyncio.gather(*working)
         reader = Reader(stage, "reader")
         for topic in (*TOPICS, *(["official"] if official else [])):
