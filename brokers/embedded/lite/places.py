@@ -15,13 +15,13 @@ from brokers.embedded.entries import MOST_RENEWALS, Entry, not_later
 from brokers.embedded.keys import LITE
 from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
+from brokers.embedded.log import as_stored
 from brokers.embedded.store import Store
 from brokers.embedded.taking import Want, cost_of
 from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Group
-from popgate.model import StoredMessage
 from popgate.receipt import ORDERED, Receipt
-from popgate.wire.records import Record, host_text
+from popgate.wire.records import Record
 
 LITE_QUEUE = 1 << 20
 """In the place of the queue in receipts; no queue has this number. The last field is the lite id."""
@@ -151,26 +151,11 @@ class Place:
         return taken
 
     def _deliver(self, want: Want, offset: int, found: Record, entry: Entry, broker: str) -> None:
-        want.taken.append(
-            StoredMessage(
-                self.lite.topic.name,
-                broker,
-                found.queue_id,
-                found.offset,
-                found.commit_offset,
-                found.sys_flag,
-                found.flag,
-                found.born_ms,
-                host_text(found.born_host),
-                found.store_ms,
-                host_text(found.store_host),
-                found.body,
-                found.properties,
-                entry.attempt,
-                self.receipt(offset, entry, broker),
-                entry.due_ms,
-            )
-        )
+        message = as_stored(found, broker)
+        message.attempt = entry.attempt
+        message.receipt = self.receipt(offset, entry, broker)
+        message.invisible_until_ms = entry.due_ms
+        want.taken.append(message)
         want.room -= 1
         want.bytes_left -= found.size
 
