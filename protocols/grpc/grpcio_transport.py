@@ -53,6 +53,12 @@ stream again."""
 _FOR_GOOD_S = 1e6
 _CUT_S = 2.0
 """How long calls that were cut off may take to give back what they had."""
+_GATHER_S = 0.05
+"""How long a drain keeps answers back before connections are told to go away.
+
+From then on gRPC cancels what comes over a connection until its client has read that, and who sends one
+call after the other loses several in a row. Whoever waits for an answer reads first that he is to go.
+"""
 _Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -112,6 +118,8 @@ class GrpcioServer:
         self.port = port
         self._server: grpc.aio.Server | None = None
         self._closing: asyncio.Future[None] | None = None
+        self._told: asyncio.Event | None = None
+        """There while a drain keeps answers back; set when connections have been told to go away."""
         self.under_way = UnderWay()
 
     def __repr__(self) -> str:
@@ -141,9 +149,15 @@ class GrpcioServer:
         """Refuse new calls and tell all connections to go away, at once; `grace`: seconds for the others."""
         if self._server is None:
             return
+        self._told = asyncio.Event()
+        now = asyncio.get_running_loop().time
+        ends = now() + grace
+        await asyncio.sleep(min(_GATHER_S, grace))
         # The server would cut calls off by itself; `stop` counts them first.
         closing = self._closing = asyncio.ensure_future(self._server.stop(_FOR_GOOD_S))
-        await asyncio.wait((closing,), timeout=grace)
+        await asyncio.sleep(0)  # it tells them when it is first run
+        self._told.set()
+        await asyncio.wait((closing,), timeout=max(ends - now(), 0.0))
 
     async def stop(self) -> None:
         """Cut off what is left, and close."""
@@ -209,7 +223,10 @@ class GrpcioServer:
         call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
-            return await self._door.unary(what, request, call)
+            answer = await self._door.unary(what, request, call)
+            if self._told is not None:
+                await self._told.wait()
+            return answer
         finally:
             self.under_way.over(call)
 
@@ -218,6 +235,8 @@ class GrpcioServer:
         self.under_way.requests[call] = call.peer
         try:
             await self._door.streamed(what, request, call, GrpcioStream(context))
+            if self._told is not None:
+                await self._told.wait()
         finally:
             self.under_way.over(call)
 
