@@ -155,6 +155,24 @@ async def test_by_default_a_namespace_means_nothing_and_is_echoed(town: Any) -> 
     assert (await plain.call("QueryRoute", request)).status.code == Code.OK
 
 
+async def test_by_default_a_topic_with_a_percent_keeps_its_name_so_that_it_can_be_acknowledged(
+    town: Any,
+) -> None:
+    """Clients acknowledge to the topic that a message names: `t` of `a` would be another one."""
+    gateway = await town.gateway()
+    plain = Tenant(town.client(gateway), "")
+    sent = plain.client.message("a%t", b"hello")
+    assert (await plain.call("SendMessage", rpc.SendMessageRequest(messages=[sent]))).status.code == Code.OK
+    [message] = await plain.receive("a%t")
+    assert message.topic == plain.resource("a%t")
+    entry = rpc.AckMessageEntry(
+        message_id=message.system_properties.message_id,
+        receipt_handle=message.system_properties.receipt_handle,
+    )
+    request = rpc.AckMessageRequest(topic=message.topic, group=plain.resource("g"), entries=[entry])
+    assert (await plain.call("AckMessage", request)).status.code == Code.OK
+
+
 async def test_each_namespace_has_its_own_topics_and_groups(gateway: Any, tenants: list[Tenant]) -> None:
     for tenant in tenants:
         assert (await tenant.send(tenant.namespace.encode() or b"none")).status.code == Code.OK
