@@ -1,0 +1,1 @@
+"""A RocketMQ cluster behind the port, reached over the remoting protocol."""
