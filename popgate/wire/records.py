@@ -83,7 +83,6 @@ def encode_record(
     commit_offset: int,
     body: bytes,
     properties: bytes,
-    *,
     sys_flag: int,
     flag: int,
     born_ms: int,

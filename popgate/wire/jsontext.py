@@ -1,0 +1,76 @@
+"""JSON as it is written today, as fast as this installation can.
+
+The package `orjson` (`popgate[fast]`) is used where it is installed, and imported here only. Both
+ways read the same and write the same bytes: no spaces, UTF-8 as it is, keys in the order of the dict.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from popgate.errors import LocalWireError, PeerWireError
+
+try:
+    import orjson
+except ImportError:
+    orjson = None  # type: ignore[assignment]
+
+
+def refuse_constant(name: str) -> Any:
+    """NaN and infinities. Raises ValueError."""
+    raise ValueError(f"{name} is no JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=refuse_constant).decode
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def loads_plain(data: bytes) -> Any:
+    """What the JSON text says. Raises PeerWireError for anything else than standard JSON in UTF-8."""
+    try:
+        text = data.decode()
+        value = _decode(text)
+        if "\\u" in text:
+            _encode(value).encode()  # a half of a surrogate pair is no text, and could be sent to nobody
+    except (ValueError, RecursionError) as error:
+        raise _no_json(error) from error
+    return value
+
+
+def dumps_plain(value: Any) -> bytes:
+    """JSON text for dicts with text keys, lists, text, numbers, truth values and None.
+
+    Raises LocalWireError for what cannot be written.
+    """
+    try:
+        return _encode(value).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _not_written(error) from error
+
+
+def _loads_fast(data: bytes) -> Any:
+    try:
+        return orjson.loads(data)
+    except ValueError as error:
+        raise _no_json(error) from error
+
+
+def _dumps_fast(value: Any) -> bytes:
+    try:
+        return orjson.dumps(value)
+    except TypeError as error:
+        raise _not_written(error) from error
+
+
+def _no_json(error: Exception) -> PeerWireError:
+    return PeerWireError(f"this is no JSON: {error}")
+
+
+def _not_written(error: Exception) -> LocalWireError:
+    return LocalWireError(f"this cannot be written as JSON: {error}")
+
+
+loads: Callable[[bytes], Any] = loads_plain if orjson is None else _loads_fast
+dumps: Callable[[Any], bytes] = dumps_plain if orjson is None else _dumps_fast

@@ -1,0 +1,208 @@
+"""Remoting: frames of one command each, for clients, servers and blocking sockets alike.
+
+A frame is its length, the length of its header with the encoding in the high byte, the header, and the
+body. Answers carry the `opaque` of their request and come in any order. Source: protocol facts 5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from struct import Struct
+
+from popgate.errors import LocalWireError, PeerWireError
+from popgate.wire.headers import LONGEST_HEADER, Serialization, decode_header, encode_header
+
+VERSION = 479
+"""V5_3_3, the version that is told where the caller does not say another one."""
+V4_9_4 = 401
+"""From this version on a name server writes standard JSON, with keys in quotes."""
+V5_3_1 = 475
+"""Clients above this version understand the answer GO_AWAY."""
+LARGEST_FRAME = 16 * 1024 * 1024
+"""Bytes behind the first length, the limit of RocketMQ."""
+IS_RESPONSE = 1
+IS_ONEWAY = 2
+
+_LENGTHS = Struct(">iI")
+_pack_lengths, _unpack_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
+_SERIALIZATIONS = (Serialization.JSON, Serialization.ROCKETMQ)
+
+
+@dataclass(slots=True)
+class Command:
+    """A request or an answer. `code` of a request is a RequestCode, of an answer a ResponseCode."""
+
+    code: int
+    opaque: int = 0
+    flag: int = 0
+    fields: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    remark: str = ""
+    language: str = "PYTHON"
+    version: int = VERSION
+    serialization: Serialization = Serialization.JSON
+
+    @property
+    def is_response(self) -> bool:
+        return self.flag & IS_RESPONSE != 0
+
+    @property
+    def is_oneway(self) -> bool:
+        """Whether nobody waits for an answer, so that none may be sent."""
+        return self.flag & IS_ONEWAY != 0
+
+    def answer(
+        self, code: int, remark: str = "", fields: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> Command:
+        """The answer to this request: same `opaque`, same encoding."""
+        return Command(
+            code,
+            self.opaque,
+            IS_RESPONSE,
+            {} if fields is None else dict(fields),
+            body,
+            remark,
+            serialization=self.serialization,
+        )
+
+
+def encode_command(command: Command) -> bytes:
+    """The whole frame. Raises LocalWireError for what does not fit into it."""
+    serialization, body = command.serialization, command.body
+    header = encode_header(
+        serialization,
+        command.code,
+        command.language,
+        command.version,
+        command.opaque,
+        command.flag,
+        command.remark,
+        command.fields,
+    )
+    length = len(header)
+    size = 4 + length + len(body)
+    if size > LARGEST_FRAME:
+        raise LocalWireError(f"the frame has {size} bytes, remoting takes {LARGEST_FRAME}")
+    return b"".join((_pack_lengths(size, serialization << 24 | length), header, body))
+
+
+class RemotingWire:
+    """One side of a connection; a `Wire` of `Command` events.
+
+    A frame above `max_frame` bytes is refused as soon as its length is known. After an error the
+    machine is dead: the same error comes again. The first length of a connection may be checked by
+    who tells protocols apart; this machine reads nothing but remoting.
+    """
+
+    __slots__ = ("_at", "_data", "_ended", "_failure", "_max_frame", "_out", "_tail")
+
+    def __init__(self, max_frame: int = LARGEST_FRAME) -> None:
+        self._max_frame = max_frame
+        self._data = b""
+        self._at = 0
+        self._tail = bytearray()
+        """What came behind `_data`. The two are joined when a frame is complete, so that each byte of
+        a large frame is copied twice, however small the pieces are in which it comes."""
+        self._out: list[bytes] = []
+        self._ended = False
+        self._failure: PeerWireError | None = None
+
+    def receive(self, data: bytes | bytearray | memoryview) -> None:
+        """Raises LocalWireError for bytes after the end."""
+        if self._ended:
+            raise LocalWireError("bytes came after the end of the stream")
+        if not len(data):
+            self._ended = True
+        elif self._failure is not None:
+            return
+        elif self._at == len(self._data) and not self._tail:
+            self._data, self._at = bytes(data), 0
+        else:
+            self._tail += data
+
+    def next_event(self) -> Command | None:
+        """The next command; None: more bytes are needed, or the stream ended between two commands."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            return self._next()
+        except PeerWireError as error:
+            self._failure = error
+            self._data, self._at, self._tail = b"", 0, bytearray()
+            raise
+
+    def send(self, command: Command) -> None:
+        """Raises LocalWireError for what does not fit into a frame."""
+        self._out.append(encode_command(command))
+
+    def data_to_send(self) -> list[bytes]:
+        out, self._out = self._out, []
+        return out
+
+    def _next(self) -> Command | None:
+        while True:
+            data, at = self._data, self._at
+            there = len(data) - at
+            if there >= 8:
+                size, word = _unpack_lengths(data, at)
+                self._check(size, word)
+                if there >= size + 4:
+                    self._at = at + 4 + size
+                    return _decode(data, at, size, word)
+            elif there >= 4 or self._tail:
+                self._check_start()
+            if not self._tail or not self._completes(there):
+                break
+            self._data, self._at = data[at:] + self._tail, 0
+            self._tail = bytearray()
+        if self._ended and there + len(self._tail):
+            raise PeerWireError(f"the stream ended inside a frame, after {there + len(self._tail)} bytes")
+        return None
+
+    def _check(self, size: int, word: int) -> None:
+        """Refuse lengths that cannot be right, or are above the limits."""
+        if not 4 <= size <= self._max_frame:
+            raise PeerWireError(f"a frame claims {size} bytes, 4 to {self._max_frame} are read")
+        length = word & 0xFFFFFF
+        if length > size - 4 or length > LONGEST_HEADER or word >> 24 > 1:
+            raise PeerWireError(f"a frame of {size} bytes claims a header of {length}, encoding {word >> 24}")
+
+    def _start(self) -> bytes:
+        """Up to eight bytes: the lengths of the frame that is not complete."""
+        start = self._data[self._at : self._at + 8]
+        return start + bytes(self._tail[: 8 - len(start)])
+
+    def _check_start(self) -> None:
+        """Refuse a length before the second one is there: who sends four bytes only is told as well."""
+        start = self._start()
+        size = int.from_bytes(start[:4], "big", signed=True)
+        if len(start) >= 4 and not 4 <= size <= self._max_frame:
+            raise PeerWireError(f"a frame claims {size} bytes, 4 to {self._max_frame} are read")
+
+    def _completes(self, there: int) -> bool:
+        """Whether the frame is complete with the bytes of the tail."""
+        start = self._start()
+        if len(start) < 8:
+            return False
+        size, word = _unpack_lengths(start)
+        self._check(size, word)
+        return there + len(self._tail) >= int(size) + 4
+
+
+def _decode(data: bytes, at: int, size: int, word: int) -> Command:
+    begin = at + 8
+    end = begin + (word & 0xFFFFFF)
+    serialization = word >> 24
+    code, language, version, opaque, flag, remark, fields = decode_header(serialization, data[begin:end])
+    return Command(
+        code,
+        opaque,
+        flag,
+        fields,
+        data[end : at + 4 + size],
+        remark,
+        language,
+        version,
+        _SERIALIZATIONS[serialization],
+    )
