@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.lite import LiteSync, LiteTopicState
-from popgate.model import Pop, StoredMessage
+from popgate.model import FilterKind, Message, Pop, Sent, StoredMessage, Verdict
 
 
 @dataclass(slots=True, frozen=True)
@@ -139,3 +140,77 @@ class LiteTopics(ABC):
     @abstractmethod
     def lite_subscriptions(self, client_id: str) -> int:
         """To how many lite topics a client subscribes now."""
+
+
+@dataclass(slots=True, frozen=True)
+class ConnectedClient:
+    """A client of this replica, as a cluster's own tools are to see it.
+
+    `group`: of a consumer; empty: a producer of `topics`, each of which is its producer group too
+    (protocol facts 9.3, 39), and of `producer_groups`. `pushed`: a consumer that does not decide
+    itself when it takes. `subscriptions`: a consumer's topics with their filters. `language` and
+    `version` are its own words, "JAVA" and "5.0.7".
+    """
+
+    client_id: str
+    group: str = ""
+    pushed: bool = False
+    topics: frozenset[str] = frozenset()
+    producer_groups: frozenset[str] = frozenset()
+    subscriptions: Mapping[str, tuple[FilterKind, str]] = field(default_factory=dict)
+    language: str = ""
+    version: str = ""
+
+
+class AsksClients(Protocol):
+    """What the cluster's operators ask of a client of this replica, by way of a broker."""
+
+    async def stack(self, client_id: str) -> str:
+        """What its threads are doing. Raises ClientNotFound, ClientTimeout, BadRequest, Unsupported."""
+        ...
+
+    async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
+        """Make it consume a message outside of all order. Raises as `stack`."""
+        ...
+
+
+class RegistersClients(ABC):
+    """A broker whose cluster knows its clients: for its tools, and for checks of transactions.
+
+    Told of every client that comes, changes and goes; it never says no, and nothing waits for it.
+    """
+
+    @abstractmethod
+    def client_is_here(self, client: ConnectedClient) -> None:
+        """A client came, or it is now as told here; one that is known already is not an error."""
+
+    @abstractmethod
+    def client_left(self, client_id: str) -> None:
+        """It is not here any more, or can be asked nothing; unknown ones are not an error."""
+
+    @abstractmethod
+    def on_question(self, asker: AsksClients) -> None:
+        """Who asks clients what the cluster wants to know; the last one set counts."""
+
+
+ReplyHandler = Callable[[str, StoredMessage], bool]
+"""Hands a reply to the client of this id that waits for it; False when it is not here."""
+
+
+class CarriesReplies(ABC):
+    """Answers to request messages: they go to the one client that waits, by way of its broker.
+
+    Source: protocol facts 7.6. A client that waits is known to the broker as `RegistersClients` says.
+    """
+
+    @abstractmethod
+    async def send_reply(self, context: Context, message: Message) -> Sent:
+        """Hand a reply to the client that its property REPLY_TO_CLIENT names.
+
+        The topic is `<cluster>_REPLY_TOPIC`. Raises NotFound (that client is not known to the
+        broker, or did not take it), BrokerUnavailable, BrokerTimeout.
+        """
+
+    @abstractmethod
+    def on_reply(self, handler: ReplyHandler) -> None:
+        """Who is handed replies for clients of this replica; the last one set counts."""

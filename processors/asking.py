@@ -21,9 +21,10 @@ from popgate.errors import (
     shown,
 )
 from popgate.kinds import Action
+from popgate.model import StoredMessage, Verdict
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientHandle, Clients
-from processors.questions import Question, StackQuestion, Verdict, VerifyQuestion
+from processors.questions import Question, StackQuestion, VerifyQuestion
 
 ANSWER_S = 5.0
 """How long a client may take. Source: protocol facts 1.7."""
@@ -62,6 +63,10 @@ class Asking:
         client = self._client(context, client_id)
         return str(await self._asked(client, StackQuestion()))
 
+    async def stack_of(self, client_id: str) -> str:
+        """As `stack`, for the operator of a cluster, who was admitted there."""
+        return str(await self._asked(_open(client_id, self._clients.get(client_id)), StackQuestion()))
+
     async def verify(
         self, context: Context, client_id: str, group: str, topic: str, message_id: str
     ) -> Verdict:
@@ -72,14 +77,17 @@ class Asking:
         """
         self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
         client = self._client(context, client_id)
-        if client.group != group:
-            told = f"of consumer group {client.group}" if client.group else "no consumer"
-            raise BadRequest(f"client {shown(client_id)} is {told}, not of consumer group {group}")
+        _check_group(client, group)
         found = await self._broker.find_by_id(context, topic, message_id)
         if not found:
             raise NotFound(f"topic {topic} has no message with the id {shown(message_id)}")
-        answer = await self._asked(client, VerifyQuestion(found[0]))
-        return answer if isinstance(answer, Verdict) else Verdict.FAILED
+        return await self._consumed(client, found[0])
+
+    async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
+        """As `verify`, with the message itself, for the operator of a cluster, who was admitted there."""
+        client = _open(client_id, self._clients.get(client_id))
+        _check_group(client, group)
+        return await self._consumed(client, message)
 
     def reconnect(self, context: Context, client_id: str) -> None:
         """Tell a client to connect anew. There is no answer. Raises as `stack`."""
@@ -97,14 +105,11 @@ class Asking:
     def _client(self, context: Context, client_id: str) -> ClientHandle:
         client = self._clients.get(client_id)
         self._admit(context, Action.GET, group=client.group if client is not None else "")
-        if client is None:
-            raise ClientNotFound(client_id)
-        if not client.alive:
-            raise BadRequest(
-                f"client {shown(client_id)} has no open stream to this gateway: it cannot be asked",
-                Fault.PRECONDITION_FAILED,
-            )
-        return client
+        return _open(client_id, client)
+
+    async def _consumed(self, client: ClientHandle, message: StoredMessage) -> Verdict:
+        answer = await self._asked(client, VerifyQuestion(message))
+        return answer if isinstance(answer, Verdict) else Verdict.FAILED
 
     async def _asked(self, client: ClientHandle, question: Question) -> object:
         if self._open >= self._most:
@@ -121,6 +126,23 @@ class Asking:
             # So that the door forgets it, also when its asker left.
             question.withdraw()
             self._open -= 1
+
+
+def _open(client_id: str, client: ClientHandle | None) -> ClientHandle:
+    if client is None:
+        raise ClientNotFound(client_id)
+    if not client.alive:
+        raise BadRequest(
+            f"client {shown(client_id)} has no open stream to this gateway: it cannot be asked",
+            Fault.PRECONDITION_FAILED,
+        )
+    return client
+
+
+def _check_group(client: ClientHandle, group: str) -> None:
+    if client.group != group:
+        told = f"of consumer group {client.group}" if client.group else "no consumer"
+        raise BadRequest(f"client {shown(client.client_id)} is {told}, not of consumer group {shown(group)}")
 
 
 def _busy(client_id: str) -> GatewayError:

@@ -6,7 +6,7 @@ entry costs a heartbeat, never a message: no request needs one (any-replica, sec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from typing import Protocol
@@ -14,7 +14,7 @@ from typing import Protocol
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import TooManyRequests
-from popgate.model import TransactionCheck
+from popgate.model import FilterKind, TransactionCheck
 from processors.questions import Question
 
 _FRESH_S = 30.0
@@ -39,6 +39,11 @@ class ClientHandle(Protocol):
     def language(self) -> str: ...
 
     @property
+    def version(self) -> str:
+        """Of its library, as it says."""
+        ...
+
+    @property
     def kind(self) -> ClientKind: ...
 
     @property
@@ -48,6 +53,11 @@ class ClientHandle(Protocol):
 
     @property
     def topics(self) -> frozenset[str]: ...
+
+    @property
+    def subscriptions(self) -> Mapping[str, tuple[FilterKind, str]]:
+        """The filters of a consumer by topic, as it told them; they may be wrong."""
+        ...
 
     @property
     def connection(self) -> object:
@@ -95,6 +105,9 @@ class _Entry:
     topics: set[str] = field(default_factory=set)
 
 
+ChangeListener = Callable[[ClientHandle, frozenset[str]], None]
+"""Told that a client came or changed; with the topics that it publishes or subscribes to as far as known."""
+
 LeaveListener = Callable[[ClientHandle, bool], None]
 """Told that a client left; True: it said so itself, False: its stream broke, or it fell silent."""
 
@@ -118,6 +131,7 @@ class Clients:
         self._max_clients = max_clients
         self._max_topics = max_topics
         self._expiry_s = expiry_s
+        self.on_change: ChangeListener = _nobody_looks
         self.on_leave: LeaveListener = _nobody_listens
 
     def __repr__(self) -> str:
@@ -158,6 +172,7 @@ class Clients:
                 self._producers.setdefault(topic, {})[handle.client_id] = handle
         elif handle.group:
             self._consumers.setdefault(handle.group, {})[handle.client_id] = handle
+        self.on_change(handle, frozenset(entry.topics))
 
     def unregister(self, client_id: str, handle: ClientHandle | None = None) -> bool:
         """The client said good-bye. With `handle` only if that is still the current one.
@@ -214,6 +229,7 @@ class Clients:
         if len(entry.topics) < self._max_topics:
             entry.topics.add(topic)
             self._producers.setdefault(topic, {})[client_id] = entry.handle
+            self.on_change(entry.handle, frozenset(entry.topics))
 
     def producers_of(self, topic: str) -> list[ClientHandle]:
         """Producers of the topic, those asked last at the end."""
@@ -261,6 +277,10 @@ def _drop(table: dict[str, dict[str, ClientHandle]], key: str, client_id: str) -
         clients.pop(client_id, None)
         if not clients:
             del table[key]
+
+
+def _nobody_looks(_handle: ClientHandle, _topics: frozenset[str]) -> None:
+    """Until somebody wants to know."""
 
 
 def _nobody_listens(_handle: ClientHandle, _said_so: bool) -> None:

@@ -39,6 +39,7 @@ from processors.observing import NullObserver, Observer, Watch
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message, topic_of
 from processors.pushing import PushSession
+from processors.registering import Registering
 from processors.requests import Assignments, Receive, Taken
 from processors.routing import place
 from processors.transacting import check_end, check_recall
@@ -63,6 +64,7 @@ class MessagingProcessor(Explaining):
         super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
         self._checking = Checking(self.clients, observer)
         self.asking = Asking(broker, self.clients, clock, self._admit)
+        self._registering = Registering(broker, self.clients, self.asking)
         self._announcing = Announcing(self.clients, clock)
         self.lite = LiteSubscribing(broker, self._routing, self.clients, limits, self._admit, observer)
         self.clients.on_leave = self._left
@@ -90,6 +92,7 @@ class MessagingProcessor(Explaining):
     async def start(self) -> None:
         """The broker has been started by whoever opened it."""
         self._broker.on_check(self._checking.ask)
+        self._registering.start()
         self.lite.start()
         self._arm_sweep()
 
@@ -291,6 +294,7 @@ class MessagingProcessor(Explaining):
         """A client said good-bye, or its stream ended. The `Clients.on_leave` listener."""
         self.renewing.releasing.left(handle, said_so)
         self.lite.left(handle.client_id, said_so=said_so)
+        self._registering.left(handle)
 
     def _arm_sweep(self) -> None:
         self._sweep = self._clock.call_later(_SWEEP_S, self._swept)

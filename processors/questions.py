@@ -7,21 +7,9 @@ client and settles it. How an answer finds its question on the wire is the door'
 from __future__ import annotations
 
 import asyncio
-from enum import Enum, unique
 
 from popgate.errors import GatewayError
-from popgate.model import StoredMessage
-
-
-@unique
-class Verdict(Enum):
-    """What became of a message that a client was made to consume."""
-
-    CONSUMED = "consumed"
-    FAILED = "failed"
-    """Its listener said so, or raised."""
-    CORRUPTED = "corrupted"
-    """The client could not read the message."""
+from popgate.model import StoredMessage, Verdict
 
 
 class Question:

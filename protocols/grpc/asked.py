@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 
 from popgate.errors import ClientNotFound, Forbidden, GatewayError, Unsupported, shown
-from processors.questions import Question, StackQuestion, Verdict, VerifyQuestion
+from popgate.model import Verdict
+from processors.questions import Question, StackQuestion, VerifyQuestion
 from protocols.grpc.convert import message_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.service_pb2 import (

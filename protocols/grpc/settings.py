@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, shown
 from popgate.filters import compile_filter
-from popgate.model import CustomizedRetry, GroupConfig
+from popgate.model import CustomizedRetry, FilterKind, GroupConfig
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientKind
 from processors.consuming import is_node
@@ -122,6 +122,15 @@ def topics_in(settings: pb.Settings) -> frozenset[str]:
     if settings.HasField("publishing"):
         return frozenset(topic.name for topic in settings.publishing.topics)
     return frozenset(entry.topic.name for entry in settings.subscription.subscriptions)
+
+
+def subscriptions_in(settings: pb.Settings) -> dict[str, tuple[FilterKind, str]]:
+    """The filters of a consumer by topic, as it tells them; one of an unknown type counts as by tag."""
+    found = {}
+    for entry in settings.subscription.subscriptions:
+        kind = FilterKind.SQL92 if entry.expression.type == pb.SQL else FilterKind.TAG
+        found[entry.topic.name] = (kind, entry.expression.expression)
+    return found
 
 
 def merged(settings: pb.Settings, context: Context, limits: Limits, group: GroupConfig | None) -> pb.Settings:

@@ -5,13 +5,14 @@ Source: protocol facts 1.7, 1.8 and pitfalls 5 to 11.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
-from popgate.model import TransactionCheck
+from popgate.model import FilterKind, TransactionCheck
 from processors.clients import ClientKind, connection_of
 from processors.consuming import is_node, is_rust
 from processors.messaging import MessagingProcessor
@@ -152,9 +153,11 @@ class TelemetryStream:
         client = TelemetryClient(
             client_id=context.client_id,
             language=context.language,
+            version=context.client_version,
             kind=kind,
             group=group,
             topics=client_settings.topics_in(settings),
+            subscriptions=client_settings.subscriptions_in(settings),
             connection=connection_of(context),
             stream=self,
         )
@@ -216,9 +219,11 @@ class TelemetryClient:
 
     client_id: str
     language: str
+    version: str
     kind: ClientKind
     group: str
     topics: frozenset[str]
+    subscriptions: Mapping[str, tuple[FilterKind, str]]
     connection: object
     stream: TelemetryStream
 

@@ -26,6 +26,7 @@ from popgate.model import (
     Bounds,
     EndTransaction,
     Filter,
+    FilterKind,
     GroupConfig,
     Held,
     Message,
@@ -368,7 +369,9 @@ class FakeClient:
     kind: ClientKind = ClientKind.PUSH_CONSUMER
     group: str = ""
     topics: frozenset[str] = frozenset()
+    subscriptions: dict[str, tuple[FilterKind, str]] = field(default_factory=dict)
     language: str = "JAVA"
+    version: str = "5.0.7"
     connection: object = "10.0.0.1:5000"
     alive: bool = True
     full: bool = False

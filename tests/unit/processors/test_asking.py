@@ -14,12 +14,12 @@ from popgate.errors import (
     NotFound,
     TooManyRequests,
 )
-from popgate.model import Message
+from popgate.model import Message, Verdict
 from popgate.testing.clock import MovableClock
 from processors.asking import ANSWER_S, Asking
 from processors.clients import ClientKind, Clients
 from processors.messaging import MessagingProcessor
-from processors.questions import StackQuestion, Verdict, VerifyQuestion
+from processors.questions import StackQuestion, VerifyQuestion
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from popgate.model import TransactionCheck
+from popgate.model import FilterKind, TransactionCheck, Verdict
 from processors.clients import ClientKind
-from processors.questions import Question, StackQuestion, Verdict, VerifyQuestion
+from processors.questions import Question, StackQuestion, VerifyQuestion
 from proxy.app import App
 
 
@@ -15,9 +15,11 @@ class FakeClient:
 
     client_id = "host@1#0/2"
     language = "JAVA"
+    version = "5.0.7"
     kind = ClientKind.PUSH_CONSUMER
     group = "billing"
     topics = frozenset({"orders", "invoices"})
+    subscriptions: ClassVar[dict[str, tuple[FilterKind, str]]] = {}
     connection = None
     alive = True
 

@@ -1,0 +1,63 @@
+"""A broker whose cluster knows its clients is told of those of this replica, and may ask them.
+
+A broker may want to know or not (`brokers.capabilities.RegistersClients`). Any replica may be
+asked what became of a half message only because each registers its producers (any-replica, section 2).
+"""
+
+from __future__ import annotations
+
+from brokers.capabilities import ConnectedClient, RegistersClients
+from brokers.port import Broker
+from popgate.model import StoredMessage, Verdict
+from processors.asking import Asking
+from processors.clients import ClientHandle, ClientKind, Clients
+
+
+class Registering:
+    """Passes on who comes, changes and goes. Also an `AsksClients`: it passes on what is asked of them."""
+
+    def __init__(self, broker: Broker, clients: Clients, asking: Asking) -> None:
+        self._broker = broker if isinstance(broker, RegistersClients) else None
+        self._clients = clients
+        self._asking = asking
+
+    def __repr__(self) -> str:
+        return f"<Registering {'on' if self._broker is not None else 'not wanted'}>"
+
+    def start(self) -> None:
+        if self._broker is not None:
+            self._clients.on_change = self.changed
+            self._broker.on_question(self)
+
+    def changed(self, handle: ClientHandle, topics: frozenset[str]) -> None:
+        """A client came or changed. The `Clients.on_change` listener."""
+        if self._broker is None or not handle.alive:
+            return
+        producer = handle.kind is ClientKind.PRODUCER
+        self._broker.client_is_here(
+            ConnectedClient(
+                handle.client_id,
+                group=handle.group,
+                pushed=handle.kind is ClientKind.PUSH_CONSUMER,
+                topics=topics,
+                subscriptions={} if producer else handle.subscriptions,
+                language=handle.language,
+                version=handle.version,
+            )
+        )
+
+    def left(self, handle: ClientHandle) -> None:
+        """A client said good-bye, or its stream ended."""
+        if self._broker is None:
+            return
+        known = self._clients.get(handle.client_id)
+        # A consumer whose stream broke still receives, and is forgotten when it falls silent. A producer
+        # without a stream can be asked nothing: brokers are to ask others about its transactions.
+        if known is None or (known is handle and handle.kind is ClientKind.PRODUCER):
+            self._broker.client_left(handle.client_id)
+
+    async def stack(self, client_id: str) -> str:
+        return await self._asking.stack_of(client_id)
+
+    async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
+        return await self._asking.consume(client_id, group, message)
