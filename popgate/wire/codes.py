@@ -280,3 +280,61 @@ class ResponseCode(IntEnum):
     NOT_FOUND_TOPIC = 10005
     REQUEST_TIMEOUT = 10006
     CREATE_REPLY_MESSAGE = 10007
+
+
+@unique
+class PortCode(IntEnum):
+    """Our own, between gateways that share one broker (`brokers.shared`): 770 000 to 770 999.
+
+    RocketMQ's own numbers end far below. Up to 770 099 what keeps the two together, then the port's calls.
+    """
+
+    HELLO = 770_000
+    PROVE = 770_001
+    STATE = 770_002
+    CANCEL = 770_003
+    CHECK = 770_004
+    LITE_GONE = 770_005
+    LITE_LEFT = 770_006
+    LEAVING = 770_007
+
+    SEND = 770_100
+    POP = 770_101
+    ACK = 770_102
+    CHANGE_INVISIBLE = 770_103
+    GIVE_BACK = 770_104
+    DEAD_LETTER = 770_105
+    RECALL = 770_106
+    PULL = 770_120
+    BOUNDS = 770_121
+    OFFSET_AT = 770_122
+    COMMITTED = 770_123
+    COMMIT = 770_124
+    LOCK = 770_125
+    UNLOCK = 770_126
+    FIND_BY_ID = 770_127
+    FIND_BY_KEY = 770_128
+    END_TRANSACTION = 770_140
+    ROUTE = 770_160
+    TOPIC = 770_161
+    TOPICS = 770_162
+    CREATE_TOPIC = 770_163
+    UPDATE_TOPIC = 770_164
+    DELETE_TOPIC = 770_165
+    GROUP = 770_166
+    GROUPS = 770_167
+    CREATE_GROUP = 770_168
+    UPDATE_GROUP = 770_169
+    DELETE_GROUP = 770_170
+    PROGRESS = 770_171
+    TOPICS_OF = 770_172
+    HELD = 770_173
+    STANDING = 770_174
+    STANDINGS = 770_175
+    RESET = 770_176
+    REDRIVEN = 770_200
+    REDRIVE = 770_201
+    SUBSCRIBE_LITE = 770_220
+    POP_LITE = 770_221
+    LITE_TOPICS = 770_222
+    DELETE_LITE_TOPIC = 770_223

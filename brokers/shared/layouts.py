@@ -1,0 +1,119 @@
+"""Values of several fields: what has a fixed size stands together in front, packed in one step."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+from brokers.shared.kinds import NUMBER, WIDE, Blob, Fixed, Kind, Sink, Source, read_wide, write_wide
+from popgate.errors import LocalWireError, PeerWireError
+
+
+class Layout(Kind[Any]):
+    """Fields of any kind. `take` makes the tuple of a value's fields, `make` a value of all its fields.
+
+    On the wire: numbers, truths and reals; the lengths of texts and bytes; those themselves; the rest.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        fields: Sequence[tuple[str, Kind[Any]]],
+        *,
+        take: Callable[[Any], tuple[Any, ...]],
+        make: Callable[..., Any],
+    ) -> None:
+        self.told = f"{name}({','.join(f'{field}:{kind.told}' for field, kind in fields)})"
+        kinds = [kind for _, kind in fields]
+        fixed = [at for at, kind in enumerate(kinds) if isinstance(kind, Fixed)]
+        blobs = [at for at, kind in enumerate(kinds) if isinstance(kind, Blob)]
+        rest = [at for at in range(len(kinds)) if at not in fixed and at not in blobs]
+        self._fixed = fixed
+        self._blobs = [(at, kinds[at].encode) for at in blobs]  # type: ignore[attr-defined]
+        self._rest = [(at, kinds[at].write) for at in rest]
+        self._head = struct.Struct(
+            f">{''.join(kinds[at].form for at in fixed)}{'I' * len(blobs)}"  # type: ignore[attr-defined]
+        )
+        self._decode = [
+            (len(fixed) + number, kinds[at].decode)  # type: ignore[attr-defined]
+            for number, at in enumerate(blobs)
+        ]
+        self._read = [kinds[at].read for at in rest]
+        self._numbers = [place for place, at in enumerate(fixed) if kinds[at] is NUMBER]
+        self._take = take
+        self._make = make
+        self._in_place = _in_place([*fixed, *blobs, *rest])
+
+    def write(self, sink: Sink, value: Any) -> None:
+        values = self._take(value)
+        fixed = [values[at] for at in self._fixed]
+        blobs = [encode(values[at]) for at, encode in self._blobs]
+        parts = sink.parts
+        try:
+            head = None if WIDE in fixed else self._head.pack(*fixed, *map(len, blobs))
+        except struct.error:
+            head = None
+        if head is not None:
+            parts.append(head)
+        else:
+            self._write_wide(sink, fixed, blobs)
+        parts.extend(blobs)
+        for at, write in self._rest:
+            write(sink, values[at])
+
+    def read(self, source: Source) -> Any:
+        data, head = source.data, self._head
+        at = source.at + head.size
+        if at > len(data):
+            raise PeerWireError(f"{head.size} bytes are needed, {len(data) - source.at} are left")
+        values = list(head.unpack_from(data, source.at))
+        if WIDE in values:
+            source.at = at
+            for place in self._numbers:
+                if values[place] == WIDE:
+                    values[place] = read_wide(source)
+            at = source.at
+        for place, decode in self._decode:
+            end = at + values[place]
+            if end > len(data):
+                raise PeerWireError(f"{values[place]} bytes are claimed, {len(data) - at} are left")
+            values[place] = decode(data[at:end])
+            at = end
+        source.at = at
+        values += [read(source) for read in self._read]
+        return self._make(*self._in_place(values))
+
+    def _write_wide(self, sink: Sink, fixed: list[Any], blobs: list[bytes]) -> None:
+        """The same, with numbers that do not fit behind the head."""
+        narrow = list(fixed)
+        wide = []
+        for place in self._numbers:
+            value = fixed[place]
+            if isinstance(value, int) and not WIDE < value < -WIDE:
+                narrow[place] = WIDE
+                wide.append(value)
+        try:
+            sink.parts.append(self._head.pack(*narrow, *map(len, blobs)))
+        except struct.error as error:
+            raise LocalWireError(f"{self.told}: {error}") from error
+        for value in wide:
+            write_wide(sink, value)
+
+
+def as_tuple(*values: Any) -> tuple[Any, ...]:
+    """A `make` for values that are no more than their fields."""
+    return values
+
+
+def _in_place(order: list[int]) -> Callable[[list[Any]], Any]:
+    """Puts values that come in `order` into the order of the fields."""
+    places = [order.index(at) for at in range(len(order))]
+    if len(places) > 1 and places != sorted(places):
+        return itemgetter(*places)
+    return _as_it_is
+
+
+def _as_it_is(values: list[Any]) -> list[Any]:
+    return values
