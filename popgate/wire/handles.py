@@ -128,6 +128,10 @@ def _split(text: str) -> Iterable[list[str]]:
 
 
 def _number(text: str) -> int:
-    if len(text) > 20 or not text.isascii() or not (text.isdigit() or text[:1] == "-" and text[1:].isdigit()):
+    if (
+        len(text) > 20
+        or not text.isascii()
+        or not (text.isdigit() or (text[:1] == "-" and text[1:].isdigit()))
+    ):
         raise PeerWireError(f"a pop answer has {shown(text)} for a number")
     return int(text)

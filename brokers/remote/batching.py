@@ -1,0 +1,64 @@
+"""Which messages of one send may go to the broker together. Source: protocol facts 5.7 and 7.8, rule 6."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from popgate.model import Message, MessageType
+from popgate.wire.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, WAIT
+from popgate.wire.records import TRANSACTION_MASK
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Of a batch, with its properties: brokers store no message that is larger."""
+_AROUND = 22
+"""Bytes that a message of a batch has beside its body and its properties."""
+_LONGEST_TOPIC = 127
+_ALONE = tuple(
+    f"{name}\x01".encode() for name in (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, WAIT)
+)
+
+
+def may_batch(topic: str) -> bool:
+    """Whether the messages of a topic may go together at all."""
+    return not topic.startswith("%RETRY%") and len(topic.encode("utf-8", "replace")) <= _LONGEST_TOPIC
+
+
+def goes_alone(message: Message) -> bool:
+    """Whether a message is none that a batch may hold: held back, half, or with a way of its own."""
+    if (
+        message.deliver_at_ms
+        or message.type is MessageType.TRANSACTION
+        or message.sys_flag & TRANSACTION_MASK
+        or message.lite_topic
+        or message.priority is not None
+    ):
+        return True
+    properties = message.properties
+    return any(name in properties for name in _ALONE)
+
+
+def is_held_back(message: Message) -> bool:
+    """Whether its place in its queue means nothing, so that it need not wait for those before it."""
+    return bool(message.deliver_at_ms) or message.type is MessageType.TRANSACTION
+
+
+def in_batches(messages: Sequence[Message], *, together: bool) -> list[list[Message]]:
+    """Cut what goes to one queue, in its order, into requests: each a batch, or one message.
+
+    What the header of a request says once must be the same for all of a batch: `sys_flag`, the
+    producer group. The first message of a batch always fits.
+    """
+    found: list[list[Message]] = []
+    room = 0
+    for message in messages:
+        size = len(message.body) + len(message.properties) + _AROUND
+        alone = not together or goes_alone(message)
+        if not alone and found and size <= room:
+            first = found[-1][0]
+            if message.sys_flag == first.sys_flag and message.producer_group == first.producer_group:
+                found[-1].append(message)
+                room -= size
+                continue
+        found.append([message])
+        room = 0 if alone else MOST_BYTES - size
+    return found

@@ -1,0 +1,113 @@
+"""Which queue takes a message: by its message group, else in turn, and not of brokers in trouble.
+
+Source: protocol facts 3.2 (the hash, and the order of the queues it counts) and 6.3.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from brokers.remote.latency import Latency
+from popgate.errors import PeerWireError
+from popgate.hashing import consistent_hash, java_hash
+from popgate.wire.routes import TopicRoute
+from popgate.wire.static_topics import leaders
+
+
+class Target(NamedTuple):
+    """A queue that can be written to now."""
+
+    broker: str
+    queue_id: int
+
+
+def writable_queues(route: TopicRoute) -> tuple[Target, ...]:
+    """The queues of a route that have a master, sorted as RocketMQ sorts them."""
+    masters = {broker.name for broker in route.brokers if broker.master}
+    if route.mappings:
+        led = leaders(route.mappings.values())
+        return tuple(
+            Target(led[logic].broker, logic) for logic in sorted(led) if led[logic].broker in masters
+        )
+    ordered = _order_queues(route)
+    found: list[Target] = []
+    for queues in route.queues:
+        if queues.broker not in masters or not queues.writable:
+            continue
+        count = queues.write_queues if ordered is None else ordered.get(queues.broker, 0)
+        found += [Target(queues.broker, queue_id) for queue_id in range(count)]
+    return tuple(sorted(found))
+
+
+def _order_queues(route: TopicRoute) -> Mapping[str, int] | None:
+    if not route.order_conf:
+        return None
+    try:
+        return route.order_queues()
+    except PeerWireError:
+        return None  # an operator's text: better the queues that there are than none
+
+
+def zones_of(route: TopicRoute) -> dict[str, str]:
+    return {broker.name: broker.zone for broker in route.brokers if broker.zone}
+
+
+@lru_cache(maxsize=8192)
+def _place(message_group: str, queues: int) -> int:
+    return consistent_hash(java_hash(message_group), queues)
+
+
+class Picker:
+    """Chooses queues. Of brokers that are left alone for a while none is chosen unless there is no other."""
+
+    def __init__(self, latency: Latency, zone: str) -> None:
+        self._latency = latency
+        self._zone = zone
+        self._turn = random.randrange(1 << 16)  # noqa: S311
+
+    def __repr__(self) -> str:
+        return f"<Picker {self._latency!r}>"
+
+    def pick(
+        self,
+        queues: Sequence[Target],
+        zones: Mapping[str, str],
+        now: float,
+        *,
+        message_group: str = "",
+        priority: int | None = None,
+        without: Collection[str] = (),
+    ) -> Target | None:
+        """One of `queues`, which are at least one; None when all of them are of brokers to do `without`.
+
+        A message group has one queue as long as the route stays: never another one, also when its broker
+        is in trouble, because its order would be lost. A priority is a queue's number, the last one for
+        those above.
+        """
+        if message_group:
+            chosen = queues[_place(message_group, len(queues))]
+            return None if chosen.broker in without else chosen
+        self._turn += 1
+        if priority is not None:
+            queues = _of_priority(queues, priority)
+        fit: Sequence[Target] = queues
+        if without:
+            fit = [queue for queue in queues if queue.broker not in without]
+        if not fit:
+            return None
+        if len(self._latency):
+            fit = [queue for queue in fit if self._latency.available(queue.broker, now)] or fit
+        if self._zone and zones:
+            fit = [queue for queue in fit if zones.get(queue.broker) == self._zone] or fit
+        return fit[self._turn % len(fit)]
+
+
+def _of_priority(queues: Sequence[Target], priority: int) -> list[Target]:
+    """On each broker the queue with this number, or its last one."""
+    last: dict[str, int] = {}
+    for queue in queues:
+        last[queue.broker] = max(queue.queue_id, last.get(queue.broker, 0))
+    return [queue for queue in queues if queue.queue_id == min(priority, last[queue.broker])]

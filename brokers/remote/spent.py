@@ -1,0 +1,41 @@
+"""Handles that this process knows to be worth nothing any more, so that nothing comes back through them.
+
+A broker checks no state: a change of the invisible time with the handle of a finished message brings
+the message back (any-replica, section 1). What is remembered here only makes that rarer; another
+replica does not know it.
+"""
+
+from __future__ import annotations
+
+_YOUNG = 16_384
+
+
+class Spent:
+    """A bounded memory of handles in two generations: the older is forgotten when the younger is full."""
+
+    __slots__ = ("_most", "_old", "_young")
+
+    def __init__(self, most: int = _YOUNG) -> None:
+        self._most = most
+        self._young: set[int] = set()
+        self._old: set[int] = set()
+
+    def __repr__(self) -> str:
+        return f"<Spent {len(self)}>"
+
+    def __len__(self) -> int:
+        return len(self._young) + len(self._old)
+
+    def __contains__(self, handle: str) -> bool:
+        key = hash(handle)
+        return key in self._young or key in self._old
+
+    def add(self, handle: str) -> None:
+        if len(self._young) >= self._most:
+            self._young, self._old = set(), self._young
+        self._young.add(hash(handle))
+
+    def discard(self, handle: str) -> None:
+        key = hash(handle)
+        self._young.discard(key)
+        self._old.discard(key)
