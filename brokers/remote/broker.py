@@ -1,0 +1,33 @@
+"""The remote broker: all facets of the port on a RocketMQ cluster."""
+
+from __future__ import annotations
+
+from brokers.port import Broker
+from brokers.remote.facet import Facet
+from brokers.remote.settings import RemoteSettings
+from brokers.traits import OrderScope, Traits
+from popgate.clock import Clock
+
+_DAY_MS = 24 * 3_600_000
+
+
+class RemoteBroker(Facet, Broker):
+    """A RocketMQ cluster. Everything is done in the loop that starts it."""
+
+    name = "rocketmq"
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self.traits = Traits(
+            order_scope=OrderScope.QUEUE,
+            timer_precision_ms=1_000,
+            redelivery_lag_ms=10_000,
+            renewal_keeps_receipt=False,
+            returns_are_free=False,
+            ends_are_idempotent=False,
+            acks_are_checked=False,
+            exact_message_groups=False,
+            max_delay_ms=_DAY_MS,
+            dead_letters_name_origin=True,
+            repeats_known_ms=0,
+        )

@@ -1,0 +1,109 @@
+"""Calls to brokers by their names: where, until when, and with what every request must carry."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from brokers.remote.errors import error_of
+from brokers.remote.links import Links
+from brokers.remote.routes import Routes
+from brokers.remote.settings import RemoteSettings
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import BrokerTimeout, BrokerUnavailable
+from popgate.wire.codes import ResponseCode
+from popgate.wire.remoting import Command
+
+_SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+
+
+class Callings:
+    """What facets ask brokers with, unless they need a certain link or address."""
+
+    def __init__(self, links: Links, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
+        self._links = links
+        self._routes = routes
+        self._settings = settings
+        self._clock = clock
+
+    def time_left(self, context: Context | None, timeout_s: float | None = None) -> float:
+        """Seconds for a request: `timeout_s` (None: the setting), or less when the caller has less.
+
+        Raises BrokerUnavailable when the caller's time is over.
+        """
+        limit = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        if context is not None and context.deadline is not None:
+            limit = min(limit, context.deadline - self._clock.monotonic())
+            if limit <= 0:
+                raise BrokerUnavailable("the caller's time is over, nothing was asked")
+        return limit
+
+    async def call(
+        self,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        context: Context | None = None,
+        timeout_s: float | None = None,
+        reading: bool = False,
+        link: int = 0,
+        named: str = "bname",
+    ) -> Command:
+        """A broker's answer, whatever its code; `named` is the field that has the broker's name.
+
+        Raises as `Links.call`. A broker that cannot be reached is asked for at the name servers at once.
+        """
+        routes = self._routes
+        address = await routes.find(broker, reading=reading)
+        try:
+            return await self._links.call(
+                address,
+                code,
+                {**fields, named: broker},
+                body,
+                timeout_s=self.time_left(context, timeout_s),
+                link=link,
+            )
+        except (BrokerUnavailable, BrokerTimeout):
+            routes.clusters.suspect(broker)
+            raise
+
+    async def done(
+        self,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        context: Context | None = None,
+        timeout_s: float | None = None,
+        reading: bool = False,
+        link: int = 0,
+        named: str = "bname",
+        topic: str = "",
+        group: str = "",
+        also: Collection[int] = (),
+    ) -> Command:
+        """As `call`, for an answer with SUCCESS or a code in `also`. Raises `error_of` all others."""
+        answer = await self.call(
+            broker,
+            code,
+            fields,
+            body,
+            context=context,
+            timeout_s=timeout_s,
+            reading=reading,
+            link=link,
+            named=named,
+        )
+        if answer.code not in _SUCCESS and answer.code not in also:
+            if answer.code in _MOVED:
+                self._routes.clusters.suspect(broker)
+            raise error_of(answer, broker=broker, topic=topic, group=group)
+        return answer
+
+
+_MOVED = frozenset({int(ResponseCode.NOT_LEADER_FOR_QUEUE), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
+"""Answers after which the master may be another one."""

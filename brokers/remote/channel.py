@@ -1,0 +1,352 @@
+"""One connection to a broker or a name server, with many requests under way on it.
+
+A request waits in a queue until the transport takes it, so that it is known of each whether it was
+written: one that was not certainly did nothing. There is one timer for all of them: it looks after
+their deadlines and after signs of life (`_tick`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from brokers.remote.settings import RemoteSettings
+from popgate.clock import Clock, Timer
+from popgate.driving import WireDriver
+from popgate.errors import (
+    BadRequest,
+    BrokerBusy,
+    BrokerTimeout,
+    BrokerUnavailable,
+    Fault,
+    LocalWireError,
+    PeerWireError,
+)
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command, RemotingWire, encode_command
+
+_WRITE_BYTES = 256 * 1024
+"""About so much is handed to the transport before it is looked whether the other side still reads."""
+_NEVER = float("inf")
+_LEAST_WAIT_S = 0.02
+_OPAQUES = 0x7FFFFFFF
+_UNANSWERED = -1
+"""In the queue, in the place of an opaque: nobody waits for an answer."""
+_ONEWAY = 2
+
+
+class Waiting:
+    """A request that has no answer yet."""
+
+    __slots__ = ("code", "deadline", "future", "opaque", "timeout_s", "written")
+
+    def __init__(
+        self, code: int, opaque: int, future: asyncio.Future[Command], deadline: float, timeout_s: float
+    ) -> None:
+        self.code = code
+        self.opaque = opaque
+        self.future = future
+        self.deadline = deadline
+        self.timeout_s = timeout_s
+        self.written = False
+
+
+class Channel(WireDriver[Command]):
+    """From the moment it begins to connect until it is gone for good.
+
+    `probe` is the request that is sent for a sign of life; any bytes are one. `on_asked` gets the other
+    side's own requests. `on_over` is called once, with why.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        settings: RemoteSettings,
+        probe: Callable[[int], bytes],
+        on_asked: Callable[[Channel, Command], None],
+        on_opened: Callable[[Channel], None],
+        on_over: Callable[[Channel, str], None],
+    ) -> None:
+        super().__init__(RemotingWire(max_frame=settings.max_frame_bytes), loop)
+        self.name = name
+        self.open = False
+        self.over = False
+        self.leaving = False
+        self.good = False
+        """Something was answered, so that the other side is what we take it for."""
+        self.late = 0
+        self.probes = 0
+        self._clock = clock
+        self._settings = settings
+        self._probe = probe
+        self._on_asked = on_asked
+        self._on_opened = on_opened
+        self._on_over = on_over
+        self._waiting: dict[int, Waiting] = {}
+        self._queue: deque[tuple[int, bytes]] = deque()
+        self._queued_bytes = 0
+        self._opaque = 0
+        self._probe_opaque = -1
+        self._heard_at = self._busy_since = clock.monotonic()
+        self._probed_at = _NEVER
+        self._alarm: Timer | None = None
+        self._alarm_at = _NEVER
+        self._why = ""
+
+    def __repr__(self) -> str:
+        state = "over" if self.over else "leaving" if self.leaving else "open" if self.open else "connecting"
+        return f"<Channel {self.name} {state} in-flight {len(self._waiting)} queued {len(self._queue)}>"
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def queued(self) -> int:
+        return len(self._queue)
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes, now: float, timeout_s: float) -> Waiting:
+        """Send a request; its future has the answer, or BrokerUnavailable, or BrokerTimeout.
+
+        Raises BrokerBusy when too many wait already, BrokerUnavailable on a channel that is over,
+        BadRequest for what fits into no frame.
+        """
+        if self.over:
+            raise BrokerUnavailable(f"{self.name} cannot be reached: {self._why}")
+        waiting = self._waiting
+        if len(waiting) >= self._settings.max_in_flight:
+            raise BrokerBusy(f"{self.name} owes {len(waiting)} answers, and no more are waited for")
+        opaque = self._opaque = (self._opaque + 1) & _OPAQUES
+        while opaque in waiting:
+            opaque = self._opaque = (self._opaque + 1) & _OPAQUES
+        self._enqueue(opaque, _encode(Command(code, opaque, 0, cast("dict[str, str]", fields), body)))
+        if not waiting:
+            self._busy_since = now
+        one = Waiting(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
+        waiting[opaque] = one
+        at = now + min(timeout_s, self._settings.probe_s)
+        if at < self._alarm_at:
+            self._arm(at, now)
+        return one
+
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes) -> None:
+        """Send a request that is not answered. Raises BrokerBusy when too much waits to be written."""
+        opaque = self._opaque = (self._opaque + 1) & _OPAQUES
+        command = Command(code, opaque, _ONEWAY, cast("dict[str, str]", fields), body)
+        self._enqueue(_UNANSWERED, _encode(command))
+
+    def answer(self, command: Command) -> None:
+        """Answer a request of the other side; dropped when it is gone, or does not read what it is told."""
+        if not self.over and self._queued_bytes <= self._settings.max_queued_bytes:
+            self._enqueue(_UNANSWERED, encode_command(command))
+
+    def forget(self, one: Waiting) -> None:
+        """Nobody waits for this answer any more; it is not sent if it can be helped."""
+        self._waiting.pop(one.opaque, None)
+        if self.leaving and not self._waiting:
+            self.close("everything was answered")
+
+    def leave(self) -> None:
+        """No new requests will come; closed when the last of the old ones is answered, or its time over."""
+        self.leaving = True
+        if not self._waiting:
+            self.close("the other side asked us to go")
+
+    def close(self, why: str) -> None:
+        """End it now. What was written fails with BrokerTimeout, what was not with BrokerUnavailable."""
+        self._why = self._why or why
+        self.cut()
+        self._end()
+
+    def _enqueue(self, opaque: int, data: bytes) -> None:
+        if self._queue and self._queued_bytes + len(data) > self._settings.max_queued_bytes:
+            raise BrokerBusy(f"{self.name} does not read: {self._queued_bytes} bytes wait to be written")
+        self._queue.append((opaque, data))
+        self._queued_bytes += len(data)
+        self.write_soon()
+
+    def outgoing(self) -> list[bytes]:
+        taken: list[bytes] = []
+        size = 0
+        queue, waiting = self._queue, self._waiting
+        while queue and size < _WRITE_BYTES:
+            opaque, data = queue.popleft()
+            size += len(data)
+            if opaque != _UNANSWERED:
+                one = waiting.get(opaque)
+                if one is None:
+                    self._queued_bytes -= len(data)
+                    size -= len(data)
+                    continue
+                one.written = True
+            self._queued_bytes -= len(data)
+            taken.append(data)
+        return taken
+
+    def on_open(self, transport: asyncio.Transport) -> None:
+        if self.over:
+            transport.abort()
+            return
+        self.open = True
+        self._heard_at = self._busy_since = self._clock.monotonic()
+        found = transport.get_extra_info("socket")
+        if found is not None:
+            keep_alive(found.fileno(), self._settings.probe_s)
+        self._arm_next(self._heard_at)
+        self._on_opened(self)
+
+    def on_heard(self) -> None:
+        self._heard_at = self._clock.monotonic()
+
+    def on_event(self, event: Command) -> None:
+        if event.is_response:
+            one = self._waiting.pop(event.opaque, None)
+            if one is None:
+                self.late += event.opaque != self._probe_opaque
+            elif not one.future.done():
+                one.future.set_result(event)
+            self.good = self.good or event.code != ResponseCode.GO_AWAY
+            if self.leaving and not self._waiting:
+                self.close("everything was answered")
+        else:
+            self._on_asked(self, event)
+
+    def on_nonsense(self, error: PeerWireError) -> None:
+        self.close(f"it does not speak the remoting protocol: {error}")
+
+    def on_gone(self, error: BaseException | None) -> None:
+        self._why = self._why or ("the connection was closed" if error is None else f"{error}")
+        self._end()
+
+    def _end(self) -> None:
+        if self.over:
+            return
+        self.over, self.open = True, False
+        if self._alarm is not None:
+            self._alarm.cancel()
+        waiting, self._waiting = self._waiting, {}
+        self._queue.clear()
+        self._queued_bytes = 0
+        for one in waiting.values():
+            if not one.future.done():
+                one.future.set_exception(self._lost(one))
+        self._on_over(self, self._why)
+
+    def _lost(self, one: Waiting) -> BrokerTimeout | BrokerUnavailable:
+        if one.written:
+            return BrokerTimeout(f"{self.name} was lost before it answered {_named(one.code)}: {self._why}")
+        return BrokerUnavailable(f"{self.name} cannot be reached: {self._why}")
+
+    def _arm_next(self, now: float) -> None:
+        """Ring for the earliest deadline, or when a sign of life is due."""
+        settings = self._settings
+        if self._waiting:
+            at = min(one.deadline for one in self._waiting.values())
+            at = min(at, max(self._heard_at, self._busy_since) + settings.probe_s)
+        else:
+            at = self._heard_at + settings.heartbeat_s
+        if self._probed_at != _NEVER:
+            at = min(at, self._probed_at + settings.probe_s)
+        self._arm(max(at, now + _LEAST_WAIT_S), now)
+
+    def _arm(self, at: float, now: float) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self._clock.call_later(at - now, self._tick)
+
+    def _tick(self) -> None:
+        now = self._clock.monotonic()
+        self._alarm_at = _NEVER
+        silent = self._expire(now)
+        if self.over:
+            return
+        if self.open:
+            if self._probed_at < self._heard_at:
+                self._probed_at = _NEVER
+            if self._probed_at != _NEVER:
+                if now >= self._probed_at + self._settings.probe_s:
+                    self.close(f"silent for {now - self._heard_at:.1f} s, also when asked for a sign of life")
+                    return
+            elif silent or now >= self._sign_due():
+                self._ask_for_sign(now)
+        if self.leaving and not self._waiting:
+            self.close("everything was answered")
+            return
+        self._arm_next(now)
+
+    def _sign_due(self) -> float:
+        if self._waiting:
+            return max(self._heard_at, self._busy_since) + self._settings.probe_s
+        return self._heard_at + self._settings.heartbeat_s
+
+    def _ask_for_sign(self, now: float) -> None:
+        self.probes += 1
+        self._probed_at = now
+        self._opaque = self._probe_opaque = (self._opaque + 1) & _OPAQUES
+        # Past every bound: it is small, and there is one of them.
+        data = self._probe(self._opaque)
+        self._queue.append((_UNANSWERED, data))
+        self._queued_bytes += len(data)
+        self.write_soon()
+
+    def _expire(self, now: float) -> bool:
+        """Fail what is over its time; whether the other side said nothing since that was asked."""
+        due = [one for one in self._waiting.values() if one.deadline <= now]
+        unwritten = silent = False
+        for one in due:
+            del self._waiting[one.opaque]
+            told = f"{self.name} did not answer {_named(one.code)} within {one.timeout_s:.1f} s"
+            if one.written:
+                silent = silent or self._heard_at < one.deadline - one.timeout_s
+                failure: BrokerTimeout | BrokerUnavailable = BrokerTimeout(told)
+            else:
+                unwritten = True
+                failure = BrokerUnavailable(f"{self.name} took nothing within {one.timeout_s:.1f} s")
+            if not one.future.done():
+                one.future.set_exception(failure)
+        if unwritten:
+            left = [each for each in self._queue if each[0] == _UNANSWERED or each[0] in self._waiting]
+            self._queue = deque(left)
+            self._queued_bytes = sum(len(data) for _, data in left)
+        return silent
+
+
+def keep_alive(descriptor: int, seconds: float) -> None:
+    """Let the kernel notice a dead peer too, where it can; about `seconds` for each sign."""
+    whole = max(round(seconds), 1)
+    # A socket of our own on the same connection: not every loop lets its own be set.
+    with socket.socket(fileno=os.dup(descriptor)) as link:
+        if link.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", whole * 2),
+            ("TCP_KEEPINTVL", whole),
+            ("TCP_KEEPCNT", 2),
+            ("TCP_USER_TIMEOUT", whole * 3000),
+        ):
+            option = getattr(socket, name, None)
+            if option is not None:
+                link.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def _encode(command: Command) -> bytes:
+    try:
+        return encode_command(command)
+    except LocalWireError as error:
+        raise BadRequest(f"the broker cannot be told this: {error}", Fault.BODY_TOO_LARGE) from None
+
+
+def _named(code: int) -> str:
+    try:
+        return RequestCode(code).name
+    except ValueError:
+        return f"request {code}"

@@ -1,0 +1,272 @@
+"""Channels to brokers and name servers by address; many requests are under way on each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import socket
+from collections.abc import Callable, Mapping
+
+from brokers.remote.answering import Answering, Handler
+from brokers.remote.channel import Channel
+from brokers.remote.link import Link, Means
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.tls import client_context
+from popgate.clock import Clock, Timer
+from popgate.errors import BrokerBusy, BrokerUnavailable
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command, encode_command
+
+__all__ = ["Handler", "Links"]
+
+_log = logging.getLogger(__name__)
+
+_SWEEP_S = 30.0
+
+
+class Links:
+    """Every connection of the gateway to its cluster.
+
+    Link 0 of a broker is the one for everything that has no reason to choose; the others are there
+    because a broker keeps one client per group and connection. All requests are signed where there are
+    credentials.
+    """
+
+    def __init__(
+        self, settings: RemoteSettings, clock: Clock, *, chance: random.Random | None = None
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._links: dict[tuple[str, int], Link] = {}
+        self._hosts: dict[str, str] = {}
+        self._answering = Answering(settings.max_asked)
+        self._opened: list[Callable[[str, int], None]] = []
+        self._lost: list[Callable[[str, int], None]] = []
+        self._dropped = 0
+        self._past = [0, 0, 0]
+        """Late answers, signs of life and losses of links that are forgotten."""
+        self._sweeper: Timer | None = None
+        self._closed = False
+        name = settings.client_id or f"{socket.gethostname()}@popgate-{os.getpid()}"
+        self._heartbeat = json.dumps(
+            {"clientID": name, "producerDataSet": [], "consumerDataSet": [], "heartbeatFingerprint": 0}
+        ).encode()
+        self._means = Means(
+            clock=clock,
+            settings=settings,
+            chance=chance or random.Random(),  # noqa: S311
+            tls=client_context(settings.tls) if settings.tls is not None else None,
+            host_of=self._host_of,
+            probe=self._probe,
+            on_asked=self._asked,
+            on_opened=self._tell_opened,
+            on_lost=self._tell_lost,
+        )
+
+    def __repr__(self) -> str:
+        is_open = sum(one.is_open for one in self._links.values())
+        return f"<Links {is_open} open of {len(self._links)}>"
+
+    async def call(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float,
+        link: int = 0,
+    ) -> Command:
+        """The answer, whatever its code says.
+
+        Raises BrokerUnavailable when the request certainly was not done (no connection, closed before it
+        was written, or the broker was told to go away before it looked at it), BrokerBusy likewise (too
+        many wait on this link), BrokerTimeout when nobody knows (no answer in time, or the connection was
+        lost after it was written).
+        """
+        clock = self._clock
+        now = clock.monotonic()
+        until = now + timeout_s
+        if self._settings.credentials is not None:
+            fields = self._signed(fields, body)
+        one = self._links.get((address, link)) or self._link(address, link)
+        for _ in range(2):
+            one.used_at = now
+            channel = one.usable(now)
+            waiting = channel.ask(code, fields, body, now, until - now)
+            try:
+                answer = await waiting.future
+            except asyncio.CancelledError:
+                channel.forget(waiting)
+                raise
+            if answer.code != ResponseCode.GO_AWAY:
+                return answer
+            # It said so before it looked at the request: another connection may be taken (5.13).
+            one.leave(channel)
+            now = clock.monotonic()
+        raise BrokerUnavailable(f"{address} asks its clients to go away")
+
+    def tell(
+        self,
+        address: str,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        link: int = 0,
+    ) -> None:
+        """Send a request that is not answered; dropped, and counted, when there is no connection now.
+
+        Then one is made in the background.
+        """
+        if self._settings.credentials is not None:
+            fields = self._signed(fields, body)
+        now = self._clock.monotonic()
+        try:
+            one = self._links.get((address, link)) or self._link(address, link)
+            one.used_at = now
+            channel = one.usable(now)
+            if channel.open:
+                channel.tell(code, fields, body)
+                return
+        except (BrokerUnavailable, BrokerBusy):
+            pass
+        self._dropped += 1
+
+    def on_request(self, code: int, handler: Handler) -> None:
+        """Who answers requests of brokers with this code: (address, link, request) -> answer, or None.
+
+        Others are answered with REQUEST_CODE_NOT_SUPPORTED. A oneway request gets no answer.
+        """
+        self._answering.handlers[code] = handler
+
+    def on_open(self, handler: Callable[[str, int], None]) -> None:
+        """Who is told (address, link) whenever a connection is there, the first time and again."""
+        self._opened.append(handler)
+
+    def on_lost(self, handler: Callable[[str, int], None]) -> None:
+        """Who is told (address, link) whenever a connection is lost, or could not be made."""
+        self._lost.append(handler)
+
+    def is_open(self, address: str, link: int = 0) -> bool:
+        one = self._links.get((address, link))
+        return one is not None and one.is_open
+
+    def connect(self, address: str, link: int = 0) -> None:
+        """Begin to connect, if it is not done or resting, so that the next request need not wait."""
+        now = self._clock.monotonic()
+        try:
+            one = self._links.get((address, link)) or self._link(address, link)
+            one.used_at = now
+            one.usable(now)
+        except BrokerUnavailable:
+            pass
+
+    def trouble(self, address: str, link: int = 0) -> str:
+        """Why there is no connection; empty when there is one, or nobody has tried."""
+        one = self._links.get((address, link))
+        return one.trouble if one is not None and not one.is_open else ""
+
+    def name(self, address: str, host: str) -> None:
+        """The certificate at `address` must be of `host`: the address was found by that name."""
+        if len(self._hosts) < self._settings.max_addresses or address in self._hosts:
+            self._hosts[address] = host
+
+    async def close(self) -> None:
+        """End every connection; what waits fails."""
+        self._closed = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for one in self._links.values():
+            await one.close()
+        self._links.clear()
+        await self._answering.close()
+
+    def figures(self) -> dict[str, float]:
+        flying, queued, late, probes, lost = 0, 0, *self._past
+        for one in self._links.values():
+            each = one.figures()
+            flying, queued, late = flying + each[0], queued + each[1], late + each[2]
+            probes, lost = probes + each[3], lost + each[4]
+        return {
+            "links": len(self._links),
+            "links_open": sum(one.is_open for one in self._links.values()),
+            "requests_in_flight": flying,
+            "requests_queued": queued,
+            "late_answers": late,
+            "probes": probes,
+            "connections_lost": lost,
+            "oneway_dropped": self._dropped,
+        }
+
+    def _link(self, address: str, number: int) -> Link:
+        if self._closed:
+            raise BrokerUnavailable(f"{address} cannot be reached: the gateway stops")
+        if not 0 <= number < self._settings.max_links:
+            raise BrokerUnavailable(
+                f"link {number} is beyond the {self._settings.max_links} links to a broker"
+            )
+        if len(self._links) >= self._settings.max_addresses:
+            raise BrokerUnavailable(f"there are {len(self._links)} links already, which is the bound")
+        one = self._links[address, number] = Link(address, number, self._means)
+        if self._sweeper is None:
+            self._sweeper = self._clock.call_later(_SWEEP_S, self._sweep)
+        return one
+
+    def _sweep(self) -> None:
+        """Close and forget links that nobody has used for long."""
+        self._sweeper = None
+        oldest = self._clock.monotonic() - self._settings.link_idle_s
+        for key, one in list(self._links.items()):
+            if one.used_at < oldest and not one.in_flight:
+                del self._links[key]
+                self._hosts.pop(key[0], None)
+                one.retire("nobody used it for long")
+                for place, count in enumerate(one.figures()[2:]):
+                    self._past[place] += count
+        if self._links and not self._closed:
+            self._sweeper = self._clock.call_later(_SWEEP_S, self._sweep)
+
+    def _signed(self, fields: Mapping[str, str], body: bytes) -> Mapping[str, str]:
+        # Loaded where there are credentials only.
+        from popgate.wire.signing import sign
+
+        account = self._settings.credentials
+        assert account is not None  # noqa: S101
+        return {**fields, **sign(fields, body, account.access_key, account.secret_key)}
+
+    def _probe(self, opaque: int) -> bytes:
+        """A heartbeat without clients: brokers answer it from a pool of their own, name servers that they
+        do not know it; either is a sign of life, and neither costs anything."""
+        fields: Mapping[str, str] = {}
+        if self._settings.credentials is not None:
+            fields = self._signed(fields, self._heartbeat)
+        return encode_command(
+            Command(RequestCode.HEART_BEAT, opaque, fields=dict(fields), body=self._heartbeat)
+        )
+
+    def _host_of(self, address: str) -> str:
+        tls = self._settings.tls
+        if tls is not None and tls.server_name:
+            return tls.server_name
+        return self._hosts.get(address) or address.rpartition(":")[0].strip("[]")
+
+    def _asked(self, link: Link, channel: Channel, command: Command) -> None:
+        self._answering.take(link.address, link.number, command, channel.answer)
+
+    def _tell_opened(self, address: str, link: int) -> None:
+        _tell(self._opened, address, link)
+
+    def _tell_lost(self, address: str, link: int) -> None:
+        _tell(self._lost, address, link)
+
+
+def _tell(handlers: list[Callable[[str, int], None]], address: str, link: int) -> None:
+    for handler in handlers:
+        try:
+            handler(address, link)
+        except Exception:
+            _log.exception("what follows from a link to %s failed", address)

@@ -1,0 +1,255 @@
+"""Brokers and name servers that say what a test wants, over real sockets on ports the system chose.
+
+async with ScriptedPeer() as broker:
+    broker.on(RequestCode.SEND_MESSAGE_V2, lambda request: request.answer(0, fields={"msgId": "1"}))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from types import TracebackType
+
+from popgate.driving import WireDriver
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command, RemotingWire
+from popgate.wire.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
+
+Reply = Command | Iterable[Command] | None
+"""An answer, several, or none."""
+Script = Callable[[Command], Reply | Awaitable[Reply]]
+
+_KEPT = 100_000
+
+
+class PeerConnection(WireDriver[Command]):
+    """One client's connection at a scripted peer."""
+
+    def __init__(self, peer: ScriptedPeer) -> None:
+        super().__init__(RemotingWire(), asyncio.get_running_loop())
+        self.peer = peer
+        self.opaque = 0
+        self.asked: dict[int, asyncio.Future[Command]] = {}
+
+    def send(self, command: Command) -> None:
+        self.wire.send(command)  # type: ignore[attr-defined]
+        self.write_soon()
+
+    async def ask(self, command: Command) -> Command:
+        """Ask the client something, as a broker does, and wait for its answer."""
+        self.opaque += 1
+        command.opaque = self.opaque
+        future = self.asked[command.opaque] = self.loop.create_future()
+        self.send(command)
+        answer: Command = await future
+        return answer
+
+    def say(self, command: Command) -> None:
+        """Tell the client something that needs no answer."""
+        command.flag |= 2
+        self.send(command)
+
+    def on_open(self, transport: asyncio.Transport) -> None:
+        self.peer._joined(self)
+
+    def on_heard(self) -> None:
+        self.peer._heard(self)
+
+    def on_event(self, event: Command) -> None:
+        if event.is_response:
+            future = self.asked.pop(event.opaque, None)
+            if future is not None and not future.done():
+                future.set_result(event)
+            return
+        self.peer._asked(self, event)
+
+    def on_gone(self, error: BaseException | None) -> None:
+        self.peer._left(self)
+        for future in self.asked.values():
+            future.cancel()
+
+
+class ScriptedPeer:
+    """Answers requests by the script of their code; heartbeats with SUCCESS, others with 'not supported'.
+
+    `requests` has all that came, heartbeats included. While `silent`, nothing is answered; what came is
+    answered by nobody later. `stop` and `start` again: the same port.
+    """
+
+    def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        self.port = port
+        self.tls = tls
+        self.silent = False
+        self.requests: list[Command] = []
+        self.connections: list[PeerConnection] = []
+        self.joined = 0
+        """How many connections there were in all."""
+        self.heard: Callable[[PeerConnection], None] | None = None
+        """Told whenever bytes come, for tests of idle times."""
+        self._scripts: dict[int, Script] = {RequestCode.HEART_BEAT: lambda request: request.answer(0)}
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def __aenter__(self) -> ScriptedPeer:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def on(self, code: int, script: Script) -> None:
+        """Answer requests of this code with what `script` makes of them; it may be async."""
+        self._scripts[code] = script
+
+    def of(self, code: int) -> list[Command]:
+        """The requests of this code that came so far."""
+        return [one for one in self.requests if one.code == code]
+
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(
+            lambda: PeerConnection(self), "127.0.0.1", self.port, ssl=self.tls, reuse_address=True
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        """Listen no more and cut every connection, as a process does that is killed."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.until(lambda: not self.connections)
+
+    def cut(self) -> None:
+        """End every connection without a word."""
+        for connection in list(self.connections):
+            connection.cut()
+
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
+        """Wait for something that requests or connections bring about. Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s):
+            while not holds():
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _joined(self, connection: PeerConnection) -> None:
+        self.connections.append(connection)
+        self.joined += 1
+        self._changed.set()
+
+    def _left(self, connection: PeerConnection) -> None:
+        if connection in self.connections:
+            self.connections.remove(connection)
+        self._changed.set()
+
+    def _heard(self, connection: PeerConnection) -> None:
+        if self.heard is not None:
+            self.heard(connection)
+
+    def _asked(self, connection: PeerConnection, request: Command) -> None:
+        if len(self.requests) < _KEPT:
+            self.requests.append(request)
+        self._changed.set()
+        if self.silent:
+            return
+        script = self._scripts.get(request.code)
+        told = (
+            request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f"request {request.code} not scripted")
+            if script is None
+            else script(request)
+        )
+        if inspect.isawaitable(told):
+            task = asyncio.ensure_future(_later(told, connection, request))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        else:
+            _reply(connection, request, told)
+
+
+async def _later(told: Awaitable[Reply], connection: PeerConnection, request: Command) -> None:
+    _reply(connection, request, await told)
+
+
+def _reply(connection: PeerConnection, request: Command, told: Reply) -> None:
+    if request.is_oneway:
+        return
+    for command in () if told is None else [told] if isinstance(told, Command) else told:
+        connection.send(command)
+
+
+class ScriptedNameServer(ScriptedPeer):
+    """Knows the topics and brokers that a test puts into `topics` and `brokers`, and no others."""
+
+    def __init__(self, *, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
+        super().__init__(port=port, tls=tls)
+        self.brokers: dict[str, BrokerData] = {}
+        self.topics: dict[str, TopicRoute] = {}
+        self.on(RequestCode.GET_BROKER_CLUSTER_INFO, self._cluster)
+        self.on(RequestCode.GET_ROUTEINFO_BY_TOPIC, self._route)
+
+    def add_broker(
+        self, name: str, *addresses: str, cluster: str = "DefaultCluster", zone: str = ""
+    ) -> BrokerData:
+        """A broker by its addresses, the master first."""
+        data = BrokerData(cluster, name, dict(enumerate(addresses)), zone)
+        self.brokers[name] = data
+        return data
+
+    def add_topic(self, topic: str, *brokers: str, queues: int = 4, perm: int = 6) -> TopicRoute:
+        """A topic on brokers that are known, all of them if none is said."""
+        names = brokers or tuple(self.brokers)
+        route = TopicRoute(
+            tuple(QueueData(name, queues, queues, perm) for name in names),
+            tuple(self.brokers[name] for name in names if name in self.brokers),
+        )
+        self.topics[topic] = route
+        return route
+
+    def _cluster(self, request: Command) -> Command:
+        clusters: dict[str, list[str]] = {}
+        for name, data in self.brokers.items():
+            clusters.setdefault(data.cluster, []).append(name)
+        info = ClusterInfo(self.brokers, {name: tuple(names) for name, names in clusters.items()})
+        return request.answer(ResponseCode.SUCCESS, body=info.encode())
+
+    def _route(self, request: Command) -> Command:
+        topic = request.fields.get("topic", "")
+        route = self.topics.get(topic)
+        if route is None:
+            told = f"No topic route info in name server for the topic: {topic}"
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, told)
+        return request.answer(ResponseCode.SUCCESS, body=route.encode())
+
+
+@asynccontextmanager
+async def scripted_cluster(
+    *brokers: str, topics: Iterable[str] = ()
+) -> AsyncIterator[tuple[ScriptedNameServer, dict[str, ScriptedPeer]]]:
+    """A name server and a master for each name, with these topics on all of them."""
+    servers = ScriptedNameServer()
+    masters = {name: ScriptedPeer() for name in brokers}
+    await servers.start()
+    try:
+        for name, master in masters.items():
+            await master.start()
+            servers.add_broker(name, master.address)
+        for topic in topics:
+            servers.add_topic(topic)
+        yield servers, masters
+    finally:
+        for peer in (servers, *masters.values()):
+            await peer.stop()
