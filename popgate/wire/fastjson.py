@@ -9,6 +9,7 @@ Written is standard JSON, which fastjson reads. Source: protocol facts 5.8 and 9
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from json import JSONDecoder
 from typing import Any, Final
 
@@ -45,6 +46,24 @@ def loads(data: bytes) -> Any:
     else:
         _check_depth(value)
     return resolve_references(value) if b'"$ref"' in data else value
+
+
+def object_key(table: Mapping[str, Any]) -> ObjectKey:
+    """The key for an object in what `dumps_keyed` writes; its values are text and numbers."""
+    return tuple(sorted(table.items()))
+
+
+def dumps_keyed(value: Any) -> bytes:
+    """As `dumps`, also for dicts whose keys are ObjectKeys: those are written as fastjson does.
+
+    Raises LocalWireError for what cannot be written.
+    """
+    if isinstance(value, dict):
+        return b"{%b}" % b",".join(
+            dumps(dict(key) if isinstance(key, tuple) else key) + b":" + dumps_keyed(part)
+            for key, part in value.items()
+        )
+    return dumps(value)
 
 
 def _check_depth(value: Any) -> None:
