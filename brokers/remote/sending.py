@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -93,10 +92,6 @@ class Sending(Facet):
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
         super().__init__(settings, clock=clock)
         self.latency = Latency()
-        self.transaction_secret = secrets.token_bytes(32)
-        """With which ids of transactions are made: of this process, unless one is set."""
-        self.check_after_s = 60
-        """When a half message whose client does not say is asked about first."""
         self._picker = Picker(self.latency, settings.zone)
         self._places: dict[str, _Places] = {}
 
@@ -170,7 +165,7 @@ class Sending(Facet):
             raise DelayTooLong(delay_ms, longest_ms)
         complete(message)
         if message.type is MessageType.TRANSACTION:
-            message.properties = half_properties(message, self.check_after_s)
+            message.properties = half_properties(message, self.settings.transaction_check_after_s)
         if message.queue_id < 0:
             return None
         for target in places.queues:
@@ -250,7 +245,9 @@ class Sending(Facet):
         """Raises _NotDone when another broker may be asked, GatewayError for all else."""
         clock = self.clock
         broker, topic = target.broker, batch[0].topic
-        born_ms = batch[0].born_ms or clock.now_ms()
+        half = batch[0].type is MessageType.TRANSACTION
+        # A broker refuses late commits, and counts from here: no client's clock decides that.
+        born_ms = clock.now_ms() if half else batch[0].born_ms or clock.now_ms()
         code, fields, body = send_request(batch, target.queue_id, born_ms)
         asked = clock.monotonic()
         try:
@@ -274,15 +271,16 @@ class Sending(Facet):
             raise self._refusal(answer, broker, batch[0], now)
         try:
             stored = sent(batch, broker, answer.fields)
-            if batch[0].type is MessageType.TRANSACTION:
-                half = sent_half(
+            if half:
+                place = sent_half(
                     batch[0],
                     broker=broker,
                     offset_message_id=answer.fields.get("msgId", ""),
                     queue_offset=stored[0].offset,
                     born_ms=born_ms,
+                    check_after_s=self.settings.transaction_check_after_s,
                 )
-                stored[0].transaction_id = make_transaction_id(self.transaction_secret, half)
+                stored[0].transaction_id = make_transaction_id(self.settings.transaction_keys[0], place)
         except PeerWireError as error:
             raise BrokerTimeout(f"broker {broker} stored something for {topic} and said: {error}") from error
         return stored

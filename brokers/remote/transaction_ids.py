@@ -28,16 +28,21 @@ from popgate.wire.properties import (
     set_property,
 )
 
-_HEAD = struct.Struct(">BQQQ")
+_HEAD = struct.Struct(">BQQQI")
 _CHECKED = 1
 """Bit of the first byte: the id was given out with a check."""
+
+CHECK_MARGIN_S = 5
+"""The broker writes down that a half message ended up to 3 s later (its `transactionOpBatchInterval`), and
+asks about one that it did not write down. So it may ask only so long after the last end it is told of."""
 
 
 @dataclass(slots=True, frozen=True)
 class Half:
     """Where a half message is. `born_ms`: the `bornTimestamp` it was sent with, on the gateway's clock.
 
-    A check stores the half message again: at new offsets, with `checked`, all else as it was.
+    `open_s`: so long after its birth the producer may end it unasked. A check stores the half message
+    again: at new offsets, with `checked`, and then it can be ended at any time.
     """
 
     broker: str
@@ -47,13 +52,18 @@ class Half:
     commit_offset: int
     queue_offset: int
     born_ms: int
+    open_s: int = 0
     checked: bool = False
+
+    @property
+    def open_until_ms(self) -> int:
+        return self.born_ms + self.open_s * 1000
 
 
 def make_transaction_id(secret: bytes, half: Half) -> str:
     """What the producer is given."""
     kind = _CHECKED if half.checked else 0
-    head = _HEAD.pack(kind, half.commit_offset, half.queue_offset, half.born_ms)
+    head = _HEAD.pack(kind, half.commit_offset, half.queue_offset, half.born_ms, half.open_s)
     # Over gRPC the producer group is the topic: it is not said twice (protocol facts 9.3, 39).
     group = "" if half.producer_group == half.topic else half.producer_group
     texts = "\0".join((half.broker, half.topic, group)).encode("utf-8", "surrogatepass")
@@ -69,7 +79,7 @@ def read_transaction_id(secrets: Sequence[bytes], end: EndTransaction) -> Half:
     place, message_id = unseal(secrets, end)
     try:
         packed = base64.urlsafe_b64decode(place + "=" * (-len(place) % 4))
-        kind, commit_offset, queue_offset, born_ms = _HEAD.unpack_from(packed)
+        kind, commit_offset, queue_offset, born_ms, open_s = _HEAD.unpack_from(packed)
         broker, topic, group = packed[_HEAD.size :].decode("utf-8", "surrogatepass").split("\0")
     except (binascii.Error, struct.error, ValueError) as error:
         # Authentic, and yet no place: the key is used for something else too, or by another version.
@@ -78,17 +88,32 @@ def read_transaction_id(secrets: Sequence[bytes], end: EndTransaction) -> Half:
         ) from error
     if end.topic and end.topic != topic:
         raise IllegalTransactionId(f"it belongs to topic {topic}, not to {shown(end.topic)}")
-    checked = bool(kind & _CHECKED)
-    return Half(broker, topic, group or topic, message_id, commit_offset, queue_offset, born_ms, checked)
+    return Half(
+        broker,
+        topic,
+        group or topic,
+        message_id,
+        commit_offset,
+        queue_offset,
+        born_ms,
+        open_s,
+        bool(kind & _CHECKED),
+    )
 
 
 def sent_half(
-    message: Message, *, broker: str, offset_message_id: str, queue_offset: int, born_ms: int
+    message: Message,
+    *,
+    broker: str,
+    offset_message_id: str,
+    queue_offset: int,
+    born_ms: int,
+    check_after_s: int,
 ) -> Half:
     """Where a half message came to be, by the broker's answer to its send (`msgId`, `queueOffset`).
 
-    `born_ms` is the `bornTimestamp` that it was sent with. Raises PeerWireError for an answer that
-    names no place.
+    `born_ms` is the `bornTimestamp` that it was sent with: the gateway's time, because a broker counts
+    from it when commits are late. Raises PeerWireError for an answer that names no place.
     """
     try:
         _, commit_offset = decode_offset_message_id(offset_message_id)
@@ -97,7 +122,10 @@ def sent_half(
     if min(commit_offset, queue_offset) < 0:
         raise PeerWireError(f"a send was answered with the offsets {commit_offset} and {queue_offset}")
     group = producer_group_of(message)
-    return Half(broker, message.topic, group, message.message_id, commit_offset, queue_offset, born_ms)
+    open_s = _open_s(message, check_after_s)
+    return Half(
+        broker, message.topic, group, message.message_id, commit_offset, queue_offset, born_ms, open_s
+    )
 
 
 def producer_group_of(message: Message) -> str:
@@ -111,18 +139,22 @@ def producer_group_of(message: Message) -> str:
 def half_properties(message: Message, check_after_s: int) -> bytes:
     """The properties block that a half message is sent with.
 
-    Every one gets CHECK_IMMUNITY_TIME_IN_SECONDS, the client's time (rounded up) or `check_after_s`:
-    so the broker does not ask before, and refuses a late commit that could be a second one
-    (protocol facts 3.9, 7.8). Raises PropertiesTooLarge when there is no room for that.
+    Every one gets CHECK_IMMUNITY_TIME_IN_SECONDS, the client's time (rounded up) or `check_after_s`, and
+    a margin: the broker does not ask before, and refuses a later commit, because it could be a second
+    one (protocol facts 3.9, 7.8). Raises PropertiesTooLarge when there is no room for that.
     """
-    seconds = max(-(-message.recovery_ms // 1000), 0) or max(check_after_s, 1)
     block = message.properties
     for name, value in (
         (TRAN_MSG, b"true"),
         (PGROUP, producer_group_of(message).encode("utf-8", "replace")),
-        (CHECK_IMMUNITY_TIME_IN_SECONDS, b"%d" % seconds),
+        (CHECK_IMMUNITY_TIME_IN_SECONDS, b"%d" % (_open_s(message, check_after_s) + CHECK_MARGIN_S)),
     ):
         block = set_property(block, name.encode(), value)
     if len(block) > LONGEST_BLOCK:
         raise PropertiesTooLarge(len(block), LONGEST_BLOCK, "bytes of properties")
     return block
+
+
+def _open_s(message: Message, check_after_s: int) -> int:
+    """How long the producer may end it unasked."""
+    return max(-(-message.recovery_ms // 1000), 0) or max(check_after_s, 1)

@@ -17,7 +17,7 @@ from popgate.transaction_ids import seal
 from popgate.wire.properties import decode_properties
 
 SECRET = b"s" * 32
-HALF = Half("broker-a", "T", "T", "01AB", 4096, 7, 1_700_000_000_000)
+HALF = Half("broker-a", "T", "T", "01AB", 4096, 7, 1_700_000_000_000, 30)
 
 
 def ending(transaction: str, *, topic: str = "T", message_id: str = "") -> EndTransaction:
@@ -66,8 +66,11 @@ def test_an_id_of_the_embedded_broker_with_the_same_key_is_refused(place: str) -
 def test_the_answer_of_a_send_says_where_the_half_message_is() -> None:
     offset_id = encode_offset_message_id("10.0.0.1:10911", 123456789)
     message = Message("T", b"", message_id="M", producer_group="G")
-    half = sent_half(message, broker="b", offset_message_id=offset_id, queue_offset=5, born_ms=9)
-    assert half == Half("b", "T", "G", "M", 123456789, 5, 9)
+    half = sent_half(
+        message, broker="b", offset_message_id=offset_id, queue_offset=5, born_ms=9, check_after_s=7
+    )
+    assert half == Half("b", "T", "G", "M", 123456789, 5, 9, 7)
+    assert half.open_until_ms == 7_009
 
 
 @pytest.mark.parametrize(
@@ -77,7 +80,12 @@ def test_the_answer_of_a_send_says_where_the_half_message_is() -> None:
 def test_an_answer_that_names_no_place_is_the_brokers_fault(offset_id: str, queue_offset: int) -> None:
     with pytest.raises(PeerWireError):
         sent_half(
-            Message("T", b""), broker="b", offset_message_id=offset_id, queue_offset=queue_offset, born_ms=9
+            Message("T", b""),
+            broker="b",
+            offset_message_id=offset_id,
+            queue_offset=queue_offset,
+            born_ms=9,
+            check_after_s=7,
         )
 
 
@@ -88,7 +96,7 @@ def test_the_producer_group_is_the_topic_where_nothing_else_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recovery_ms", "seconds"), [(0, "30"), (-1, "30"), (1, "1"), (999, "1"), (1000, "1"), (1001, "2")]
+    ("recovery_ms", "seconds"), [(0, "35"), (-1, "35"), (1, "6"), (999, "6"), (1000, "6"), (1001, "7")]
 )
 def test_every_half_message_says_when_it_may_be_asked_about(recovery_ms: int, seconds: str) -> None:
     block = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x010\x02k\x01v\x02"
