@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from popgate.errors import BadRequest, Unsupported, shown
 
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
+    from brokers.remote.settings import RemoteSettings
     from popgate.faults import Faults
 
 STORE_FOLDER = "store"
@@ -23,17 +25,19 @@ def open_broker(
     data: Path,
     clock: Clock,
     embedded: EmbeddedSettings | None = None,
+    remote: RemoteSettings | None = None,
     faults: Faults | None = None,
 ) -> Broker:
     """Make, not yet start, the broker that `url` names.
 
-    `embedded:` is a broker in this process, in the folder `data`; `embedded:./path` one elsewhere.
+    `embedded:` is a broker in this process, in the folder `data`; `embedded:./path` one elsewhere;
+    `rocketmq://ns-1:9876,ns-2:9876` a RocketMQ cluster, by its name servers.
     `faults` are for tests only, and only an embedded broker has them. Raises Unsupported for a scheme
     that is not built, BadRequest for what is no broker URL, ValueError for faults that cannot be.
     """
     scheme, colon, rest = url.partition(":")
     if not colon:
-        raise BadRequest(f"{shown(url)} is no broker: write embedded: or embedded:./path")
+        raise BadRequest(f"{shown(url)} is no broker: write embedded: or rocketmq://ns-1:9876")
     match scheme:
         case "embedded":
             if rest.startswith("//"):
@@ -42,7 +46,22 @@ def open_broker(
 
             path = Path(rest).expanduser() if rest else data / STORE_FOLDER
             return EmbeddedBroker(path, clock=clock, settings=embedded, faults=faults)
-        case "rocketmq" | "popgate":
-            raise Unsupported(f"a broker reached by {scheme}:// (this version has embedded: only)")
+        case "rocketmq":
+            return _open_remote(rest, clock, remote)
+        case "popgate":
+            raise Unsupported(f"a broker reached by {scheme}:// (this version has embedded: and rocketmq://)")
         case _:
-            raise BadRequest(f"{shown(url)} is no broker: the scheme is embedded:, not {shown(scheme)}")
+            raise BadRequest(
+                f"{shown(url)} is no broker: the scheme is embedded: or rocketmq://, not {shown(scheme)}"
+            )
+
+
+def _open_remote(rest: str, clock: Clock, settings: RemoteSettings | None) -> Broker:
+    if not rest.startswith("//"):
+        raise BadRequest("rocketmq: needs name servers: write rocketmq://ns-1:9876,ns-2:9876")
+    from brokers.remote.broker import RemoteBroker
+    from brokers.remote.names import parse_servers
+    from brokers.remote.settings import RemoteSettings
+
+    servers = parse_servers(rest[2:].rstrip("/"))
+    return RemoteBroker(replace(settings or RemoteSettings(), name_servers=servers), clock=clock)

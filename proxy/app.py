@@ -42,6 +42,7 @@ from proxy.values import (
     make_faults,
     new_group,
     policies_values,
+    remote_values,
     store_folder,
 )
 from proxy.wrong import SettingsWrong
@@ -201,6 +202,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             data=settings.data,
             clock=clock,
             embedded=embedded_values(settings, listens),
+            remote=remote_values(settings),
             faults=faults,
         )
         tracing = _tracing(settings)

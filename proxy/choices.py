@@ -34,6 +34,12 @@ class LogFormat(Enum):
     CONSOLE = "console"
 
 
+class Verify(Enum):
+    NAME = "name"
+    CHAIN = "chain"
+    NONE = "none"
+
+
 class Namespaces(Enum):
     IGNORED = "ignored"
     PREFIXED = "prefixed"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
 
 from proxy.settings import Settings
@@ -105,6 +105,11 @@ def group_of(field: FieldInfo) -> type[BaseModel] | None:
     if isinstance(kind, type) and get_origin(kind) is None and issubclass(kind, BaseModel):
         return kind
     return None
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Whether the value of a setting is shown to nobody."""
+    return any(isinstance(rule, PlainSerializer) for rule in field.metadata)
 
 
 def environment_name(path: tuple[str, ...]) -> str:
@@ -206,7 +211,8 @@ def _sentence(error: ValidationError, layers: list[Layer]) -> str:
     path = tuple(str(part) for part in first["loc"] if isinstance(part, str))
     place = next((layer.name for layer in reversed(layers) if layer.holds(path)), "")
     reason = first["msg"].removeprefix("Value error, ")
-    shown = "" if reason.startswith("'") else f" is {_shown(first['input'])}"
+    secret = any(one == path and is_secret(field) for one, field in known_settings())
+    shown = "" if secret or reason.startswith("'") else f" is {_shown(first['input'])}"
     return f"{'.'.join(path)} {place}{shown}: {reason[:1].lower()}{reason[1:]}"
 
 

@@ -16,9 +16,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from proxy import remote_table, tables
 from proxy import settings as top
-from proxy import tables
-from proxy.layers import environment_name, group_of
+from proxy.layers import environment_name, group_of, is_secret
+from proxy.remote_table import masked
 from proxy.settings import Settings
 from proxy.units import duration_text, size_text
 
@@ -37,6 +38,7 @@ class Entry:
     default: Any
     meaning: str
     bounds: str
+    secret: bool = False
 
     @property
     def name(self) -> str:
@@ -88,6 +90,8 @@ def sample_file(values: Settings | None = None) -> str:
             parts += ["\n", *told, f"[{group}]\n"]
         for one in settings:
             value = one.default if values is None else _value_at(values, one.path)
+            if one.secret:
+                value = masked(value)
             if values is None:
                 parts.extend(f"# {line}\n" for line in _wrapped(one.meaning))
             parts.append(f"{mark}{one.path[-1]} = {toml_value(value, one.path[-1])}\n")
@@ -129,7 +133,11 @@ def _value_at(values: BaseModel, path: tuple[str, ...]) -> Any:
 
 def _entry(path: tuple[str, ...], field: FieldInfo, meaning: str) -> Entry:
     return Entry(
-        path, field.get_default(call_default_factory=True), _one_line(meaning), _bounds(field, path[-1])
+        path,
+        field.get_default(call_default_factory=True),
+        _one_line(meaning),
+        _bounds(field, path[-1]),
+        is_secret(field),
     )
 
 
@@ -149,7 +157,9 @@ def _bounds(field: FieldInfo, name: str) -> str:
 def _docstrings() -> dict[str, dict[str, str]]:
     """The text beneath each setting, by class; read from the source, so that no start pays for it."""
     found: dict[str, dict[str, str]] = {}
-    for node in [*ast.parse(inspect.getsource(tables)).body, *ast.parse(inspect.getsource(top)).body]:
+    for node in [
+        part for one in (tables, remote_table, top) for part in ast.parse(inspect.getsource(one)).body
+    ]:
         if isinstance(node, ast.ClassDef):
             texts = found.setdefault(node.name, {})
             for one, after in zip(node.body, node.body[1:], strict=False):

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import Field
 
 from proxy.choices import Durability, Namespaces
+from proxy.remote_table import Remote
 from proxy.tables import (
     Advertised,
     Api,
@@ -43,7 +44,8 @@ class Settings(Group):
 
     broker: str = Field(default="embedded:", max_length=1024)
     """Where messages are kept: `embedded:` is a broker in this process, in the data folder;
-    `embedded:./path` one in another folder."""
+    `embedded:./path` one in another folder; `rocketmq://ns-1:9876,ns-2:9876` is a RocketMQ cluster, by its
+    name servers."""
     data: Path = Path("./data")
     """The folder of everything local; made when it is not there."""
     durability: Durability = Durability.INTERVAL
@@ -68,6 +70,7 @@ class Settings(Group):
     advertised: Advertised = Advertised()
     connections: Connections = Connections()
     embedded: Embedded = Embedded()
+    remote: Remote = Remote()
     limits: Limits = Limits()
     budgets: Budgets = Budgets()
     topics: Topics = Topics()

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from brokers.opening import STORE_FOLDER
+from brokers.remote.settings import Credentials, RemoteSettings, Tls, Verify
 from popgate.faults import Faults
 from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFrom
 from processors.limits import Limits
@@ -21,6 +22,8 @@ from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
+
+_LONGEST_SECRET = 4096
 
 
 def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSettings:
@@ -48,6 +51,58 @@ def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSe
         retention_bytes=retention.max_bytes or None,
         retention_interval_ms=_ms(retention.interval_s),
     )
+
+
+def remote_values(settings: Settings) -> RemoteSettings:
+    """Reads the file of the secret. Raises SettingsWrong for values that do not go together."""
+    remote = settings.remote
+    secret = remote.secret_key or _secret_of(remote.secret_key_file)
+    if bool(remote.access_key) != bool(secret):
+        raise SettingsWrong(
+            "an account at the cluster is remote.access_key with remote.secret_key or remote.secret_key_file"
+        )
+    if not remote.tls and (remote.ca_file or remote.cert_file or remote.key_file or remote.server_name):
+        raise SettingsWrong("remote.ca_file, cert_file, key_file and server_name need remote.tls = true")
+    return RemoteSettings(
+        credentials=Credentials(remote.access_key, secret) if secret else None,
+        tls=Tls(
+            ca=_file(remote.ca_file),
+            certificate=_file(remote.cert_file),
+            key=_file(remote.key_file),
+            verify=Verify(remote.verify.value),
+            server_name=remote.server_name,
+        )
+        if remote.tls
+        else None,
+        connect_timeout_s=remote.connect_timeout_s,
+        request_timeout_s=remote.request_timeout_s,
+        probe_s=remote.probe_s,
+        heartbeat_s=remote.heartbeat_s,
+        reconnect_longest_s=remote.reconnect_s,
+        max_links=remote.max_links,
+        route_refresh_s=remote.route_refresh_s,
+        name_refresh_s=remote.name_refresh_s,
+        zone=remote.zone,
+        zone_only=remote.zone_only,
+    )
+
+
+def _secret_of(name: str) -> str:
+    if not name:
+        return ""
+    try:
+        with Path(name).expanduser().open("rb") as file:
+            secret = file.read(_LONGEST_SECRET).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise SettingsWrong(f"remote.secret_key_file, {name}, cannot be read: {reason}") from None
+    if not secret:
+        raise SettingsWrong(f"remote.secret_key_file, {name}, is empty")
+    return secret
+
+
+def _file(name: str) -> Path | None:
+    return Path(name).expanduser() if name else None
 
 
 def backup_folder(settings: Settings) -> Path:

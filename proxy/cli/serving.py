@@ -29,7 +29,11 @@ AdminAt = Annotated[
     str | None, typer.Option(metavar="URL", help="Admin port, default http://127.0.0.1:8083; off: none.")
 ]
 Broker = Annotated[
-    str | None, typer.Option(metavar="URL", help="embedded: (in the data folder) or embedded:./path.")
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="embedded: (in the data folder), embedded:./path, or rocketmq://ns-1:9876,ns-2:9876.",
+    ),
 ]
 Durability = Annotated[
     str | None,

@@ -24,9 +24,18 @@ def test_an_embedded_broker_is_in_the_data_folder_or_where_it_says(url: str, fol
     assert str(Path(folder)) in repr(broker)
 
 
-@pytest.mark.parametrize("url", ["rocketmq://ns-1:9876", "popgate://host:1"])
+@pytest.mark.parametrize("url", ["popgate://host:1"])
 def test_brokers_of_later_versions_are_refused_with_a_sentence(url: str) -> None:
-    with pytest.raises(Unsupported, match=r"embedded: only\) is not supported"):
+    with pytest.raises(Unsupported, match=r"embedded: and rocketmq://\) is not supported"):
+        open_broker(url, data=Path("data"), clock=SystemClock())
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["rocketmq:", "rocketmq:ns-1", "rocketmq://", "rocketmq:// ; ,", "rocketmq://ns:0", "rocketmq://ns:1:2"],
+)
+def test_a_cluster_without_proper_name_servers_is_refused_with_a_sentence(url: str) -> None:
+    with pytest.raises(BadRequest, match="name server"):
         open_broker(url, data=Path("data"), clock=SystemClock())
 
 
