@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from brokers.remote.channel import Channel
+from brokers.channel import Channel
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable

@@ -10,8 +10,8 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 
+from brokers.channel import Channel
 from brokers.remote.answering import Answering, Handler
-from brokers.remote.channel import Channel
 from brokers.remote.link import Link, Means
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.tls import client_context

@@ -1,4 +1,4 @@
-"""One connection to a broker or a name server, with many requests under way on it.
+"""One connection that speaks remoting, with many requests under way on it, in both directions.
 
 A request waits in a queue until the transport takes it, so that it is known of each whether it was
 written: one that was not certainly did nothing. There is one timer for all of them: it looks after
@@ -12,9 +12,8 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Protocol, cast
 
-from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.driving import WireDriver
 from popgate.errors import (
@@ -39,6 +38,25 @@ _UNANSWERED = -1
 _ONEWAY = 2
 
 
+class ChannelSettings(Protocol):
+    """The numbers of a channel.
+
+    Silent for `probe_s` while it owes an answer, or for `heartbeat_s`: the other side is asked for a
+    sign of life, and has `probe_s` for it.
+    """
+
+    @property
+    def probe_s(self) -> float: ...
+    @property
+    def heartbeat_s(self) -> float: ...
+    @property
+    def max_in_flight(self) -> int: ...
+    @property
+    def max_queued_bytes(self) -> int: ...
+    @property
+    def max_frame_bytes(self) -> int: ...
+
+
 class Waiting:
     """A request that has no answer yet."""
 
@@ -59,7 +77,8 @@ class Channel(WireDriver[Command]):
     """From the moment it begins to connect until it is gone for good.
 
     `probe` is the request that is sent for a sign of life; any bytes are one. `on_asked` gets the other
-    side's own requests. `on_over` is called once, with why.
+    side's own requests, `on_late` the answers that nobody waits for any more. `on_over` is called once,
+    with why. Until `trust`, frames may have `first_frame_bytes`.
     """
 
     def __init__(
@@ -68,13 +87,15 @@ class Channel(WireDriver[Command]):
         *,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
-        settings: RemoteSettings,
+        settings: ChannelSettings,
         probe: Callable[[int], bytes],
         on_asked: Callable[[Channel, Command], None],
         on_opened: Callable[[Channel], None],
         on_over: Callable[[Channel, str], None],
+        on_late: Callable[[Channel, Command], None] | None = None,
+        first_frame_bytes: int | None = None,
     ) -> None:
-        super().__init__(RemotingWire(max_frame=settings.max_frame_bytes), loop)
+        super().__init__(RemotingWire(max_frame=first_frame_bytes or settings.max_frame_bytes), loop)
         self.name = name
         self.open = False
         self.over = False
@@ -89,8 +110,9 @@ class Channel(WireDriver[Command]):
         self._on_asked = on_asked
         self._on_opened = on_opened
         self._on_over = on_over
+        self._on_late = on_late
         self._waiting: dict[int, Waiting] = {}
-        self._queue: deque[tuple[int, bytes]] = deque()
+        self._queue: deque[tuple[int, bytes, Callable[[], None] | None]] = deque()
         self._queued_bytes = 0
         self._opaque = 0
         self._probe_opaque = -1
@@ -111,6 +133,14 @@ class Channel(WireDriver[Command]):
     @property
     def queued(self) -> int:
         return len(self._queue)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    def trust(self) -> None:
+        """It is proved who the other side is: from the next read on its frames may have their full size."""
+        self.wire = RemotingWire(max_frame=self._settings.max_frame_bytes)
 
     def ask(self, code: int, fields: Mapping[str, str], body: bytes, now: float, timeout_s: float) -> Waiting:
         """Send a request; its future has the answer, or BrokerUnavailable, or BrokerTimeout.
@@ -142,10 +172,17 @@ class Channel(WireDriver[Command]):
         command = Command(code, opaque, _ONEWAY, cast("dict[str, str]", fields), body)
         self._enqueue(_UNANSWERED, _encode(command))
 
-    def answer(self, command: Command) -> None:
-        """Answer a request of the other side; dropped when it is gone, or does not read what it is told."""
+    def answer(self, command: Command, undone: Callable[[], None] | None = None) -> None:
+        """Answer a request of the other side; dropped when it is gone, or does not read what it is told.
+
+        `undone` is called when the answer was certainly not written. Raises LocalWireError, and calls
+        nothing, for one that does not fit into a frame.
+        """
+        data = encode_command(command)
         if not self.over and self._queued_bytes <= self._settings.max_queued_bytes:
-            self._enqueue(_UNANSWERED, encode_command(command))
+            self._enqueue(_UNANSWERED, data, undone)
+        elif undone is not None:
+            undone()
 
     def forget(self, one: Waiting) -> None:
         """Nobody waits for this answer any more; it is not sent if it can be helped."""
@@ -165,10 +202,17 @@ class Channel(WireDriver[Command]):
         self.cut()
         self._end()
 
-    def _enqueue(self, opaque: int, data: bytes) -> None:
+    def finish(self, why: str) -> None:
+        """Close when what there is to write was written; what the other side does not read is not."""
+        self._why = self._why or why
+        if self.transport is not None and not self.over:
+            self._write()
+            self.transport.close()
+
+    def _enqueue(self, opaque: int, data: bytes, undone: Callable[[], None] | None = None) -> None:
         if self._queue and self._queued_bytes + len(data) > self._settings.max_queued_bytes:
             raise BrokerBusy(f"{self.name} does not read: {self._queued_bytes} bytes wait to be written")
-        self._queue.append((opaque, data))
+        self._queue.append((opaque, data, undone))
         self._queued_bytes += len(data)
         self.write_soon()
 
@@ -177,7 +221,7 @@ class Channel(WireDriver[Command]):
         size = 0
         queue, waiting = self._queue, self._waiting
         while queue and size < _WRITE_BYTES:
-            opaque, data = queue.popleft()
+            opaque, data, _ = queue.popleft()
             size += len(data)
             if opaque != _UNANSWERED:
                 one = waiting.get(opaque)
@@ -210,6 +254,8 @@ class Channel(WireDriver[Command]):
             one = self._waiting.pop(event.opaque, None)
             if one is None:
                 self.late += event.opaque != self._probe_opaque
+                if self._on_late is not None:
+                    self._on_late(self, event)
             elif not one.future.done():
                 one.future.set_result(event)
             self.good = self.good or event.code != ResponseCode.GO_AWAY
@@ -232,11 +278,14 @@ class Channel(WireDriver[Command]):
         if self._alarm is not None:
             self._alarm.cancel()
         waiting, self._waiting = self._waiting, {}
-        self._queue.clear()
+        queue, self._queue = self._queue, deque()
         self._queued_bytes = 0
         for one in waiting.values():
             if not one.future.done():
                 one.future.set_exception(self._lost(one))
+        for _, _, undone in queue:
+            if undone is not None:
+                undone()
         self._on_over(self, self._why)
 
     def _lost(self, one: Waiting) -> BrokerTimeout | BrokerUnavailable:
@@ -293,7 +342,7 @@ class Channel(WireDriver[Command]):
         self._opaque = self._probe_opaque = (self._opaque + 1) & _OPAQUES
         # Past every bound: it is small, and there is one of them.
         data = self._probe(self._opaque)
-        self._queue.append((_UNANSWERED, data))
+        self._queue.append((_UNANSWERED, data, None))
         self._queued_bytes += len(data)
         self.write_soon()
 
@@ -315,7 +364,7 @@ class Channel(WireDriver[Command]):
         if unwritten:
             left = [each for each in self._queue if each[0] == _UNANSWERED or each[0] in self._waiting]
             self._queue = deque(left)
-            self._queued_bytes = sum(len(data) for _, data in left)
+            self._queued_bytes = sum(len(data) for _, data, _ in left)
         return silent
 
 
