@@ -8,12 +8,11 @@ their deadlines and after signs of life (`_tick`).
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
+from brokers.keepalive import keep_alive
 from popgate.clock import Clock, Timer
 from popgate.driving import WireDriver
 from popgate.errors import (
@@ -26,7 +25,7 @@ from popgate.errors import (
     PeerWireError,
 )
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command, RemotingWire, encode_command
+from popgate.wire.remoting import VERSION, Command, RemotingWire, encode_command
 
 _WRITE_BYTES = 256 * 1024
 """About so much is handed to the transport before it is looked whether the other side still reads."""
@@ -36,6 +35,11 @@ _OPAQUES = 0x7FFFFFFF
 _UNANSWERED = -1
 """In the queue, in the place of an opaque: nobody waits for an answer."""
 _ONEWAY = 2
+
+Speaker = tuple[str, int]
+"""Whose language and version a request tells, as RocketMQ names them (protocol facts 5.3): those of a
+client where the gateway speaks for it."""
+GATEWAY: Speaker = ("PYTHON", VERSION)
 
 
 class ChannelSettings(Protocol):
@@ -121,6 +125,7 @@ class Channel(WireDriver[Command]):
         self._alarm: Timer | None = None
         self._alarm_at = _NEVER
         self._why = ""
+        self._finishing = False
 
     def __repr__(self) -> str:
         state = "over" if self.over else "leaving" if self.leaving else "open" if self.open else "connecting"
@@ -142,7 +147,15 @@ class Channel(WireDriver[Command]):
         """It is proved who the other side is: from the next read on its frames may have their full size."""
         self.wire = RemotingWire(max_frame=self._settings.max_frame_bytes)
 
-    def ask(self, code: int, fields: Mapping[str, str], body: bytes, now: float, timeout_s: float) -> Waiting:
+    def ask(
+        self,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes,
+        now: float,
+        timeout_s: float,
+        speaker: Speaker = GATEWAY,
+    ) -> Waiting:
         """Send a request; its future has the answer, or BrokerUnavailable, or BrokerTimeout.
 
         Raises BrokerBusy when too many wait already, BrokerUnavailable on a channel that is over,
@@ -156,7 +169,8 @@ class Channel(WireDriver[Command]):
         opaque = self._opaque = (self._opaque + 1) & _OPAQUES
         while opaque in waiting:
             opaque = self._opaque = (self._opaque + 1) & _OPAQUES
-        self._enqueue(opaque, _encode(Command(code, opaque, 0, cast("dict[str, str]", fields), body)))
+        command = Command(code, opaque, 0, cast("dict[str, str]", fields), body, "", *speaker)
+        self._enqueue(opaque, _encode(command))
         if not waiting:
             self._busy_since = now
         one = Waiting(code, opaque, self.loop.create_future(), now + timeout_s, timeout_s)
@@ -166,10 +180,10 @@ class Channel(WireDriver[Command]):
             self._arm(at, now)
         return one
 
-    def tell(self, code: int, fields: Mapping[str, str], body: bytes) -> None:
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes, speaker: Speaker = GATEWAY) -> None:
         """Send a request that is not answered. Raises BrokerBusy when too much waits to be written."""
         opaque = self._opaque = (self._opaque + 1) & _OPAQUES
-        command = Command(code, opaque, _ONEWAY, cast("dict[str, str]", fields), body)
+        command = Command(code, opaque, _ONEWAY, cast("dict[str, str]", fields), body, "", *speaker)
         self._enqueue(_UNANSWERED, _encode(command))
 
     def answer(self, command: Command, undone: Callable[[], None] | None = None) -> None:
@@ -203,11 +217,10 @@ class Channel(WireDriver[Command]):
         self._end()
 
     def finish(self, why: str) -> None:
-        """Close when what there is to write was written; what the other side does not read is not."""
+        """Close when all that there is to write was written; when depends on the other side, too."""
         self._why = self._why or why
-        if self.transport is not None and not self.over:
-            self._write()
-            self.transport.close()
+        self._finishing = True
+        self._write()
 
     def _enqueue(self, opaque: int, data: bytes, undone: Callable[[], None] | None = None) -> None:
         if self._queue and self._queued_bytes + len(data) > self._settings.max_queued_bytes:
@@ -215,6 +228,11 @@ class Channel(WireDriver[Command]):
         self._queue.append((opaque, data, undone))
         self._queued_bytes += len(data)
         self.write_soon()
+
+    def _write(self) -> None:
+        super()._write()
+        if self._finishing and not self._queue and self.transport is not None:
+            self.transport.close()
 
     def outgoing(self) -> list[bytes]:
         taken: list[bytes] = []
@@ -366,25 +384,6 @@ class Channel(WireDriver[Command]):
             self._queue = deque(left)
             self._queued_bytes = sum(len(data) for _, data, _ in left)
         return silent
-
-
-def keep_alive(descriptor: int, seconds: float) -> None:
-    """Let the kernel notice a dead peer too, where it can; about `seconds` for each sign."""
-    whole = max(round(seconds), 1)
-    # A socket of our own on the same connection: not every loop lets its own be set.
-    with socket.socket(fileno=os.dup(descriptor)) as link:
-        if link.family not in (socket.AF_INET, socket.AF_INET6):
-            return
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", whole * 2),
-            ("TCP_KEEPINTVL", whole),
-            ("TCP_KEEPCNT", 2),
-            ("TCP_USER_TIMEOUT", whole * 3000),
-        ):
-            option = getattr(socket, name, None)
-            if option is not None:
-                link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _encode(command: Command) -> bytes:

@@ -113,6 +113,10 @@ class Clusters:
         known = self._known.get(name)
         return None if known is None else known.data
 
+    def at(self, address: str) -> str:
+        """The name of the broker at an address; empty when none is known there."""
+        return self._names.get(address, "")
+
     def is_acting(self, name: str) -> bool:
         """Whether a slave stands in for the master: it serves pops and acknowledgements, and no writes."""
         known = self._known.get(name)

@@ -10,7 +10,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 
-from brokers.channel import Channel
+from brokers.channel import GATEWAY, Channel, Speaker
 from brokers.remote.answering import Answering, Handler
 from brokers.remote.link import Link, Means
 from brokers.remote.settings import RemoteSettings
@@ -79,8 +79,9 @@ class Links:
         *,
         timeout_s: float,
         link: int = 0,
+        speaker: Speaker = GATEWAY,
     ) -> Command:
-        """The answer, whatever its code says.
+        """The answer, whatever its code says. `speaker`: for whom the gateway speaks.
 
         Raises BrokerUnavailable when the request certainly was not done (no connection, closed before it
         was written, or the broker was told to go away before it looked at it), BrokerBusy likewise (too
@@ -96,7 +97,7 @@ class Links:
         for _ in range(2):
             one.used_at = now
             channel = one.usable(now)
-            waiting = channel.ask(code, fields, body, now, until - now)
+            waiting = channel.ask(code, fields, body, now, until - now, speaker)
             try:
                 answer = await waiting.future
             except asyncio.CancelledError:
@@ -117,6 +118,7 @@ class Links:
         body: bytes = b"",
         *,
         link: int = 0,
+        speaker: Speaker = GATEWAY,
     ) -> None:
         """Send a request that is not answered; dropped, and counted, when there is no connection now.
 
@@ -130,7 +132,7 @@ class Links:
             one.used_at = now
             channel = one.usable(now)
             if channel.open:
-                channel.tell(code, fields, body)
+                channel.tell(code, fields, body, speaker)
                 return
         except (BrokerUnavailable, BrokerBusy):
             pass

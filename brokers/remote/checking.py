@@ -1,0 +1,143 @@
+"""Checks: a broker asks what became of a half message that nobody ended, and a producer is asked.
+
+The broker stored the half message again before it asked, at new offsets: the id that goes out with
+the question names those. Sources: protocol facts 3.9, 5.5 (39) and 7.8; the requests as 5.5.0 makes them.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from brokers.port import CheckHandler
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.transacting import Transacting, end_fields
+from brokers.remote.transaction_ids import Half, make_transaction_id
+from popgate.clock import Clock
+from popgate.errors import PeerWireError, shown
+from popgate.model import Resolution, StoredMessage, TransactionCheck
+from popgate.wire.codes import RequestCode
+from popgate.wire.hosts import host_text
+from popgate.wire.properties import (
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TRAN_MSG,
+    TRAN_PREPARED_QUEUE_OFFSET,
+    TRANSACTION_CHECK_TIMES,
+    UNIQ_KEY,
+    drop_properties,
+    split_properties,
+)
+from popgate.wire.records import Record, decode_record
+from popgate.wire.remoting import Command
+
+_log = logging.getLogger(__name__)
+
+_OF_THE_HALF = tuple(
+    name.encode()
+    for name in (TRAN_MSG, REAL_TOPIC, REAL_QID, TRANSACTION_CHECK_TIMES, TRAN_PREPARED_QUEUE_OFFSET)
+)
+"""Properties that a half message has and the message that it becomes has not."""
+_LARGEST = (1 << 63) - 1
+
+
+class Checking(Transacting):
+    """`Transactions.on_check` of the port."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self._handler: CheckHandler | None = None
+        self._checks = self._unasked = self._settled = self._bad = 0
+        self.links.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._check)
+
+    def figures(self) -> dict[str, float]:
+        return {
+            **super().figures(),
+            "checks": self._checks,
+            "checks_unasked": self._unasked,
+            "checks_settled": self._settled,
+            "checks_unreadable": self._bad,
+        }
+
+    def on_check(self, handler: CheckHandler) -> None:
+        """Who is asked. A check that nobody here could be asked comes again, perhaps to another replica."""
+        self._handler = handler
+
+    def nobody_asked(self, topic: str, producer_group: str) -> None:
+        """No producer of this group could be asked: the cluster is to ask elsewhere."""
+
+    def _check(self, address: str, link: int, request: Command) -> None:
+        self._checks += 1
+        try:
+            half, message, checks = self._read(address, request)
+        except PeerWireError as error:
+            self._bad += 1
+            # Once: a broker asks again and again.
+            level = logging.WARNING if self._bad == 1 else logging.DEBUG
+            _log.log(level, "a check of broker %s cannot be read: %s", address, error)
+            return
+        known = self.ends.of(half)
+        if known.verdict is not None:
+            # It has ended, and the broker had not written that down when it asked: the copy that it made
+            # for the check must not become a second message, and must not be asked about for hours.
+            self._settled += 1
+            fields = end_fields(half, Resolution.ROLLBACK)
+            self.links.tell(address, RequestCode.END_TRANSACTION, {**fields, "bname": half.broker}, link=link)
+            return
+        check = TransactionCheck(
+            half.topic,
+            half.producer_group,
+            make_transaction_id(self.settings.transaction_keys[0], half),
+            message,
+            checks,
+        )
+        if self._handler is None or not self._handler(check):
+            self._unasked += 1
+            self.nobody_asked(half.topic, half.producer_group)
+
+    def _read(self, address: str, request: Command) -> tuple[Half, StoredMessage, int]:
+        """Raises PeerWireError."""
+        commit_offset = _offset(request, "commitLogOffset")
+        queue_offset = _offset(request, "tranStateTableOffset")
+        record = decode_record(request.body)
+        properties = split_properties(record.properties)
+        message_id = _text(properties.get(UNIQ_KEY.encode())) or request.fields.get("transactionId", "")
+        broker = request.fields.get("bname") or self.routes.clusters.at(address)
+        if not broker or not record.topic or not message_id or record.born_ms < 0:
+            raise PeerWireError("it does not say which message of which broker it is about")
+        group = _text(properties.get(PGROUP.encode())) or record.topic
+        times = _text(properties.get(TRANSACTION_CHECK_TIMES.encode()))
+        half = Half(
+            broker, record.topic, group, message_id, commit_offset, queue_offset, record.born_ms, checked=True
+        )
+        checks = int(times) if times.isascii() and times.isdigit() and len(times) < 10 else 1
+        return half, _as_delivered(record, broker), checks
+
+
+def _as_delivered(record: Record, broker: str) -> StoredMessage:
+    return StoredMessage(
+        record.topic,
+        broker,
+        record.queue_id,
+        record.offset,
+        record.commit_offset,
+        record.sys_flag,
+        record.flag,
+        record.born_ms,
+        host_text(record.born_host),
+        record.store_ms,
+        host_text(record.store_host),
+        record.body,
+        drop_properties(record.properties, _OF_THE_HALF),
+    )
+
+
+def _offset(request: Command, name: str) -> int:
+    told = request.fields.get(name, "")
+    if not (told.isascii() and told.isdigit() and len(told) < 20 and int(told) <= _LARGEST):
+        raise PeerWireError(f"{name} is {shown(told)}")
+    return int(told)
+
+
+def _text(value: bytes | None) -> str:
+    return value.decode("utf-8", "replace") if value else ""
