@@ -42,8 +42,8 @@ class MessageLog:
     def __init__(self, store: Store, clock: Clock, damages: Damages | None = None) -> None:
         self.damages = damages if damages is not None else Damages(store)
         self.on_arrival: Arrived | None = None
-        self.on_turn: Callable[[], None] | None = None
-        """Called before the first message of a batch gets its place."""
+        self.on_turn: Callable[[int], None] | None = None
+        """Called with the time in ms before the first message of a batch gets its place."""
         self.appended = 0
         """Messages that were committed since the start."""
         self._store = store
@@ -60,7 +60,8 @@ class MessageLog:
         """
         queue = topic.queues[queue_id]
         offset = queue.maximum
-        store_ms = self._take_place(queue, self._clock.now_ms())
+        now_ms = self._clock.now_ms()
+        store_ms = self._take_place(queue, now_ms, now_ms)
         placed = place_record(
             record,
             queue_id=queue_id,
@@ -77,7 +78,6 @@ class MessageLog:
         queue_id: int,
         body: bytes,
         properties: bytes,
-        *,
         message_id: bytes,
         keys: Iterable[bytes],
         now_ms: int,
@@ -89,32 +89,45 @@ class MessageLog:
         reconsume_times: int = 0,
         prepared_offset: int = 0,
     ) -> int:
-        """Encode and add a message; the offset it got. Raises LocalWireError, having added nothing."""
+        """Encode and add a message; the offset it got. Raises LocalWireError, having added nothing.
+
+        Every send comes here: it makes no call that it can do without, and names no arguments, which
+        costs more than to give them in order.
+        """
         queue = topic.queues[queue_id]
+        topic_id = topic.id
         offset = queue.maximum
         store_ms = now_ms if now_ms > queue.last_store_ms else queue.last_store_ms
         record = encode_record(
             topic.packed_name,
             queue_id,
             offset,
-            (topic.id << QUEUE_BITS | queue_id) << OFFSET_BITS | (offset & _LOW_OFFSET),
+            (topic_id << QUEUE_BITS | queue_id) << OFFSET_BITS | (offset & _LOW_OFFSET),
             body,
             properties,
-            sys_flag=sys_flag,
-            flag=flag,
-            born_ms=born_ms,
-            born_host=born_host,
-            store_ms=store_ms,
-            store_host=store_host,
-            reconsume_times=reconsume_times,
-            prepared_offset=prepared_offset,
+            sys_flag,
+            flag,
+            born_ms,
+            born_host,
+            store_ms,
+            store_host,
+            reconsume_times,
+            prepared_offset,
         )
-        if self._turn == self._store.turn:  # `_take_place`, without the call
+        store = self._store
+        if self._turn == store.turn:  # `_take_place`, without the call
             self._grown[queue] = queue.maximum = offset + 1
             queue.last_store_ms = store_ms
         else:
-            self._take_place(queue, store_ms)
-        self._put(topic.id, queue_id, offset, store_ms, record, message_id, keys)
+            self._take_place(queue, store_ms, now_ms)
+        if keys or not message_id:
+            self._put(topic_id, queue_id, offset, store_ms, record, message_id, keys)
+        else:  # the same for what most messages are
+            store.put_message(
+                message_key(topic_id, queue_id, offset),
+                record,
+                index_key(store_ms // HOUR_MS, topic_id, text_hash(b"i", message_id), queue_id, offset),
+            )
         return offset
 
     def get(self, topic: Topic, queue_id: int, offset: int) -> bytes | None:
@@ -177,19 +190,19 @@ class MessageLog:
                 return offset, found.store_ms
         return end, None
 
-    def _take_place(self, queue: QueueState, now_ms: int) -> int:
+    def _take_place(self, queue: QueueState, store_ms: int, now_ms: int) -> int:
         """Count the queue's maximum up; the store time of the new place (never before the last one's)."""
         if self._turn != self._store.turn:
             # Each batch raises what its own records reached: a later one may still be on its way.
             self._turn = self._store.turn
             if self.on_turn is not None:
-                self.on_turn()
+                self.on_turn(now_ms)
             self._grown = {}
             self._store.after_commit(partial(self._raise_visible, self._grown))
         queue.maximum += 1
         self._grown[queue] = queue.maximum
-        if now_ms > queue.last_store_ms:
-            queue.last_store_ms = now_ms
+        if store_ms > queue.last_store_ms:
+            queue.last_store_ms = store_ms
         return queue.last_store_ms
 
     def _raise_visible(self, grown: dict[QueueState, int]) -> None:

@@ -7,9 +7,9 @@ at the ends of the queues; those of messages that are held back lie in `seen` on
 then. So nothing is written per message that goes to its queue, and a start reads a bounded number
 of records.
 
-In memory there is a hash per id, which leads to the segment, and the segment has the proof: the id
-itself. The hashes are Python's own, keyed anew in every process: nobody can make two of them
-alike. They lie in two generations, of which the older one is dropped as a whole when the younger
+In memory there is a hash per id of a closed segment, which leads to the segment, and the segment has
+the proof: the id itself. The hashes are Python's own, keyed anew in every process: nobody can make
+two of them alike. They lie in two generations, of which the older one is dropped as a whole when the younger
 one is as old as the window, or has half of `max_known_sends`. So an id is known for the window and
 an eighth of it at most; when more is sent than that, the last half of `max_known_sends` at least.
 """
@@ -23,7 +23,6 @@ from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import HIGHEST_U64, SEEN, sequence_key
 from brokers.embedded.log import MessageLog
 from brokers.embedded.segments import (
-    OFFSET_BITS,
     Segment,
     decode_held,
     decode_segment,
@@ -46,8 +45,8 @@ from popgate.wire.properties import UNIQ_KEY, find_property
 _UNIQ_KEY = UNIQ_KEY.encode()
 HASH_MASK = (1 << 60) - 1
 """Hashes of 60 bits are small integers to Python."""
-_SEGMENT = 512
-"""So many ids fill a segment."""
+FULL = 512
+"""So many ids fill a segment; those that were sent together stay together."""
 _MOST_OTHERS = 1024
 """A segment is closed after so many messages, from wherever they came: a start reads no more back."""
 _SLICES = 8
@@ -87,20 +86,27 @@ class Repeats:
         self.young: dict[int, int] = {}
         """Hash of the key to the number of its segment; and the generation before."""
         self.old: dict[int, int] = {}
-        self._now_ms = 0
-        """Of the last send, by a time that does not jump: the window goes by that."""
+        self.places: dict[bytes, int] = {}
+        """By key, the place of each send of the segment that is being filled."""
+        self._handles: dict[bytes, bytes] = {}
+        """The handles of those that have one; also in the store, each of its own."""
+        self.sent_ms = 0
+        """When the last send was, by the wall clock."""
         self._ahead_ms = 0
-        """By how much that is ahead of the wall clock, as of the last segment."""
-        self._since_ms = 0
+        """By how much a time that does not jump is ahead of that, as of the last segment: the window
+        goes by that time.
+        """
+        self.since_ms = 0
         """Every send before this wall time, which is the one in records, is in a closed segment."""
-        self._due_ms = HIGHEST_U64
+        self.due_ms = HIGHEST_U64
+        """A send at this time, or one before `since_ms`, belongs to the next segment."""
         self._forget_all()
 
     def __repr__(self) -> str:
         return f"<Repeats knows {len(self)}, segment {self._number}>"
 
     def __len__(self) -> int:
-        return len(self.young) + len(self.old)
+        return len(self.young) + len(self.old) + len(self.places)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -111,65 +117,70 @@ class Repeats:
             if self._store.first(SEEN, b"") is not None:
                 self._store.delete_range(SEEN, b"", sequence_key(HIGHEST_U64))
             return
-        now_ms = self._clock.now_ms()
-        self._now_ms = self._steady.now_ms()
-        self._ahead_ms = self._now_ms - now_ms
-        since_ms = self._load_segments(self._now_ms)
+        now_ms = self.sent_ms = self._clock.now_ms()
+        steady_ms = self._steady.now_ms()
+        self._ahead_ms = steady_ms - now_ms
+        since_ms = self._load_segments(steady_ms)
         if since_ms is None:  # a new store, or of a time without: what it has was sent before
-            self._close(now_ms)
+            self.close(now_ms)
             return
-        self._since_ms, self._due_ms = since_ms, since_ms + self._window_ms // _SLICES
+        self.since_ms, self.due_ms = since_ms, since_ms + self._window_ms // _SLICES
         oldest_ms = max(since_ms, now_ms - self._window_ms)
         left = _MOST_READ
         for topic in self._catalogue.topics():
             for queue in topic.queues:
                 if queue.last_store_ms >= oldest_ms:
                     left -= self._recall_end(queue, oldest_ms, left)
-        if self._places:
-            self._close(now_ms)
+        if self.places:
+            self.close(now_ms)
 
-    def keep_up(self) -> None:
-        """Close the segment when it is time: asked once in every turn that stores messages."""
+    def keep_up(self, now_ms: int) -> None:
+        """Close the segment when enough was stored: asked in every turn that stores messages.
+
+        In a send `now_ms` is the time of the send: a later one would say that it is in the segment.
+        """
         if self._log.appended - self._mark >= _MOST_OTHERS and self.on:
-            self._close(self._clock.now_ms())
+            self.close(now_ms)
 
     # -- asked by sends -------------------------------------------------------------------------
-
-    def begin(self, now_ms: int) -> None:
-        """Begin a send, before anything is asked."""
-        # The clock may go back. And what is closed, is closed before the time of this send: `keep_up`, which
-        # asks the clock anew, would say that a send of a millisecond ago is in the segment when it is not.
-        if not self._since_ms <= now_ms < self._due_ms or (
-            self._log.appended - self._mark >= _MOST_OTHERS and self.on
-        ):
-            self._close(now_ms)
-        self._now_ms = now_ms + self._ahead_ms
+    #
+    # A send does itself what is done for every message: it looks whether a key is in `places`, or its
+    # hash in `young` or `old`, before it asks `find`; and enters what it stored in `places`. It closes
+    # the segment when its time is not within [`since_ms`, `due_ms`), before anything is asked: the
+    # clock may go back, and what is closed, is closed before the time of this send. And it closes the
+    # segment when that is `FULL`.
 
     def find(self, key: bytes) -> Sent | None:
         """The result of an earlier send; None when this is the first. May not be committed yet."""
-        seen = hash(key) & HASH_MASK
-        if seen not in self.young and seen not in self.old:
-            return None
-        number = self.young.get(seen) or self.old[seen]
-        known = self._proved(number, key)
+        known = self._find(key)
         if known is not None:
             self._tallies.repeated += 1
         return known
 
-    def add(self, key: bytes, seen: int, queue_id: int, offset: int) -> None:
-        """Remember what was added to the batch that is being filled; `seen` is the hash of the key."""
-        self.young[seen] = self._number
-        places = self._places
-        places[key] = queue_id << OFFSET_BITS | offset
-        if len(places) >= _SEGMENT:
-            self._close(self._now_ms - self._ahead_ms)
-
-    def add_held(self, key: bytes, seen: int, sent: Sent) -> None:
+    def add_held(self, key: bytes, sent: Sent) -> None:
         """Remember a message that is held back: nothing else would lead to it at a start."""
         place, handle = place_of(sent.queue_id, 0), handle_of(sent)
         self._store.put(SEEN, sequence_key(self._number) + key, encode_held(place, handle))
-        self._handles[key] = handle
-        self.add(key, seen, sent.queue_id, 0)
+        self.places[key], self._handles[key] = place, handle
+
+    def close(self, now_ms: int) -> None:
+        """Write the segment that was being filled, and begin the next one; `now_ms` is wall time."""
+        number = self._number
+        filled = Segment(self.sent_ms + self._ahead_ms, now_ms, self.places, self._handles)
+        if self._handles:
+            self._store.delete_range(SEEN, sequence_key(number) + b"\0", sequence_key(number + 1))
+        self.young.update(dict.fromkeys([hash(key) & HASH_MASK for key in self.places], number))
+        self._number += 1
+        self.places, self._handles = {}, {}
+        self._store.put(SEEN, sequence_key(number), encode_segment(filled))
+        self._written[number] = filled
+        self._store.after_commit(partial(self._is_written, number))
+        self.since_ms, self.due_ms = now_ms, now_ms + self._window_ms // _SLICES
+        self._mark = self._log.appended
+        steady_ms = self._steady.now_ms()
+        self._ahead_ms = steady_ms - now_ms
+        if len(self.young) >= self._most or abs(steady_ms - self._began_ms) >= self._window_ms:
+            self._drop_old(steady_ms)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -177,23 +188,22 @@ class Repeats:
         self.young, self.old = {}, {}
         self._first_of_young = self._first_of_old = self._number = 1
         self._began_ms = 0
-        self._places: dict[bytes, int] = {}
-        self._handles: dict[bytes, bytes] = {}
-        """Of the segment that is being filled; handles are also in the store, each of its own."""
+        self.places, self._handles = {}, {}
         self._written: dict[int, Segment] = {}
         """Closed, and perhaps not committed yet."""
         self._decoded: dict[int, Segment] = {}
         self._mark = self._log.appended
 
-    def _proved(self, number: int, key: bytes) -> Sent | None:
-        if number == self._number:
-            segment = Segment(0, 0, self._places, self._handles)
-        else:
-            closed = self._segment(number)
-            if closed is None or abs(self._now_ms - closed.last_ms) > self._window_ms:
-                return None
-            segment = closed
-        return result_of(segment, key, self._settings.name)
+    def _find(self, key: bytes) -> Sent | None:
+        if key in self.places:
+            return result_of(Segment(0, 0, self.places, self._handles), key, self._settings.name)
+        seen = hash(key) & HASH_MASK
+        number = self.young.get(seen) or self.old.get(seen)
+        closed = self._segment(number) if number is not None else None
+        now_ms = self.sent_ms + self._ahead_ms
+        if closed is None or abs(now_ms - closed.last_ms) > self._window_ms:
+            return None
+        return result_of(closed, key, self._settings.name)
 
     def _segment(self, number: int) -> Segment | None:
         known = self._written.get(number) or self._decoded.pop(number, None)
@@ -209,24 +219,6 @@ class Repeats:
         if len(self._decoded) > _DECODED:
             del self._decoded[next(iter(self._decoded))]
         return known
-
-    def _close(self, now_ms: int) -> None:
-        """Write the segment that was being filled, and begin the next one; `now_ms` is wall time."""
-        number = self._number
-        filled = Segment(self._now_ms, now_ms, self._places, self._handles)
-        if self._handles:
-            self._store.delete_range(SEEN, sequence_key(number) + b"\0", sequence_key(number + 1))
-        self._number += 1
-        self._places, self._handles = {}, {}
-        self._store.put(SEEN, sequence_key(number), encode_segment(filled))
-        self._written[number] = filled
-        self._store.after_commit(partial(self._is_written, number))
-        self._since_ms, self._due_ms = now_ms, now_ms + self._window_ms // _SLICES
-        self._mark = self._log.appended
-        steady_ms = self._steady.now_ms()
-        self._ahead_ms = steady_ms - now_ms
-        if len(self.young) >= self._most or abs(steady_ms - self._began_ms) >= self._window_ms:
-            self._drop_old(steady_ms)
 
     def _is_written(self, number: int) -> None:
         self._written.pop(number, None)
@@ -269,11 +261,9 @@ class Repeats:
         """Remember a message that was held back when its segment was being filled."""
         key = stored[8:]
         try:
-            self._places[key], self._handles[key] = decode_held(value)
+            self.places[key], self._handles[key] = decode_held(value)
         except struct.error as error:
             self._set_aside(stored, value, error)
-        else:
-            self.young[hash(key) & HASH_MASK] = self._number
 
     def _set_aside(self, key: bytes, value: bytes, why: struct.error) -> None:
         self._log.damages.move(SEEN, [(key, value)], why)
@@ -296,12 +286,9 @@ class Repeats:
             if not message_id or found.prepared_offset:
                 continue
             key = message_id + topic.mark
-            seen = hash(key) & HASH_MASK
-            number = self.young.get(seen) or self.old.get(seen)
-            known = self._proved(number, key) if number is not None else None
+            known = self._find(key)
             if known is None:
-                self.young[seen] = self._number
-                self._places[key] = place_of(queue_id, offset)
+                self.places[key] = place_of(queue_id, offset)
             elif (known.queue_id, known.offset) == (queue_id, offset) and not known.recall_handle:
                 break  # and so is all that was sent to this queue before it
         return read

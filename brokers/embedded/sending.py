@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from brokers.embedded.facet import Facet
-from brokers.embedded.repeats import HASH_MASK
+from brokers.embedded.repeats import FULL, HASH_MASK
 from brokers.embedded.room import LOOK_MS
+from brokers.embedded.segments import OFFSET_BITS
 from brokers.embedded.topics import Topic
 from popgate.context import Context
 from popgate.errors import (
@@ -57,7 +58,9 @@ class Sending(Facet):
         if room.short or not 0 < room.look_at_ms - now_ms <= LOOK_MS:  # a call less for nearly every send
             room.check(now_ms)
         repeats = state.repeats
-        repeats.begin(now_ms)
+        if not repeats.since_ms <= now_ms < repeats.due_ms:
+            repeats.close(now_ms)
+        repeats.sent_ms = now_ms
         results: list[Sent | GatewayError] = []
         failed = 0
         for message in messages:
@@ -71,6 +74,8 @@ class Sending(Facet):
             if isinstance(first, GatewayError) and all(type(result) is type(first) for result in results):
                 raise first
             return results
+        if len(repeats.places) >= FULL:
+            repeats.close(now_ms)
         await state.settled()
         return results
 
@@ -94,15 +99,16 @@ class Sending(Facet):
         repeats = state.repeats
         try:
             packed_id = message_id.encode()
-            key = packed_id + topic.mark
+            key = packed_id + topic.mark if repeats.on else b""
         except UnicodeEncodeError:
             # Several such ids are stored alike: whether one comes again nobody can tell.
             packed_id, key = message_id.encode("utf-8", "replace"), b""
-        seen = hash(key) & HASH_MASK
-        if seen in repeats.young or seen in repeats.old:  # before the call: this is done for every message
-            known = repeats.find(key)
-            if known is not None:
-                return known
+        if key:
+            seen = hash(key) & HASH_MASK
+            if key in repeats.places or seen in repeats.young or seen in repeats.old:
+                known = repeats.find(key)
+                if known is not None:
+                    return known
         name = state.settings.name
         queue_id = message.queue_id
         if queue_id < 0:
@@ -125,23 +131,23 @@ class Sending(Facet):
                     queue_id,
                     message.body,
                     properties,
-                    message_id=packed_id,
-                    keys=[key.encode("utf-8", "replace") for key in message.keys] if message.keys else (),
-                    now_ms=now_ms,
-                    sys_flag=message.sys_flag,
-                    flag=message.flag,
-                    born_ms=message.born_ms or now_ms,
-                    born_host=pack_host(message.born_host),
-                    store_host=state.store_host,
+                    packed_id,
+                    [key.encode("utf-8", "replace") for key in message.keys] if message.keys else (),
+                    now_ms,
+                    message.sys_flag,
+                    message.flag,
+                    message.born_ms or now_ms,
+                    pack_host(message.born_host),
+                    state.store_host,
                 )
                 if lite is not None:
                     state.lites.topics.append(lite, queue_id, offset, lite_ms)
-                if key and repeats.on:
-                    repeats.add(key, seen, queue_id, offset)
+                if key:
+                    repeats.places[key] = queue_id << OFFSET_BITS | offset
                 return Sent(message_id, name, queue_id, offset)
             sent = self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
-            if key and repeats.on:
-                repeats.add_held(key, seen, sent)
+            if key:
+                repeats.add_held(key, sent)
             return sent
         except LocalWireError as error:
             if len(properties) > LONGEST_BLOCK:
@@ -170,12 +176,12 @@ class Sending(Facet):
             0,
             message.body,
             properties,
-            sys_flag=message.sys_flag,
-            flag=message.flag,
-            born_ms=message.born_ms or now_ms,
-            born_host=pack_host(message.born_host),
-            store_ms=now_ms,
-            store_host=state.store_host,
+            message.sys_flag,
+            message.flag,
+            message.born_ms or now_ms,
+            pack_host(message.born_host),
+            now_ms,
+            state.store_host,
         )
         sent = Sent(message_id, state.settings.name, queue_id, 0)
         if message.type is _TRANSACTION:

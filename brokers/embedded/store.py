@@ -28,6 +28,7 @@ from time import perf_counter
 
 from rocksdict import WriteBatch
 
+from brokers.embedded.keys import INDEX, MESSAGES
 from brokers.embedded.steps import Steps
 from brokers.embedded.tables import Tables
 from brokers.embedded.timing import Timing
@@ -151,6 +152,12 @@ class Store(Tables):
 
     def put(self, space: str, key: bytes, value: bytes) -> None:
         self._batch.put(key, value, self._handles[space])
+
+    def put_message(self, key: bytes, record: bytes, index: bytes) -> None:
+        """A record and its entry in the index: two puts in one call, for every message."""
+        put, handles = self._batch.put, self._handles
+        put(key, record, handles[MESSAGES])
+        put(index, b"", handles[INDEX])
 
     def delete(self, space: str, key: bytes) -> None:
         self._batch.delete(key, self._handles[space])

@@ -302,8 +302,10 @@ async def test_a_damaged_segment_is_set_aside_and_the_others_count(
     folder: Folder, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker = await folder.open()
-    first = await folder.send(broker, *range(1_500))
-    broker._state.repeats._close(folder.clock.now_ms())
+    first = []
+    for begin in (0, 512, 1_024):
+        first += await folder.send(broker, *range(begin, min(begin + 512, 1_500)))
+    broker._state.repeats.close(folder.clock.now_ms())
     await broker._state.settled()
     store = broker._state.store
     found = list(store.scan(SEEN, b""))
