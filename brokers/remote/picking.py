@@ -11,10 +11,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokers.remote.latency import Latency
-from popgate.errors import PeerWireError
+from brokers.remote.places import places_of
 from popgate.hashing import consistent_hash, java_hash
+from popgate.model import Permission
 from popgate.wire.routes import TopicRoute
-from popgate.wire.static_topics import leaders
 
 
 class Target(NamedTuple):
@@ -24,31 +24,13 @@ class Target(NamedTuple):
     queue_id: int
 
 
-def writable_queues(route: TopicRoute) -> tuple[Target, ...]:
+def writable_queues(topic: str, route: TopicRoute) -> tuple[Target, ...]:
     """The queues of a route that have a master, sorted as RocketMQ sorts them."""
-    masters = {broker.name for broker in route.brokers if broker.master}
-    if route.mappings:
-        led = leaders(route.mappings.values())
-        return tuple(
-            Target(led[logic].broker, logic) for logic in sorted(led) if led[logic].broker in masters
-        )
-    ordered = _order_queues(route)
-    found: list[Target] = []
-    for queues in route.queues:
-        if queues.broker not in masters or not queues.writable:
-            continue
-        count = queues.write_queues if ordered is None else ordered.get(queues.broker, 0)
-        found += [Target(queues.broker, queue_id) for queue_id in range(count)]
-    return tuple(sorted(found))
-
-
-def _order_queues(route: TopicRoute) -> Mapping[str, int] | None:
-    if not route.order_conf:
-        return None
-    try:
-        return route.order_queues()
-    except PeerWireError:
-        return None  # an operator's text: better the queues that there are than none
+    return tuple(
+        Target(place.broker, place.queue_id)
+        for place in places_of(topic, route)
+        if place.permission & Permission.WRITE
+    )
 
 
 def zones_of(route: TopicRoute) -> dict[str, str]:

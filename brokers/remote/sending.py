@@ -117,7 +117,7 @@ class Sending(Facet):
         if places is None or places.route is not route:
             if len(self._places) >= _MOST_TOPICS:
                 self._places.clear()
-            places = self._places[topic] = _Places(route, writable_queues(route), zones_of(route))
+            places = self._places[topic] = _Places(route, writable_queues(topic, route), zones_of(route))
         if not places.queues:
             if any(queues.writable and queues.write_queues for queues in route.queues):
                 raise BrokerUnavailable(f"no broker of topic {topic} has a master that takes messages now")

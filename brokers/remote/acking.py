@@ -1,0 +1,173 @@
+"""Acknowledgements: those of one turn of the loop go to a broker in one request.
+
+A single one is asked alone, because then the broker says when it is nonsense; of a batch it leaves out
+in silence what does not fit (protocol facts 4.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brokers.remote.callings import Callings
+from brokers.remote.errors import error_of
+from popgate.errors import GatewayError, IllegalReceipt
+from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, Receipt
+from popgate.wire.bodies import BatchAck, encode_batch_acks
+from popgate.wire.codes import RequestCode, ResponseCode
+
+_WIDEST = 1_024
+"""Offsets from the start of its check point: what is further away is asked alone."""
+_MOST = 1_024
+"""Acknowledgements of one request."""
+_ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
+
+
+@dataclass(slots=True, frozen=True)
+class Ack:
+    """A delivery to finish. `handle` is its text as the client has it, `topic` the one it was popped from."""
+
+    topic: str
+    group: str
+    receipt: Receipt
+    handle: str
+
+
+class _Part:
+    """What one caller asks of one broker. The future has one outcome for each, in order."""
+
+    __slots__ = ("acks", "done")
+
+    def __init__(self, acks: Sequence[Ack], done: asyncio.Future[list[GatewayError | None]]) -> None:
+        self.acks = acks
+        self.done = done
+
+
+def real_topic(topic: str, group: str, receipt: Receipt) -> str:
+    """The topic that the broker popped the message from: the group's retries have one of their own (4.1)."""
+    if receipt.topic_type == OF_RETRY_V1:
+        return pop_retry_topic_v1(group, topic)
+    if receipt.topic_type == OF_RETRY_V2:
+        return pop_retry_topic_v2(group, topic)
+    return topic
+
+
+class Acking:
+    """One request per broker and turn of the loop."""
+
+    def __init__(self, callings: Callings) -> None:
+        self._callings = callings
+        self._parts: dict[str, list[_Part]] = {}
+        self._alone: set[str] = set()
+        """Brokers that do not know batches."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __repr__(self) -> str:
+        return f"<Acking under way {len(self._tasks)}>"
+
+    def finish(self, broker: str, acks: Sequence[Ack]) -> asyncio.Future[list[GatewayError | None]]:
+        """Acknowledge deliveries of one broker; the future has an outcome for each, and never fails."""
+        loop = asyncio.get_running_loop()
+        if not self._parts:
+            loop.call_soon(self._flush)
+        done: asyncio.Future[list[GatewayError | None]] = loop.create_future()
+        self._parts.setdefault(broker, []).append(_Part(acks, done))
+        return done
+
+    async def stop(self) -> None:
+        """Let what is under way end."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def _flush(self) -> None:
+        parts, self._parts = self._parts, {}
+        for broker, its in parts.items():
+            task = asyncio.get_running_loop().create_task(self._send(broker, its))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, broker: str, parts: list[_Part]) -> None:
+        """Send what came in one turn, in requests of at most `_MOST`."""
+        acks = [ack for part in parts for ack in part.acks]
+        try:
+            outcomes = await self._outcomes(broker, acks)
+        except BaseException:
+            for part in parts:
+                part.done.cancel()
+            raise
+        at = 0
+        for part in parts:
+            if not part.done.done():
+                part.done.set_result(outcomes[at : at + len(part.acks)])
+            at += len(part.acks)
+
+    async def _outcomes(self, broker: str, acks: Sequence[Ack]) -> list[GatewayError | None]:
+        together: list[int] = []
+        alone: list[int] = []
+        for at, ack in enumerate(acks):
+            receipt = ack.receipt
+            near = 0 <= receipt.offset - receipt.start_offset < _WIDEST
+            (together if near and broker not in self._alone else alone).append(at)
+        outcomes: list[GatewayError | None] = [None] * len(acks)
+        if len(together) == 1:
+            alone += together
+            together = []
+        for start in range(0, len(together), _MOST):
+            some = together[start : start + _MOST]
+            if broker in self._alone:
+                alone += some
+                continue
+            error = await self._batch(broker, [acks[at] for at in some])
+            if broker in self._alone:
+                alone += some
+                continue
+            for at in some:
+                outcomes[at] = error
+        if len(alone) == 1:
+            outcomes[alone[0]] = await self._single(broker, acks[alone[0]])
+        elif alone:
+            results = await asyncio.gather(*(self._single(broker, acks[at]) for at in alone))
+            for at, result in zip(alone, results, strict=True):
+                outcomes[at] = result
+        return outcomes
+
+    async def _batch(self, broker: str, acks: Sequence[Ack]) -> GatewayError | None:
+        merged: dict[tuple[str, str, int, int, int, int, int, int], list[int]] = {}
+        for ack in acks:
+            one = ack.receipt
+            place = (one.start_offset, one.queue_id, one.revive_queue, one.pop_ms, one.invisible_ms)
+            merged.setdefault((ack.group, ack.topic, one.topic_type, *place), []).append(one.offset)
+        entries = [BatchAck(*key, offsets=tuple(offsets)) for key, offsets in merged.items()]
+        try:
+            answer = await self._callings.call(
+                broker, RequestCode.BATCH_ACK_MESSAGE, {}, encode_batch_acks(broker, entries)
+            )
+        except GatewayError as error:
+            return error
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._alone.add(broker)
+            return None
+        if answer.code == ResponseCode.SUCCESS:
+            return None
+        return error_of(answer, broker=broker, topic=acks[0].topic, group=acks[0].group)
+
+    async def _single(self, broker: str, ack: Ack) -> GatewayError | None:
+        receipt = ack.receipt
+        fields = {
+            "consumerGroup": ack.group,
+            "topic": real_topic(ack.topic, ack.group, receipt),
+            "queueId": str(receipt.queue_id),
+            "extraInfo": ack.handle,
+            "offset": str(receipt.offset),
+        }
+        try:
+            answer = await self._callings.call(broker, RequestCode.ACK_MESSAGE, fields)
+        except GatewayError as error:
+            return error
+        if answer.code == ResponseCode.SUCCESS:
+            return None
+        if answer.code in _ILLEGAL:
+            return IllegalReceipt(ack.handle, answer.remark[:200] or "the broker refuses it")
+        return error_of(answer, broker=broker, topic=ack.topic, group=ack.group)
