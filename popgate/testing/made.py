@@ -1,0 +1,97 @@
+"""What tests fetch and build once, kept in a cache apart from the checkout.
+
+The folder is the one that TEST_CACHE names, or one in the home directory. Each thing made has a folder
+of its own there, named after what it was made from; several processes that want it wait for the first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+LONGEST_BUILD_S = 1_500.0
+"""A cold build of the largest thing, on a busy machine of two cores, and then some."""
+_LONGEST_REPORT = 3_000
+
+
+class Missing(Exception):
+    """What a test needs is not on this machine, and could not be fetched; the text says what and why."""
+
+
+class ToolFailed(Missing):
+    """A tool ended with an error: mostly a registry that is out of reach."""
+
+
+def cache_folder() -> Path:
+    """Where everything is kept; made when it is not there."""
+    cache = Path(os.environ.get("TEST_CACHE") or Path.home() / ".cache" / "popgate-tests")
+    cache.mkdir(parents=True, exist_ok=True)
+    return cache
+
+
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[None]:
+    """Hold a lock among all processes that use the cache; ended processes hold none."""
+    with (cache_folder() / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def digest(seed: str, sources: Sequence[Path], root: Path) -> str:
+    """A name for what is made from these files of `root` and a text."""
+    made = hashlib.sha256(seed.encode())
+    for source in sources:
+        made.update(source.relative_to(root).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
+    return made.hexdigest()[:20]
+
+
+def made_once(
+    name: str,
+    key: str,
+    make: Callable[[Path], None],
+    *,
+    using: Sequence[str] = (),
+    making: Sequence[str] = (),
+) -> Path:
+    """The folder that `make` fills, once for each `key`; what an interruption left is made anew.
+
+    `using` are the commands that the made thing needs, `making` those that making it needs. Raises Missing.
+    """
+    folder = cache_folder() / f"{name}-{key}"
+    with locked(name):
+        done = folder / ".made"  # written last: a folder without it is what an interruption left
+        for tool in using if done.exists() else (*using, *making):
+            if shutil.which(tool) is None:
+                raise Missing(f"{tool} is not on this machine")
+        if not done.exists():
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            make(folder)
+            done.touch()
+    return folder
+
+
+def run_tool(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run a tool in a folder. Raises ToolFailed with the end of what it printed."""
+    try:
+        ended = subprocess.run(  # noqa: S603 - a tool that the caller names, without a shell
+            command,
+            cwd=folder,
+            env={**os.environ, **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=LONGEST_BUILD_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ToolFailed(f"{' '.join(command[:2])} did not end within {LONGEST_BUILD_S:.0f} s") from None
+    if ended.returncode:
+        told = f"{ended.stdout}\n{ended.stderr}"[-_LONGEST_REPORT:]
+        raise ToolFailed(f"{' '.join(command[:2])} failed:\n{told}")

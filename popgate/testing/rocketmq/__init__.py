@@ -1,0 +1,19 @@
+"""A real RocketMQ for tests and benchmarks: fetched once, started on free ports, and never left behind."""
+
+from popgate.testing.made import Missing
+from popgate.testing.rocketmq.cluster import RocketMQ
+from popgate.testing.rocketmq.plans import BrokerPlan, pairs, replicas
+from popgate.testing.rocketmq.servers import JavaServer, RocketMQDidNotStart
+from popgate.testing.rocketmq.shared import SharedRocketMQ, shared_rocketmq
+
+__all__ = [
+    "BrokerPlan",
+    "JavaServer",
+    "Missing",
+    "RocketMQ",
+    "RocketMQDidNotStart",
+    "SharedRocketMQ",
+    "pairs",
+    "replicas",
+    "shared_rocketmq",
+]

@@ -1,0 +1,82 @@
+"""What a cluster for tests is made of, and the settings that make RocketMQ's servers small and quick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+CLUSTER_NAME = "DefaultCluster"
+MASTER = 0
+"""The broker id of a master."""
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerPlan:
+    """One broker process: brokers of one name are a master (number 0) and its slaves."""
+
+    name: str = "broker-a"
+    number: int = MASTER
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Lines of its broker.conf, over those of the cluster."""
+
+
+def pairs(*names: str, settings: Mapping[str, str] | None = None) -> tuple[BrokerPlan, ...]:
+    """A master and a slave of each name; what the master answered, the slave has (SYNC_MASTER)."""
+    kept = dict(settings or {})
+    return tuple(
+        BrokerPlan(name, number, {"brokerRole": "SLAVE" if number else "SYNC_MASTER", **kept})
+        for name in names
+        for number in (0, 1)
+    )
+
+
+def replicas(name: str, count: int = 2, settings: Mapping[str, str] | None = None) -> tuple[BrokerPlan, ...]:
+    """Brokers of one name among which a controller chooses the master; all in sync have what was answered."""
+    kept = {
+        "enableControllerMode": "true",
+        "allAckInSyncStateSet": "true",
+        "inSyncReplicas": "2",
+        "totalReplicas": str(count),
+        **(settings or {}),
+    }
+    return tuple(BrokerPlan(name, number, kept) for number in range(count))
+
+
+BROKER_SETTINGS: Mapping[str, str] = {
+    "brokerClusterName": CLUSTER_NAME,
+    "brokerIP1": "127.0.0.1",
+    "brokerIP2": "127.0.0.1",
+    # Topics and groups are made by those who want them, so that what is missing is told.
+    "autoCreateTopicEnable": "false",
+    "autoCreateSubscriptionGroup": "false",
+    "enablePropertyFilter": "true",  # SQL92
+    "timerWheelEnable": "true",
+    "recallMessageEnable": "true",
+    # A broker that has half messages spends much of a core on checks that come more often.
+    "transactionCheckInterval": "3000",
+    "transactionTimeOut": "3000",
+    "registerNameServerPeriod": "10000",
+    # Files of the shipped sizes are of gigabytes.
+    "mappedFileSizeCommitLog": str(64 << 20),
+    "mappedFileSizeConsumeQueue": str(20 * 10_000),
+    "maxHashSlotNum": "50000",
+    "maxIndexNum": "200000",
+    "diskMaxUsedSpaceRatio": "95",
+    # On a busy machine of two cores the shipped 200 ms and 1 s refuse requests of tests.
+    "waitTimeMillsInSendQueue": "5000",
+    "osPageCacheBusyTimeOutMills": "10000",
+    "enablePopLog": "false",
+}
+NAME_SERVER_SETTINGS: Mapping[str, str] = {
+    # Its shipped 120 s of silence and 5 s between looks; a broker that is stopped says so itself.
+    "scanNotActiveBrokerInterval": "5000",
+}
+BROKER_HEAP = ("-Xms128m", "-Xmx768m", "-XX:MaxDirectMemorySize=512m")
+NAME_SERVER_HEAP = ("-Xms32m", "-Xmx256m")
+PROXY_HEAP = ("-Xms256m", "-Xmx512m")
+ADMIN_HEAP = ("-Xms32m", "-Xmx256m")
+
+
+def as_properties(settings: Mapping[str, str]) -> str:
+    """A file of Java properties; for names and values of ASCII without spaces around them."""
+    return "".join(f"{name}={value}\n" for name, value in settings.items())
