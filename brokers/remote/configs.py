@@ -1,0 +1,228 @@
+"""Settings of topics and groups as RocketMQ's brokers keep them, and the domain's.
+
+What a cluster cannot keep is refused with Unsupported and a sentence, never dropped: attributes of
+names that its brokers do not know, several message types of one topic, retention per topic, broadcast
+groups. Consume timeouts are rounded up to whole minutes. Source: protocol facts 6.4.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from brokers.remote.errors import error_of
+from popgate.errors import BadRequest, GatewayError, IllegalGroup, IllegalTopic, Unsupported, shown
+from popgate.model import (
+    CustomizedRetry,
+    ExponentialRetry,
+    GroupConfig,
+    MessageType,
+    Permission,
+    StartFrom,
+    TopicConfig,
+)
+from popgate.naming import GROUP_LONGEST, TOPIC_LONGEST
+from popgate.wire import parts
+from popgate.wire.codes import ResponseCode
+from popgate.wire.fastjson import dumps
+from popgate.wire.remoting import Command
+from popgate.wire.routes import MOST_QUEUES
+
+MESSAGE_TYPE = "message.type"
+_TYPES = {one.value: one for one in MessageType}
+_LADDER_FIRST_STEP = 2
+"""RocketMQ reads its ladder from the third rung on."""
+_MINUTE_MS = 60_000
+_LARGEST_INT = (1 << 31) - 1
+_MOST_RUNGS = 1_024
+_LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_PERM = int(Permission.READ_WRITE)
+_unknown_attribute = re.compile(r"unsupported key: ([^\s,]+)").search
+
+
+# -- topics -----------------------------------------------------------------------------------------
+
+
+def topic_in(told: Mapping[str, Any]) -> TopicConfig:
+    """A TopicConfig of a broker. Raises PeerWireError for a body of another form.
+
+    A topic without a declared type, or of one that the gateway does not know, takes every type.
+    """
+    attributes = parts.text_table(told, "attributes")
+    kind = _TYPES.get(attributes.get(MESSAGE_TYPE, ""))
+    if kind is not None:
+        del attributes[MESSAGE_TYPE]
+    return TopicConfig(
+        parts.text(told, "topicName"),
+        () if kind is None else (kind,),
+        parts.number(told, "readQueueNums", 16, least=0, most=MOST_QUEUES),
+        parts.number(told, "writeQueueNums", 16, least=0, most=MOST_QUEUES),
+        Permission(parts.number(told, "perm", _PERM, least=0, most=_LARGEST_INT) & _PERM),
+        attributes=attributes,
+    )
+
+
+def topic_fields(config: TopicConfig, told: Mapping[str, Any] | None) -> dict[str, str]:
+    """The header fields that make a topic like this of the one that a broker told of, or a new one.
+
+    What the domain does not know of is kept as it is. Raises IllegalTopic, BadRequest, Unsupported.
+    """
+    check_topic_settings(config)
+    told = told or {}
+    attributes = dict(config.attributes)
+    if config.message_types:
+        attributes[MESSAGE_TYPE] = config.message_types[0].value
+    fields = {
+        "topic": config.name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(config.read_queues),
+        "writeQueueNums": str(config.write_queues),
+        "perm": str(int(config.permission) | parts.number(told, "perm") & ~_PERM),
+        "topicFilterType": parts.text(told, "topicFilterType", "SINGLE_TAG"),
+        "topicSysFlag": str(parts.number(told, "topicSysFlag")),
+        "order": "true" if parts.truth(told, "order") else "false",
+    }
+    changes = attribute_changes(attributes, parts.text_table(told, "attributes"))
+    for key, value in changes.items():
+        if "," in key + value or "=" in key + value:
+            raise BadRequest(f"the attribute {shown(key[1:])} has a comma or an equals sign in it")
+    if changes:
+        fields["attributes"] = ",".join(
+            f"{key}={value}" if key.startswith("+") else key for key, value in changes.items()
+        )
+    return fields
+
+
+def check_topic_settings(config: TopicConfig) -> None:
+    """Raises IllegalTopic, BadRequest for what is wrong, Unsupported for what no RocketMQ broker can keep."""
+    if not _LEGAL.match(config.name):
+        raise IllegalTopic(config.name, "only letters, digits and % | - _ are allowed")
+    if len(config.name) > TOPIC_LONGEST:
+        raise IllegalTopic(config.name, f"it has {len(config.name)} characters, the limit is {TOPIC_LONGEST}")
+    for count in (config.read_queues, config.write_queues):
+        if not 0 <= count <= MOST_QUEUES:
+            raise BadRequest(f"a topic has at most {MOST_QUEUES} queues on each broker, not {count}")
+    if config.queues < 1:
+        raise BadRequest("a topic has at least one queue")
+    if config.retention_ms is not None or config.retention_bytes is not None:
+        raise Unsupported("retention of its own for a topic of a RocketMQ cluster")
+    if len(config.message_types) > 1:
+        raise Unsupported("a topic of several message types (one, or none for any) in a RocketMQ cluster")
+    if config.message_types and MESSAGE_TYPE in config.attributes:
+        raise BadRequest(f"the attribute {MESSAGE_TYPE} says what the message types say already")
+
+
+# -- groups -----------------------------------------------------------------------------------------
+
+
+def group_in(told: Mapping[str, Any]) -> GroupConfig:
+    """A SubscriptionGroupConfig of a broker. Raises PeerWireError for a body of another form."""
+    return GroupConfig(
+        parts.text(told, "groupName"),
+        ordered=parts.truth(told, "consumeMessageOrderly"),
+        max_attempts=max(parts.number(told, "retryMaxTimes", 16, most=_LARGEST_INT), 0) + 1,
+        retry=_retry_in(parts.table(told, "groupRetryPolicy")),
+        consume_timeout_ms=parts.number(told, "consumeTimeoutMinute", 15, least=0, most=_LARGEST_INT)
+        * _MINUTE_MS,
+        start_from=StartFrom.FIRST if parts.truth(told, "consumeFromMinEnable", True) else StartFrom.LAST,
+        consume_enabled=parts.truth(told, "consumeEnable", True),
+        attributes=parts.text_table(told, "attributes"),
+    )
+
+
+def group_body(config: GroupConfig, told: Mapping[str, Any] | None) -> bytes:
+    """The body that makes a group like this of the one that a broker told of, or a new one.
+
+    What the domain does not know of is kept as it is. Raises IllegalGroup, BadRequest, Unsupported.
+    """
+    check_group_settings(config)
+    body = dict(told or {})
+    body.update(
+        groupName=config.name,
+        consumeMessageOrderly=config.ordered,
+        retryMaxTimes=config.max_attempts - 1,
+        groupRetryPolicy=_retry_out(config.retry),
+        consumeTimeoutMinute=-(-config.consume_timeout_ms // _MINUTE_MS),
+        consumeFromMinEnable=config.start_from is StartFrom.FIRST,
+        consumeEnable=config.consume_enabled,
+        attributes=attribute_changes(config.attributes, parts.text_table(told or {}, "attributes")),
+    )
+    return dumps(body)
+
+
+def check_group_settings(config: GroupConfig) -> None:
+    """Raises IllegalGroup, BadRequest for what is wrong, Unsupported for what no RocketMQ broker can keep."""
+    if not _LEGAL.match(config.name):
+        raise IllegalGroup(config.name, "only letters, digits and % | - _ are allowed")
+    if len(config.name) > GROUP_LONGEST:
+        raise IllegalGroup(config.name, f"it has {len(config.name)} characters, the limit is {GROUP_LONGEST}")
+    if not 1 <= config.max_attempts <= _LARGEST_INT:
+        raise BadRequest(f"a message has 1 to {_LARGEST_INT} attempts, not {config.max_attempts}")
+    if not 0 <= config.consume_timeout_ms <= _LARGEST_INT * _MINUTE_MS:
+        raise BadRequest(f"a consume timeout of {config.consume_timeout_ms} ms is out of range")
+    if config.broadcast:
+        raise Unsupported("a broadcast group in a RocketMQ cluster, whose brokers keep no such setting,")
+    _retry_out(config.retry)
+
+
+def _retry_in(told: Mapping[str, Any]) -> CustomizedRetry | ExponentialRetry:
+    if parts.text(told, "type") == "EXPONENTIAL":
+        policy = parts.table(told, "exponentialRetryPolicy")
+        return ExponentialRetry(
+            parts.number(policy, "initial", 5_000, least=0),
+            parts.number(policy, "max", 7_200_000, least=0),
+            parts.real(policy, "multiplier", 2.0),
+        )
+    ladder = parts.items(parts.table(told, "customizedRetryPolicy"), "next")[:_MOST_RUNGS]
+    if not ladder:
+        return CustomizedRetry()
+    rungs = [parts.number({"next": one}, "next", least=0) for one in ladder]
+    return CustomizedRetry(tuple(rungs), _LADDER_FIRST_STEP)
+
+
+def _retry_out(retry: CustomizedRetry | ExponentialRetry) -> dict[str, Any]:
+    """Rests are the same after every attempt; a ladder that starts elsewhere gets other rungs in front."""
+    if isinstance(retry, ExponentialRetry):
+        if not float(retry.multiplier).is_integer():
+            raise Unsupported(f"the multiplier {retry.multiplier:g} (RocketMQ has whole ones)")
+        policy = {"initial": retry.initial_ms, "max": retry.max_ms, "multiplier": int(retry.multiplier)}
+        return {"type": "EXPONENTIAL", "exponentialRetryPolicy": policy}
+    if retry == CustomizedRetry():
+        return {"type": "CUSTOMIZED"}
+    if not retry.delays_ms or len(retry.delays_ms) > _MOST_RUNGS:
+        raise BadRequest(f"a ladder of rests has 1 to {_MOST_RUNGS} of them, not {len(retry.delays_ms)}")
+    ladder = retry.delays_ms[min(retry.first_step, len(retry.delays_ms) - 1) :]
+    below = retry.delays_ms[: retry.first_step][-_LADDER_FIRST_STEP:]
+    fill = (retry.delays_ms[0],) * (_LADDER_FIRST_STEP - len(below))
+    return {"type": "CUSTOMIZED", "customizedRetryPolicy": {"next": [*fill, *below, *ladder]}}
+
+
+# -- attributes -------------------------------------------------------------------------------------
+
+
+def attribute_changes(wanted: Mapping[str, str], there: Mapping[str, str]) -> dict[str, str]:
+    """As RocketMQ wants them told: `+key` is set, `-key` is taken away.
+
+    Raises BadRequest for names that RocketMQ refuses with a sentence about something else.
+    """
+    changes = {}
+    for key, value in wanted.items():
+        if not key or "+" in key or "-" in key:
+            raise BadRequest(f"the attribute {shown(key)} has no name, or one with + or - in it")
+        if there.get(key) != value:
+            changes["+" + key] = value
+    for key in there:
+        if key not in wanted:
+            changes["-" + key] = ""
+    return changes
+
+
+def refusal(answer: Command, broker: str) -> GatewayError:
+    """Why a broker did not make or change a topic or group: SYSTEM_ERROR is how its checks fail."""
+    if answer.code == ResponseCode.SYSTEM_ERROR:
+        unknown = _unknown_attribute(answer.remark)
+        if unknown is not None:
+            return Unsupported(f"the attribute {shown(unknown[1])}, which broker {broker} does not know,")
+        return BadRequest(f"broker {broker} refuses these settings: {shown(answer.remark, 240)}")
+    return error_of(answer, broker=broker)

@@ -1,0 +1,118 @@
+"""Topics and groups deleted, with what belongs to them, everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from brokers.remote.asking import could_be_a_name, object_in, of_each, worst
+from brokers.remote.errors import error_of
+from brokers.remote.groups import Groups
+from brokers.remote.topics import SLOW_S, Topics
+from popgate.errors import BrokerUnavailable, GroupNotFound, TopicNotFound, shown
+from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.parts import texts
+from popgate.wire.routes import TopicRoute
+
+
+class Deleting(Topics, Groups):
+    """The part of the port's `Directory` that deletes.
+
+    It is done everywhere or it raises, and may be asked for again: a broker that was not there would
+    bring a topic back to the name servers, and they do not forget it by themselves.
+    """
+
+    async def delete_topic(self, name: str) -> None:
+        if not could_be_a_name(name):
+            raise TopicNotFound(shown(name))
+        async with self.topic_turns.of(name):
+            route = await self.routes.now(name)
+            groups = await self._readers_of(name, [one.name for one in route.brokers])
+            await self._delete(name, route)
+            for retries in _retry_topics(name, groups):
+                await self._delete_if_there(retries)
+
+    async def delete_group(self, name: str) -> None:
+        """With its positions and its retries; its dead letters stay, as with RocketMQ's own tools."""
+        if not could_be_a_name(name):
+            raise GroupNotFound(shown(name))
+        async with self.group_turns.of(name):
+            await self.group_now(name)
+            read = await self.topics_read_by(name)
+            fields = {"groupName": name, "cleanOffset": "true"}
+            _, failures = await of_each(
+                await self.masters(),
+                lambda broker: self.callings.done(
+                    broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, timeout_s=SLOW_S
+                ),
+            )
+            self.group_settings.forget(name)
+            if failures:
+                raise worst(failures)
+            for retries in (one for topic in read for one in _retry_topics(topic, [name])):
+                await self._delete_if_there(retries)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _delete_if_there(self, topic: str) -> None:
+        try:
+            route = await self.routes.now(topic)
+        except TopicNotFound:
+            return
+        await self._delete(topic, route)
+
+    async def _delete(self, topic: str, route: TopicRoute) -> None:
+        """At its brokers, then at all name servers: those are not told by the brokers."""
+        gone = sorted(one.name for one in route.brokers if one.master is None)
+        if gone:
+            raise BrokerUnavailable(
+                f"topic {topic} cannot be deleted while broker {', '.join(gone)} has no master"
+            )
+        _, failures = await of_each(
+            [one.name for one in route.brokers],
+            lambda broker: self.callings.done(
+                broker, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, timeout_s=SLOW_S
+            ),
+        )
+        self.topic_settings.forget(topic)
+        if failures:
+            raise worst(failures)
+        clusters = sorted({one.cluster for one in route.brokers})
+        _, failures = await of_each(
+            self.routes.servers.addresses, lambda server: self._unname(server, topic, clusters)
+        )
+        self.routes.forget(topic)
+        if failures:
+            raise worst(failures)
+        await self.until_shown(topic, lambda found: found is None)
+
+    async def _unname(self, server: str, topic: str, clusters: Iterable[str]) -> None:
+        """The name of the cluster is what 5.x name servers ask for; older ones do not look at it."""
+        for cluster in clusters:
+            answer = await self.links.call(
+                server,
+                RequestCode.DELETE_TOPIC_IN_NAMESRV,
+                {"topic": topic, "clusterName": cluster},
+                timeout_s=self.settings.request_timeout_s,
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, broker="(name server)")
+
+    async def _readers_of(self, topic: str, brokers: Iterable[str]) -> list[str]:
+        """The groups that have a position in the topic, at those of its brokers that tell."""
+
+        async def ask(broker: str) -> tuple[str, ...]:
+            answer = await self.read_from(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, broker=broker)
+            return object_in(
+                answer, broker, f"the groups of topic {topic}", lambda told: texts(told, "groupList")
+            )
+
+        told, _ = await of_each(brokers, ask)
+        return sorted({group for groups in told.values() for group in groups})
+
+
+def _retry_topics(topic: str, groups: Iterable[str]) -> list[str]:
+    """Where pops of these groups put what was not finished of a topic (4.2)."""
+    return [make(group, topic) for group in groups for make in (pop_retry_topic_v1, pop_retry_topic_v2)]

@@ -1,0 +1,158 @@
+"""Look-up by message id and by key; every hit is compared, brokers compare hashes. Source: facts 3.7, 5.5.
+
+A broker answers at most 64 messages to a question (`maxMsgsNumBatch`), those indexed last, and times in
+its index are whole seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from brokers.remote.asking import Asking, of_each, worst
+from brokers.remote.errors import error_of
+from brokers.remote.pulling import stored
+from popgate.context import Context
+from popgate.errors import BrokerUnavailable, PeerWireError
+from popgate.message_id import decode_offset_message_id
+from popgate.model import StoredMessage
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.records import Record, decode_record, decode_records
+from popgate.wire.remoting import Command
+
+_KEYS = KEYS.encode()
+_UNIQ_KEY = UNIQ_KEY.encode()
+_UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+_FOREVER_MS = (1 << 63) - 1
+_SECOND_MS = 1_000
+_MOST_COPIES = 64
+_LONGEST_KEY = 32_767
+"""Bytes: what a block of properties holds."""
+
+
+class Finding(Asking):
+    """The part of the port's `Offsets` that looks messages up."""
+
+    async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
+        route = await self.route_of(topic)
+        packed = _packed(message_id)
+        if packed is None:
+            return []
+        found = await self._query(
+            context,
+            topic,
+            [one.name for one in route.brokers],
+            {
+                "key": message_id,
+                "maxNum": str(_MOST_COPIES),
+                "beginTimestamp": "0",
+                "endTimestamp": str(_FOREVER_MS),
+                _UNIQUE_KEY_QUERY: "true",
+            },
+            lambda record: find_property(record.properties, _UNIQ_KEY) == packed,
+        )
+        placed = await self._find_place(context, topic, message_id)
+        if placed is not None and all(_place(one) != _place(placed) for one in found):
+            found.append(placed)
+        return found
+
+    async def find_by_key(
+        self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
+    ) -> list[StoredMessage]:
+        route = await self.route_of(topic)
+        packed = _packed(key)
+        if packed is None or limit < 1 or begin_ms > end_ms or end_ms < 0:
+            return []
+        found = await self._query(
+            context,
+            topic,
+            [one.name for one in route.brokers],
+            {
+                "key": key,
+                "maxNum": str(min(limit, _MOST_COPIES)),
+                "beginTimestamp": str(min(max(begin_ms - _SECOND_MS, 0), _FOREVER_MS)),
+                "endTimestamp": str(min(end_ms, _FOREVER_MS)),
+            },
+            lambda record: (
+                begin_ms <= record.store_ms <= end_ms
+                and packed in (find_property(record.properties, _KEYS) or b"").split(b" ")
+            ),
+        )
+        return found[:limit]
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _query(
+        self,
+        context: Context,
+        topic: str,
+        brokers: list[str],
+        fields: dict[str, str],
+        fits: Callable[[Record], bool],
+    ) -> list[StoredMessage]:
+        """What the brokers that answer have, newest first. Raises when none of them answers."""
+
+        async def ask(broker: str) -> list[StoredMessage]:
+            answer = await self.read_from(
+                broker, RequestCode.QUERY_MESSAGE, {"topic": topic, **fields}, context=context
+            )
+            if answer.code == ResponseCode.QUERY_NOT_FOUND:
+                return []
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, broker=broker, topic=topic)
+            return [
+                stored(record, broker, record.queue_id, record.offset)
+                for record in _records_in(answer, broker)
+                if record.topic == topic and fits(record)
+            ]
+
+        told, failures = await of_each(brokers, ask)
+        if failures and not told:
+            raise worst(failures)
+        found = {_place(one): one for messages in told.values() for one in messages}
+        return sorted(found.values(), key=lambda one: (one.store_ms, one.offset), reverse=True)
+
+    async def _find_place(self, context: Context, topic: str, message_id: str) -> StoredMessage | None:
+        """The message that an offset message id names, if its host is one of this cluster."""
+        try:
+            host, offset = decode_offset_message_id(message_id)
+        except ValueError:
+            return None
+        if offset < 0:
+            return None
+        owner = next(
+            (one.name for one in await self.routes.brokers() if host in one.addresses.values()), None
+        )
+        if owner is None:
+            return None
+        fields = {"topic": topic, "offset": str(offset)}
+        answer = await self.read_from(owner, RequestCode.VIEW_MESSAGE_BY_ID, fields, context=context)
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            record = decode_record(answer.body)
+        except PeerWireError:
+            return None  # any number may be asked for; what begins there need not be a message
+        if record.topic != topic or record.commit_offset != offset:
+            return None
+        return stored(record, owner, record.queue_id, record.offset)
+
+
+def _packed(text: str) -> bytes | None:
+    """As it stands in a message; None for what stands in none."""
+    try:
+        packed = text.encode()
+    except UnicodeEncodeError:
+        return None
+    return packed if 0 < len(packed) <= _LONGEST_KEY else None
+
+
+def _place(message: StoredMessage) -> tuple[str, int]:
+    return message.broker, message.commit_offset
+
+
+def _records_in(answer: Command, broker: str) -> list[Record]:
+    try:
+        return list(decode_records(answer.body))
+    except PeerWireError as error:
+        raise BrokerUnavailable(f"broker {broker} sent messages that make no sense: {error}") from None

@@ -1,0 +1,187 @@
+"""Consumer groups of a cluster: shown, made, changed; every broker has them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from brokers.remote.asking import Asking, could_be_a_name, object_in, of_each, worst
+from brokers.remote.configs import check_group_settings, group_body, group_in, refusal
+from brokers.remote.errors import error_of
+from brokers.remote.kept import Kept
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.topics import SLOW_S
+from brokers.remote.turns import Turns
+from popgate.clock import Clock
+from popgate.errors import AlreadyExists, GatewayError, GroupNotFound, NotFound, shown
+from popgate.model import GroupConfig
+from popgate.naming import is_derived_topic
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.parts import as_object, table, texts
+
+_SYSTEM_GROUPS = frozenset(
+    {
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "SELF_TEST_P_GROUP",
+        "ONS_HTTP_PROXY",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+        "CID_ONSAPI_PULL",
+        "CID_SYS_RMQ_TRANS",
+        "__MONITOR_CONSUMER",
+        "CLIENT_INNER_PRODUCER",
+        "DEFAULT_CONSUMER",
+        "DEFAULT_PRODUCER",
+    }
+)
+"""Groups that every broker makes for itself; what else begins with `_SYSTEM_PREFIX` belongs to them."""
+_SYSTEM_PREFIX = "CID_RMQ_SYS_"
+
+
+class Groups(Asking):
+    """The part of the port's `Directory` that shows groups, makes and changes them."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self.group_settings: Kept[GroupConfig] = Kept(
+            self._fetch_group,
+            clock,
+            refresh_s=settings.route_refresh_s,
+            expiry_s=settings.route_expiry_s,
+            missing_s=settings.missing_route_s,
+            most=settings.max_routes,
+        )
+        self.group_turns = Turns()
+
+    async def stop(self) -> None:
+        await self.group_settings.close()
+        await super().stop()
+
+    async def group(self, name: str) -> GroupConfig:
+        """A broker that makes unknown groups on first use makes it when it is asked (6.4)."""
+        if not could_be_a_name(name):
+            raise GroupNotFound(shown(name))
+        return await self.group_settings.of(name)
+
+    async def group_now(self, name: str) -> GroupConfig:
+        """As `group`, asked anew."""
+        if not could_be_a_name(name):
+            raise GroupNotFound(shown(name))
+        return await self.group_settings.now(name)
+
+    async def groups(self) -> list[GroupConfig]:
+        """Those of all brokers that answer, without the system's. Raises BrokerUnavailable: none does."""
+        told, failures = await of_each(await self.brokers(), self._groups_at)
+        if not told:
+            raise worst(failures)
+        found: dict[str, GroupConfig] = {}
+        for configs in told.values():
+            for config in configs:
+                if config.name not in _SYSTEM_GROUPS and not config.name.startswith(_SYSTEM_PREFIX):
+                    found.setdefault(config.name, config)
+        return [found[name] for name in sorted(found)]
+
+    async def create_group(self, config: GroupConfig) -> None:
+        """On every broker that has a master. Those that cannot be reached do without it, unless all are."""
+        check_group_settings(config)
+        async with self.group_turns.of(config.name):
+            if await self._is_listed(config.name):
+                raise AlreadyExists("group", config.name)
+            body = group_body(config, None)
+            done, failures = await of_each(
+                await self.masters(), lambda broker: self._change_group(broker, body)
+            )
+            self.group_settings.forget(config.name)
+            refused = [one for one in failures.values() if not one.retryable]
+            if refused or not done:
+                raise refused[0] if refused else worst(failures)
+
+    async def update_group(self, config: GroupConfig) -> None:
+        if not could_be_a_name(config.name):
+            raise GroupNotFound(shown(config.name))
+        check_group_settings(config)
+        async with self.group_turns.of(config.name):
+            told, failures = await of_each(
+                await self.masters(), lambda broker: self._told_group(broker, config.name)
+            )
+            silent = {one: why for one, why in failures.items() if not isinstance(why, NotFound)}
+            if silent or not told:
+                raise worst(silent) if silent else GroupNotFound(config.name)
+            bodies = {broker: group_body(config, told.get(broker)) for broker in (*told, *failures)}
+            _, failures = await of_each(bodies, lambda broker: self._change_group(broker, bodies[broker]))
+            self.group_settings.forget(config.name)
+            if failures:
+                raise worst(failures)
+
+    async def topics_of(self, group: str) -> list[str]:
+        await self.group(group)
+        return await self.topics_read_by(group)
+
+    async def topics_read_by(self, group: str) -> list[str]:
+        """The topics in which the group has a position, at the brokers that answer; no retries."""
+
+        async def ask(broker: str) -> tuple[str, ...]:
+            answer = await self.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, broker=broker, group=group)
+            return object_in(
+                answer, broker, f"the topics of group {group}", lambda told: texts(told, "topicList")
+            )
+
+        told, failures = await of_each(await self.brokers(), ask)
+        if not told:
+            raise worst(failures)
+        return sorted({one for topics in told.values() for one in topics if not is_derived_topic(one)})
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _fetch_group(self, name: str) -> GroupConfig:
+        """The settings as the first broker that has them tells them; it is missing when all say so."""
+        failures: dict[str, GatewayError] = {}
+        for broker in await self.brokers():
+            try:
+                return group_in(await self._told_group(broker, name))
+            except GatewayError as error:
+                failures[broker] = error
+        silent = [one for one in failures.values() if not isinstance(one, NotFound)]
+        raise silent[0] if silent else GroupNotFound(name)
+
+    async def _told_group(self, broker: str, name: str) -> Mapping[str, Any]:
+        answer = await self.read_from(broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker, group=name)
+
+        def read(told: Mapping[str, Any]) -> Mapping[str, Any]:
+            group_in(told)
+            return told
+
+        return object_in(answer, broker, f"group {name}", read)
+
+    async def _is_listed(self, name: str) -> bool:
+        """Whether a broker has it. It is looked up in the list: a question by name may make it (6.4)."""
+        told, failures = await of_each(await self.masters(), self._groups_at)
+        if not told:
+            raise worst(failures)
+        return any(one.name == name for groups in told.values() for one in groups)
+
+    async def _groups_at(self, broker: str) -> list[GroupConfig]:
+        answer = await self.read_from(
+            broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, timeout_s=SLOW_S
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker)
+
+        def read(told: Mapping[str, Any]) -> list[GroupConfig]:
+            configs = table(told, "subscriptionGroupTable").values()
+            return [group_in(as_object(one, "subscriptionGroupTable")) for one in configs]
+
+        return object_in(answer, broker, "the list of groups", read)
+
+    async def _change_group(self, broker: str, body: bytes) -> None:
+        answer = await self.callings.call(
+            broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body, timeout_s=SLOW_S
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, broker)

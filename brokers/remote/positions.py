@@ -1,0 +1,139 @@
+"""Offsets of queues and of groups: read, and set elsewhere. Source: protocol facts 5.5 and 7.8."""
+
+from __future__ import annotations
+
+import asyncio
+
+from brokers.remote.asking import number_in
+from brokers.remote.errors import error_of
+from brokers.remote.groups import Groups
+from brokers.remote.places import Place, places_of
+from popgate.context import Context
+from popgate.errors import BrokerUnavailable, IllegalOffset, TopicNotFound
+from popgate.model import Bounds, Permission, StartFrom
+from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.wire.codes import RequestCode, ResponseCode
+
+LARGEST_OFFSET = (1 << 63) - 1
+_NOT_FOUND = (int(ResponseCode.QUERY_NOT_FOUND),)
+_RESET_PENDING = "previously reset"
+"""How a broker says that it did not take a position, because an operator's has not been read from yet."""
+
+
+class Positions(Groups):
+    """The part of the port's `Offsets` and `Directory` that is about positions.
+
+    A position of a RocketMQ is how far a group has popped: what it holds counts as done, until it comes
+    back through the group's retry topic (`Traits.tells_deliveries`).
+    """
+
+    async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
+        return await self.bounds_of(context, await self.place(topic, broker, queue_id))
+
+    async def bounds_of(self, context: Context | None, place: Place) -> Bounds:
+        lowest, highest = await asyncio.gather(
+            self.ask_queue(context, place, RequestCode.GET_MIN_OFFSET, {}, reading=True),
+            self.ask_queue(context, place, RequestCode.GET_MAX_OFFSET, {"committed": "true"}, reading=True),
+        )
+        minimum = max(number_in(lowest, place.broker, "offset"), 0)
+        return Bounds(minimum, max(number_in(highest, place.broker, "offset"), minimum))
+
+    async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
+        return await self._offset_at(context, await self.place(topic, broker, queue_id), time_ms)
+
+    async def committed(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int
+    ) -> int | None:
+        place = await self.place(topic, broker, queue_id)
+        await self.group(group)
+        return await self.position_of(context, group, place)
+
+    async def position_of(self, context: Context | None, group: str, place: Place) -> int | None:
+        """None when the group has no position there."""
+        fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
+        answer = await self.ask_queue(
+            context, place, RequestCode.QUERY_CONSUMER_OFFSET, fields, reading=True, also=_NOT_FOUND
+        )
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return number_in(answer, place.broker, "offset")
+
+    async def commit(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        place = await self.place(topic, broker, queue_id)
+        await self.group(group)
+        bounds = await self.bounds_of(context, place)
+        if not bounds.minimum <= offset <= bounds.maximum:
+            raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        if not await self._commit(context, group, place, offset):
+            # A reset waits for its first reader, who would get that one; so that is set anew.
+            await self._reset(group, place, offset)
+
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+        """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
+        await self.group(group)
+        wanted = []
+        for place in places_of(topic, await self.route_of(topic)):
+            if place.permission & Permission.READ:
+                wanted.append((place, await self._offset_for(place, to)))
+        for make in (pop_retry_topic_v2, pop_retry_topic_v1):
+            for place in await self._places_if_there(make(group, topic)):
+                wanted.append((place, (await self.bounds_of(None, place)).maximum))
+        for place, offset in wanted:
+            await self._reset(group, place, offset)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _offset_for(self, place: Place, to: StartFrom | int) -> int:
+        if isinstance(to, StartFrom):
+            bounds = await self.bounds_of(None, place)
+            return bounds.minimum if to is StartFrom.FIRST else bounds.maximum
+        return await self._offset_at(None, place, to)
+
+    async def _offset_at(self, context: Context | None, place: Place, time_ms: int) -> int:
+        fields = {"timestamp": str(min(max(time_ms, 0), LARGEST_OFFSET)), "boundaryType": "lower"}
+        answer = await self.ask_queue(
+            context, place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, reading=True
+        )
+        found = number_in(answer, place.broker, "offset")
+        bounds = await self.bounds_of(context, place)
+        # Below zero: of a logic queue no piece is so new.
+        return bounds.maximum if found < 0 else min(max(found, bounds.minimum), bounds.maximum)
+
+    async def _places_if_there(self, topic: str) -> list[Place]:
+        try:
+            return places_of(topic, await self.route_of(topic))
+        except TopicNotFound:
+            return []
+
+    async def _commit(self, context: Context | None, group: str, place: Place, offset: int) -> bool:
+        """Whether the broker took it."""
+        fields = {"consumerGroup": group, "commitOffset": str(offset)}
+        answer = await self.ask_queue(context, place, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        return _RESET_PENDING not in answer.remark
+
+    async def _reset(self, group: str, place: Place, offset: int) -> None:
+        """Set the position so that pops begin there, whatever they hold or are blocked by.
+
+        Brokers that leave resets to their clients, and queues of static topics, have the position only.
+        """
+        if not place.static:
+            fields = {
+                "group": group,
+                "topic": place.topic,
+                "queueId": str(place.queue_id),
+                "offset": str(offset),
+                "timestamp": "0",
+                "isForce": "true",
+            }
+            answer = await self.callings.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+            if answer.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
+                raise error_of(answer, broker=place.broker, topic=place.topic, group=group)
+            if await self.position_of(None, group, place) == offset:
+                return
+        if not await self._commit(None, group, place, offset):
+            raise BrokerUnavailable(
+                f"broker {place.broker} keeps the position that an operator has set before"
+                f" for group {group} in topic {place.topic}"
+            )

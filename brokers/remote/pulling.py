@@ -1,0 +1,186 @@
+"""Reading by position: pull without taking.
+
+A pull names a group that every broker has, so that none needs to be made for it; its position is not
+touched. Brokers look at tags by their hashes only, and pass everything where they cannot read an
+expression: what they send is looked at again here. Source: protocol facts 5.5, 5.13 and 7.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from brokers.remote.asking import number_in
+from brokers.remote.places import Place
+from brokers.remote.positions import LARGEST_OFFSET, Positions
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    BrokerTimeout,
+    BrokerUnavailable,
+    Forbidden,
+    IllegalOffset,
+    PeerWireError,
+)
+from popgate.model import Bounds, Filter, FilterKind, Permission, Pulled, StoredMessage
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.hosts import host_text
+from popgate.wire.records import Record, decode_records
+from popgate.wire.remoting import Command
+
+READER_GROUP = "TOOLS_CONSUMER"
+_SUSPEND = 0x2
+_SUBSCRIPTION = 0x4
+_LONGEST_WAIT_S = 15.0
+"""Of one request at the broker, as RocketMQ's own clients wait. Brokers look at the time every 5 s only."""
+_LEAST_WAIT_S = 0.01
+_REST_S = 0.2
+"""After an answer that neither has messages nor leads on."""
+_MOST_MESSAGES = 1_024
+_NOTHING = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+
+
+class Pulling(Positions):
+    """The part of the port's `Offsets` that looks at messages."""
+
+    async def pull(
+        self,
+        context: Context,
+        topic: str,
+        broker: str,
+        queue_id: int,
+        offset: int,
+        *,
+        max_messages: int,
+        max_bytes: int,
+        passing: Filter,
+        wait_until: float | None,
+    ) -> Pulled:
+        if max_messages < 1:
+            raise BadRequest(f"a pull takes at least one message, not {max_messages}")
+        place = await self._readable(topic, broker, queue_id)
+        if not 0 <= offset <= LARGEST_OFFSET:
+            bounds = await self.bounds(context, topic, broker, queue_id)
+            raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        fields = _request(passing, min(max_messages, _MOST_MESSAGES))
+        wait_s = 0.0
+        while True:
+            room = max_bytes if context.allowance is None else min(max_bytes, context.allowance.room())
+            answer = await self._pull_once(context, place, {**fields, "queueOffset": str(offset)}, wait_s)
+            if answer is not None:
+                pulled = await self._pulled(place, answer, offset, passing, max_messages, room)
+                if pulled.messages or wait_until is None:
+                    if context.allowance is not None:
+                        context.allowance.add(sum([len(m.body) + len(m.properties) for m in pulled.messages]))
+                    return pulled
+                if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and pulled.next_offset == offset:
+                    await self.rest(_REST_S)
+                offset = pulled.next_offset
+            # The first look does not wait, so that the bounds are known when the time is over.
+            left = -1.0 if wait_until is None else wait_until - self.clock.monotonic()
+            if left < _LEAST_WAIT_S:
+                return Pulled([], offset, pulled.bounds)
+            wait_s = min(left, _LONGEST_WAIT_S)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _readable(self, topic: str, broker: str, queue_id: int) -> Place:
+        place = await self.place(topic, broker, queue_id)
+        if not place.permission & Permission.READ:
+            raise Forbidden(f"topic {topic} is not readable")
+        return place
+
+    async def _pull_once(
+        self, context: Context, place: Place, fields: dict[str, str], wait_s: float
+    ) -> Command | None:
+        """The broker's answer; None when none came in the time in which one may be waited for."""
+        if wait_s <= 0:
+            return await self.ask_queue(
+                context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=_NOTHING
+            )
+        fields |= {
+            "sysFlag": str(_SUBSCRIPTION | _SUSPEND),
+            "suspendTimeoutMillis": str(int(wait_s * 1000)),
+        }
+        try:
+            return await self.ask_queue(
+                None, place, RequestCode.PULL_MESSAGE, fields, reading=True, timeout_s=wait_s, also=_NOTHING
+            )
+        except BrokerTimeout:
+            return None
+
+    async def _pulled(
+        self, place: Place, answer: Command, offset: int, passing: Filter, most: int, room: int
+    ) -> Pulled:
+        """What an answer says, from `offset` on. Raises IllegalOffset, BrokerUnavailable (it makes no sense)."""
+        broker = place.broker
+        bounds = Bounds(
+            max(number_in(answer, broker, "minOffset"), 0), max(number_in(answer, broker, "maxOffset"), 0)
+        )
+        behind = number_in(answer, broker, "nextBeginOffset")
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            if bounds.minimum <= offset <= bounds.maximum:
+                # An operator has reset the reader's group here: told once, and not of interest.
+                return Pulled([], offset, bounds)
+            raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        if answer.code != ResponseCode.SUCCESS:
+            return Pulled([], max(behind, offset), bounds)
+        shift = int(answer.fields.get("offsetDelta") or 0)
+        messages: list[StoredMessage] = []
+        for record in _records(answer.body, broker):
+            at = record.offset + shift
+            if at < offset:
+                continue
+            if len(messages) == most or (messages and record.size > room):
+                behind = at
+                break
+            if passing.everything or passing.matches(record.properties):
+                messages.append(stored(record, place.broker, place.queue_id, at))
+                room -= record.size
+        return Pulled(messages, max(behind, offset), bounds)
+
+
+def stored(record: Record, broker: str, queue_id: int, offset: int) -> StoredMessage:
+    """A message as a broker has it, at the place by which the domain knows it."""
+    return StoredMessage(
+        record.topic,
+        broker,
+        queue_id,
+        offset,
+        record.commit_offset,
+        record.sys_flag,
+        record.flag,
+        record.born_ms,
+        host_text(record.born_host),
+        record.store_ms,
+        host_text(record.store_host),
+        record.body,
+        record.properties,
+    )
+
+
+def _records(body: bytes, broker: str) -> Iterator[Record]:
+    try:
+        yield from decode_records(body)
+    except PeerWireError as error:
+        raise BrokerUnavailable(f"broker {broker} sent messages that make no sense: {error}") from None
+
+
+def _request(passing: Filter, most: int) -> dict[str, str]:
+    """What is the same in every request of a pull. Only tags are a broker's own business: see above."""
+    tags = not passing.everything and passing.kind is FilterKind.TAG
+    return {
+        "consumerGroup": READER_GROUP,
+        "maxMsgNums": str(most),
+        "sysFlag": str(_SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": passing.expression if tags else "*",
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }

@@ -1,0 +1,258 @@
+"""Topics of a cluster: shown, made, changed. A topic has so many queues on each of its brokers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from brokers.remote.asking import Asking, could_be_a_name, object_in, of_each, worst
+from brokers.remote.configs import check_topic_settings, refusal, topic_fields, topic_in
+from brokers.remote.errors import error_of
+from brokers.remote.kept import Kept
+from brokers.remote.places import queues_of
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.turns import Turns
+from popgate.clock import Clock
+from popgate.errors import (
+    AlreadyExists,
+    BadRequest,
+    BrokerTimeout,
+    BrokerUnavailable,
+    GatewayError,
+    NotFound,
+    TopicNotFound,
+    shown,
+)
+from popgate.model import Route, TopicConfig
+from popgate.naming import is_system_topic
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.parts import as_object, table
+from popgate.wire.routes import TopicRoute
+
+_SHOWN_WITHIN_S = 5.0
+"""How long a change may take on its way from the brokers to the name servers."""
+_LOOK_AGAIN_S = 0.02
+_LOOK_AGAIN_LONGEST_S = 0.5
+SLOW_S = 10.0
+"""For answers that are long, and for changes that a broker writes to its disk before it answers."""
+_REPLY_TOPIC = "_REPLY_TOPIC"
+_SYSTEM_PREFIX = "rmq_sys_"
+
+
+class Topics(Asking):
+    """The part of the port's `Directory` that shows topics, makes and changes them."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self.topic_settings: Kept[TopicConfig] = Kept(
+            self._fetch_topic,
+            clock,
+            refresh_s=settings.route_refresh_s,
+            expiry_s=settings.route_expiry_s,
+            missing_s=settings.missing_route_s,
+            most=settings.max_routes,
+        )
+        self.topic_turns = Turns()
+
+    async def stop(self) -> None:
+        await self.topic_settings.close()
+        await super().stop()
+
+    async def route(self, topic: str) -> Route:
+        """The message types as any broker of the topic tells them: 'not there' is never taken from silence."""
+        route = await self.route_of(topic)
+        config = await self.topic_settings.of(topic)
+        return Route(topic, config.message_types, queues_of(topic, route))
+
+    async def topic(self, name: str) -> TopicConfig:
+        if not could_be_a_name(name):
+            raise TopicNotFound(shown(name))
+        return await self.topic_settings.of(name)
+
+    async def topics(self) -> list[TopicConfig]:
+        """Those of all brokers that answer, without the system's. Raises BrokerUnavailable: none does."""
+        told, failures = await of_each(await self.brokers(), self._topics_at)
+        if not told:
+            raise worst(failures)
+        pseudo = set()
+        for one in await self.routes.brokers():
+            # Every broker and every cluster has a topic that is called like it (6.2).
+            pseudo |= {one.name, one.cluster, one.cluster + _REPLY_TOPIC}
+        found: dict[str, TopicConfig] = {}
+        for configs in told.values():
+            for config in configs:
+                if config.name not in pseudo and not _belongs_to_the_system(config.name):
+                    found[config.name] = _widest(found.get(config.name), config)
+        return [found[name] for name in sorted(found)]
+
+    async def create_topic(self, config: TopicConfig) -> None:
+        """On every broker that has a master. Those that cannot be reached do without it, unless all are."""
+        check_topic_settings(config)
+        async with self.topic_turns.of(config.name):
+            try:
+                await self.routes.now(config.name)
+            except TopicNotFound:
+                pass
+            else:
+                raise AlreadyExists("topic", config.name)
+            fields = topic_fields(config, None)
+            done, failures = await of_each(
+                await self.masters(), lambda broker: self._change_topic(broker, fields)
+            )
+            self.topic_settings.forget(config.name)
+            refused = [one for one in failures.values() if not one.retryable]
+            if refused or not done:
+                raise refused[0] if refused else worst(failures)
+            await self.until_shown(config.name, lambda route: _has_queues(route, done, config))
+
+    async def update_topic(self, config: TopicConfig) -> None:
+        if not could_be_a_name(config.name):
+            raise TopicNotFound(shown(config.name))
+        check_topic_settings(config)
+        async with self.topic_turns.of(config.name):
+            route = await self.routes.now(config.name)
+            if route.mappings:
+                raise BadRequest(f"topic {config.name} is static: an operator maps its queues")
+            brokers = [one.name for one in route.brokers if one.master is not None]
+            if not brokers:
+                raise BrokerUnavailable(f"no broker of topic {config.name} has a master now")
+            told, failures = await of_each(brokers, lambda one: self._told(one, config.name))
+            if failures:
+                raise worst(failures)
+            changes = {}
+            for broker, before in told.items():
+                there = topic_in(before)
+                if config.read_queues < there.read_queues or config.write_queues < there.write_queues:
+                    raise BadRequest(
+                        f"topic {config.name} has {there.queues} queues at broker {broker}:"
+                        " queues are not taken away"
+                    )
+                changes[broker] = topic_fields(config, before)
+            done, failures = await of_each(
+                changes, lambda broker: self._change_topic(broker, changes[broker])
+            )
+            self.topic_settings.forget(config.name)
+            if failures:
+                raise worst(failures)
+            await self.until_shown(config.name, lambda route: _has_queues(route, done, config))
+
+    async def until_shown(self, topic: str, fits: Callable[[TopicRoute | None], bool]) -> None:
+        """Until the name servers tell of a change that the brokers have made. Raises BrokerTimeout."""
+        until = self.clock.monotonic() + _SHOWN_WITHIN_S
+        rest = _LOOK_AGAIN_S
+        while True:
+            self.routes.forget(topic)
+            try:
+                if fits(await self.routes.now(topic)):
+                    return
+            except TopicNotFound:
+                if fits(None):
+                    return
+            except BrokerUnavailable:
+                pass  # it may be there a moment later
+            if self.clock.monotonic() >= until:
+                raise BrokerTimeout(
+                    f"the brokers have changed topic {topic}, the name servers do not tell it yet"
+                )
+            await self.rest(rest)
+            rest = min(2 * rest, _LOOK_AGAIN_LONGEST_S)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _fetch_topic(self, name: str) -> TopicConfig:
+        """The settings as the first broker that answers has them, with the queues that the route tells of."""
+        route = await self.routes.of(name)
+        failures: dict[str, GatewayError] = {}
+        brokers = [one.name for one in route.brokers]
+        brokers.sort(key=lambda one: not self._is_reached(one))
+        for broker in brokers:
+            try:
+                config = topic_in(await self._told(broker, name))
+            except GatewayError as error:
+                failures[broker] = error
+                continue
+            here = [one for one in route.queues if one.broker in brokers]
+            return replace(
+                config,
+                read_queues=max([one.read_queues for one in here] + [config.read_queues]),
+                write_queues=max([one.write_queues for one in here] + [config.write_queues]),
+            )
+        silent = [one for one in failures.values() if not isinstance(one, NotFound)]
+        raise silent[0] if silent else TopicNotFound(name)
+
+    def _is_reached(self, broker: str) -> bool:
+        data = self.routes.clusters.get(broker)
+        return data is not None and any(self.links.is_open(one) for one in data.addresses.values())
+
+    async def _told(self, broker: str, name: str) -> Mapping[str, Any]:
+        """The settings as one broker tells them. Those before 5.0 do not: then nothing is declared (6.4)."""
+        answer = await self.read_from(broker, RequestCode.GET_TOPIC_CONFIG, {"topic": name, "lo": "true"})
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            queues = next((one for one in (await self.routes.of(name)).queues if one.broker == broker), None)
+            if queues is None:
+                raise TopicNotFound(name)
+            return {
+                "topicName": name,
+                "readQueueNums": queues.read_queues,
+                "writeQueueNums": queues.write_queues,
+                "perm": queues.perm,
+            }
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker, topic=name)
+
+        def read(told: Mapping[str, Any]) -> Mapping[str, Any]:
+            topic_in(told)
+            return told
+
+        return object_in(answer, broker, f"topic {name}", read)
+
+    async def _topics_at(self, broker: str) -> list[TopicConfig]:
+        answer = await self.read_from(broker, RequestCode.GET_ALL_TOPIC_CONFIG, {}, timeout_s=SLOW_S)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker)
+
+        def read(told: Mapping[str, Any]) -> list[TopicConfig]:
+            configs = table(told, "topicConfigTable").values()
+            return [topic_in(as_object(one, "topicConfigTable")) for one in configs]
+
+        return object_in(answer, broker, "the list of topics", read)
+
+    async def _change_topic(self, broker: str, fields: Mapping[str, str]) -> None:
+        answer = await self.callings.call(
+            broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=SLOW_S
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise refusal(answer, broker)
+
+
+def _widest(one: TopicConfig | None, other: TopicConfig) -> TopicConfig:
+    """What two brokers have of the same topic: the settings of the first, the queues of the larger."""
+    if one is None:
+        return other
+    return replace(
+        one,
+        read_queues=max(one.read_queues, other.read_queues),
+        write_queues=max(one.write_queues, other.write_queues),
+    )
+
+
+def _belongs_to_the_system(name: str) -> bool:
+    return is_system_topic(name) or name.lower().startswith(_SYSTEM_PREFIX)
+
+
+def _has_queues(route: TopicRoute | None, brokers: Mapping[str, object], config: TopicConfig) -> bool:
+    """Whether the route tells what those brokers were told: so many queues, this permission."""
+    if route is None:
+        return False
+    told = {one.broker: one for one in route.queues}
+    for broker in brokers:
+        queues = told.get(broker)
+        if (
+            queues is None
+            or queues.read_queues != config.read_queues
+            or queues.write_queues != config.write_queues
+            or queues.perm & 6 != int(config.permission)
+        ):
+            return False
+    return True
