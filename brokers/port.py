@@ -16,7 +16,7 @@ What may differ between brokers is declared in `brokers.traits`, and each trait 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from brokers.traits import Traits
 from popgate.context import Context
@@ -237,8 +237,9 @@ class Offsets(ABC):
         """
 
 
-CheckHandler = Callable[[TransactionCheck], bool]
-"""Hands a check to a producer; False when none is there to ask."""
+CheckHandler = Callable[[TransactionCheck], bool | Awaitable[bool]]
+"""Hands a check to a producer; False when none is there to ask. Other processes may have to be asked,
+and then it is known later."""
 
 
 class Transactions(ABC):

@@ -128,6 +128,7 @@ class State:
             return
         self.open = False
         self._alarm.off()
+        self.halves.stop_asking()
         self.waiting.wake_all()
         self.waiting.close()
         try:

@@ -12,8 +12,12 @@ Sources: protocol facts 3.9, 7.4 and 7.8; any-replica, section 2.
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import logging
 import struct
+from collections.abc import Awaitable
+from functools import partial
 
 from brokers.embedded.damage import check_whole
 from brokers.embedded.due import DueKeys
@@ -87,6 +91,7 @@ class HalfMessages:
         self._checks = DueKeys(store, CHECKS)
         self._handler: CheckHandler | None = None
         self._ids = TransactionIds()
+        self._asking: set[asyncio.Future[bool]] = set()
         self._sequence = 0
         self.pending = 0
         """Transactions that nobody ended; after a start an estimate."""
@@ -114,6 +119,12 @@ class HalfMessages:
     def on_check(self, handler: CheckHandler) -> None:
         """Who is asked what became of a half message; it says whether there was somebody to ask."""
         self._handler = handler
+
+    def stop_asking(self) -> None:
+        """Before the store is closed: nothing more is counted."""
+        for asking in self._asking:
+            asking.cancel()
+        self._asking.clear()
 
     def deadline(self) -> int | None:
         """Wall time in ms at which `tick` has something to do; the past: now, there is more."""
@@ -277,7 +288,7 @@ class HalfMessages:
         self._checks.add(check_key(later.check_at_ms, sequence), _ASK)
 
     def _ask(self, topic: Topic, sequence: int, half: Half, record: bytes) -> bool:
-        """Hand the question to a producer; whether there was one."""
+        """Hand the question to a producer; whether there was one. Who must ask elsewhere says so later."""
         if self._handler is None:
             return False
         message_id = record_texts(record)[0].decode("utf-8", "replace")
@@ -289,10 +300,38 @@ class HalfMessages:
             half.checks + 1,
         )
         try:
-            return self._handler(check)
+            answer = self._handler(check)
+            if inspect.isawaitable(answer):
+                self._await(sequence, answer)
+                return False
+            return bool(answer)
         except Exception:  # a bug beyond the port must not stop the checks of everybody else
             _log.exception("asking about message %s failed", message_id)
             return False
+
+    def _await(self, sequence: int, answer: Awaitable[bool]) -> None:
+        """Count the check when it is known that a producer was asked."""
+        asking = asyncio.ensure_future(answer)
+        self._asking.add(asking)
+        asking.add_done_callback(partial(self._answered, sequence))
+
+    def _answered(self, sequence: int, asking: asyncio.Future[bool]) -> None:
+        self._asking.discard(asking)
+        if asking.cancelled() or self._store.failing:
+            return
+        if (failure := asking.exception()) is not None:
+            _log.error("asking about half message %d failed", sequence, exc_info=failure)
+        elif asking.result():
+            self._begin_turn()
+            try:
+                half, _ = self._half(sequence)
+            except PeerWireError:
+                return  # found and set aside at the next check
+            if half is not None:
+                counted = half._replace(checks=half.checks + 1)
+                self._store.put(HALF, half_key(sequence, HALF_STATE), counted.encode())
+                self._changed[sequence] = counted
+                self._store.commit()
 
     def _give_up(self, topic: Topic, sequence: int, half: Half, record: bytes) -> bool:
         """Move a half message nobody ended to where an operator finds it; whether that was possible."""

@@ -1,6 +1,6 @@
 """The port's calls as they travel: each is derived from its method, so that both say the same.
 
-An answer has code 0 and the result as its body, or `ResponseCode.SYSTEM_ERROR` and a `GatewayError`.
+An answer has code `DONE` and the result as its body, `FAILED` and a `GatewayError`, or `CANCELLED`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from brokers.shared.errors import ERROR
 from brokers.shared.kinds import Kind, Sink, Source
 from brokers.shared.layouts import Layout, as_tuple
 from popgate.context import Context
-from popgate.errors import GatewayError
 from popgate.model import TransactionCheck
-from popgate.wire.codes import PortCode
+from popgate.wire.codes import PortCode, ResponseCode
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 
 class Call(Generic[P, R]):
@@ -133,20 +133,29 @@ CALLS: dict[int, Call[Any, Any]] = {
 }
 CHECK: Kind[TransactionCheck] = kind_of(TransactionCheck)
 """What a host asks its guests; the answer is one byte, 1 when a producer was asked."""
+GONE: Kind[tuple[str, str, str, str]] = kind_of(tuple[str, str, str, str])
+"""What a host tells its guests of a lite topic: client id, group, topic, lite topic."""
+LEFT: Kind[tuple[str, bool]] = kind_of(tuple[str, bool])
+"""What a guest tells of a client that left, and whether it said so itself."""
+
+DONE = ResponseCode.SUCCESS.value
+FAILED = ResponseCode.SYSTEM_ERROR.value
+CANCELLED = PortCode.CANCEL.value
+"""Codes of answers. Of a call that was cancelled: it was done or not, and took nothing."""
 
 
-def encode_error(error: GatewayError) -> bytes:
+def encode(kind: Kind[T], value: T) -> bytes:
     sink = Sink()
-    ERROR.write(sink, error)
+    kind.write(sink, value)
     return sink.data()
 
 
-def decode_error(data: bytes) -> GatewayError:
+def decode(kind: Kind[T], data: bytes) -> T:
     """Raises PeerWireError."""
     source = Source(data)
-    error = ERROR.read(source)
+    value = kind.read(source)
     source.end()
-    return error
+    return value
 
 
 def takes_context(args: tuple[Any, ...]) -> Context | None:
@@ -154,7 +163,7 @@ def takes_context(args: tuple[Any, ...]) -> Context | None:
     return args[0] if args and isinstance(args[0], Context) else None
 
 
-def fingerprint() -> str:
+def fingerprint(*others: str) -> str:
     """Of everything that host and guest must say alike: 16 hexadecimal digits."""
-    told = "\n".join([*(CALLS[code].told for code in sorted(CALLS)), CONTEXT.told, ERROR.told, CHECK.told])
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    told = [*(CALLS[code].told for code in sorted(CALLS)), CONTEXT.told, ERROR.told, CHECK.told, *others]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:16]

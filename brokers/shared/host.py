@@ -1,0 +1,195 @@
+"""The host: a broker of this process, served to other gateways on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+from collections.abc import Awaitable
+
+from brokers.capabilities import LiteGoneHandler, LiteTopics
+from brokers.port import Broker, CheckHandler
+from brokers.shared.addresses import Address, parse_listening
+from brokers.shared.calls import CALLS
+from brokers.shared.guests import Guest, House
+from brokers.shared.settings import SharedSettings
+from popgate.clock import Clock
+from popgate.errors import BadRequest
+from popgate.model import TransactionCheck
+
+_log = logging.getLogger(__name__)
+_BACKLOG = 128
+
+
+class BrokerHost:
+    """Serves `broker`, which is started before and stopped afterwards, at `url`.
+
+    Raises BadRequest: no address, or one beyond this machine without a secret.
+    """
+
+    def __init__(
+        self, broker: Broker, url: str, *, clock: Clock, settings: SharedSettings | None = None
+    ) -> None:
+        self._settings = settings = settings if settings is not None else SharedSettings()
+        self._wanted = parse_listening(url)
+        if not self._wanted.is_private and not settings.secret:
+            raise BadRequest(
+                f"a broker is shared at {self._wanted}, beyond this machine, only with a secret:"
+                " set shared.secret, on the guests too"
+            )
+        self._broker = broker
+        self._clock = clock
+        self._guests: set[Guest] = set()
+        self._house: House | None = None
+        self._server: asyncio.Server | None = None
+        self._socket_id: tuple[int, int] | None = None
+        self._own_check: CheckHandler | None = None
+        self._own_gone: LiteGoneHandler | None = None
+        self._turn = 0
+
+    def __repr__(self) -> str:
+        return f"<BrokerHost {self.address or self._wanted} guests {len(self._guests)}>"
+
+    @property
+    def address(self) -> str:
+        """Where it listens, with the port that was chosen; empty when it does not."""
+        if self._server is None or not self._server.sockets:
+            return ""
+        if self._wanted.path:
+            return str(self._wanted)
+        return str(Address(self._wanted.host, self._server.sockets[0].getsockname()[1]))
+
+    def figures(self) -> dict[str, float]:
+        """Gauges for the metrics: plain names, no labels."""
+        proved = [guest for guest in self._guests if guest.proved]
+        return {
+            "shared_guests": len(proved),
+            "shared_calls": sum(guest.in_flight for guest in proved),
+            "shared_given_back_total": self._house.given_back if self._house is not None else 0,
+        }
+
+    async def start(
+        self, check: CheckHandler | None = None, lite_gone: LiteGoneHandler | None = None
+    ) -> None:
+        """Listen. `check` and `lite_gone` are this process's own handlers: guests are asked after them.
+
+        Raises OSError with a sentence for the operator.
+        """
+        loop = asyncio.get_running_loop()
+        house = House(self._broker, self._clock, self._settings, loop, self._guests.discard)
+        for code, call in CALLS.items():
+            method = getattr(self._broker, call.name, None)
+            if method is not None:
+                house.methods[code] = method
+        self._house = house
+        self._own_check, self._own_gone = check, lite_gone
+        self._broker.on_check(self._check)
+        if isinstance(self._broker, LiteTopics):
+            self._broker.on_lite_gone(self._lite_gone)
+        wanted = self._wanted
+        if wanted.path:
+            link = _bind(wanted.path)
+            self._server = await loop.create_unix_server(self._make, sock=link, backlog=_BACKLOG)
+            found = os.stat(wanted.path)
+            self._socket_id = found.st_dev, found.st_ino
+        else:
+            self._server = await loop.create_server(
+                self._make, wanted.host, wanted.port, backlog=_BACKLOG, reuse_address=True
+            )
+
+    def drain(self) -> None:
+        """Take no new guests, and tell those that are here that the broker is about to stop."""
+        self._stop_listening()
+        for guest in list(self._guests):
+            guest.leaving()
+
+    async def stop(self) -> None:
+        """End what waits, let calls finish for a moment, and let the guests go."""
+        self._stop_listening()
+        await asyncio.gather(*(guest.stop() for guest in list(self._guests)))
+        house = self._house
+        while house is not None and house.work:
+            await asyncio.wait(house.work)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _make(self) -> asyncio.BaseProtocol:
+        assert self._house is not None  # noqa: S101
+        guest = Guest(self._house)
+        if len(self._guests) >= self._settings.max_guests:
+            _log.warning("%d gateways share this broker already, another one is refused", len(self._guests))
+            guest.channel.close("there are too many guests")
+            return guest.channel
+        self._guests.add(guest)
+        return guest.channel
+
+    def _check(self, check: TransactionCheck) -> bool | Awaitable[bool]:
+        """Whether somebody was asked: here, or at a guest, another one first each time."""
+        if self._own_check is not None and self._own_check(check) is True:
+            return True
+        guests = [guest for guest in self._guests if guest.proved]
+        if not guests:
+            return False
+        self._turn += 1
+        first = self._turn % len(guests)
+        return _asked(check, guests[first:] + guests[:first])
+
+    def _lite_gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
+        if self._own_gone is not None:
+            self._own_gone(client_id, group, topic, lite_topic)
+        for guest in list(self._guests):
+            guest.lite_gone(client_id, group, topic, lite_topic)
+
+    def _stop_listening(self) -> None:
+        if self._server is None:
+            return
+        self._server.close()
+        self._server = None
+        if self._socket_id is not None:
+            # Only our own: another process may have taken the path since.
+            with contextlib.suppress(OSError):
+                found = os.stat(self._wanted.path)
+                if (found.st_dev, found.st_ino) == self._socket_id:
+                    os.unlink(self._wanted.path)
+            self._socket_id = None
+
+
+async def _asked(check: TransactionCheck, guests: list[Guest]) -> bool:
+    for guest in guests:
+        if not guest.over and await guest.check(check):
+            return True
+    return False
+
+
+def _bind(path: str) -> socket.socket:
+    """A socket in the file system that only this user can open. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        if stat.S_ISSOCK(os.stat(path).st_mode):
+            if _answers(path):
+                raise OSError(f"somebody listens at unix:{path} already")
+            os.unlink(path)  # left behind by a process that was killed
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        before = os.umask(0o177)
+        try:
+            link.bind(path)
+        finally:
+            os.umask(before)
+        os.chmod(path, 0o600)
+    except OSError as error:
+        link.close()
+        raise OSError(f"cannot listen at unix:{path}: {error.strerror or error}") from error
+    return link
+
+
+def _answers(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+        return True
