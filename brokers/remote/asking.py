@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from brokers.remote.errors import error_of
@@ -117,10 +117,28 @@ class Asking(Facet):
 
     async def rest(self, seconds: float) -> None:
         """Let time pass, by the clock that everything here goes by."""
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        timer = self.clock.call_later(seconds, lambda: over.done() or over.set_result(None))
+        await self.within(seconds, asyncio.get_running_loop().create_future())
+
+    async def within(
+        self, seconds: float, asking: Coroutine[Any, Any, Read] | asyncio.Future[Read]
+    ) -> Read | None:
+        """What it comes to; None when it is not done in so many seconds: then it is given up."""
+        task = asyncio.ensure_future(asking)
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            over = True
+            task.cancel()
+
+        timer = self.clock.call_later(seconds, end)
         try:
-            await over
+            return await task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if over and not (me is not None and me.cancelling()):
+                return None
+            raise
         finally:
             timer.cancel()
 

@@ -33,13 +33,8 @@ class Locking(Groups):
         by_broker = await self._by_broker(group, queues)
 
         async def ask(broker: str) -> list[Named]:
-            answer = await self.callings.done(
-                broker,
-                RequestCode.LOCK_BATCH_MQ,
-                {},
-                _body(group, client_id, by_broker[broker]),
-                context=context,
-            )
+            body = _body(group, client_id, by_broker[broker])
+            answer = await self.callings.done(broker, RequestCode.LOCK_BATCH_MQ, {}, body, context=context)
             return object_in(
                 answer, broker, "the locked queues", lambda told: list(each(told, "lockOKMQSet", _queue))
             )
@@ -92,17 +87,8 @@ class Locking(Groups):
 
 
 def _body(group: str, client_id: str, queues: Mapping[Named, Named]) -> bytes:
-    return dumps(
-        {
-            "clientId": client_id,
-            "consumerGroup": group,
-            "mqSet": [
-                {"brokerName": broker, "queueId": queue_id, "topic": topic}
-                for topic, broker, queue_id in queues
-            ],
-            "onlyThisBroker": False,
-        }
-    )
+    named = [{"brokerName": broker, "queueId": number, "topic": topic} for topic, broker, number in queues]
+    return dumps({"clientId": client_id, "consumerGroup": group, "mqSet": named, "onlyThisBroker": False})
 
 
 def _queue(told: Mapping[str, Any]) -> Named:

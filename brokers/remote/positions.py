@@ -73,14 +73,15 @@ class Positions(Groups):
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
         await self.group(group)
-        wanted = []
-        for place in places_of(topic, await self.route_of(topic)):
-            if place.permission & Permission.READ:
-                wanted.append((place, await self._offset_for(place, to)))
+        route = await self.route_of(topic)
+        places = [one for one in places_of(topic, route) if one.permission & Permission.READ]
+        # All are known before the first queue is changed.
+        offsets = [await self._offset_for(place, to) for place in places]
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
-            for place in await self._places_if_there(make(group, topic)):
-                wanted.append((place, (await self.bounds_of(None, place)).maximum))
-        for place, offset in wanted:
+            retries = await self._places_if_there(make(group, topic))
+            places += retries
+            offsets += [await self._offset_for(place, StartFrom.LAST) for place in retries]
+        for place, offset in zip(places, offsets, strict=True):
             await self._reset(group, place, offset)
 
     # -- inside -------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from brokers.remote.positions import LARGEST_OFFSET, Positions
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
-    BrokerTimeout,
     BrokerUnavailable,
     Forbidden,
     IllegalOffset,
@@ -32,6 +31,8 @@ _SUSPEND = 0x2
 _SUBSCRIPTION = 0x4
 _LONGEST_WAIT_S = 15.0
 """Of one request at the broker, as RocketMQ's own clients wait. Brokers look at the time every 5 s only."""
+_LATE_S = 10.0
+"""How much later than it should a broker may answer a request that waits there, before it is in trouble."""
 _LEAST_WAIT_S = 0.01
 _REST_S = 0.2
 """After an answer that neither has messages nor leads on."""
@@ -107,17 +108,18 @@ class Pulling(Positions):
             "sysFlag": str(_SUBSCRIPTION | _SUSPEND),
             "suspendTimeoutMillis": str(int(wait_s * 1000)),
         }
-        try:
-            return await self.ask_queue(
-                None, place, RequestCode.PULL_MESSAGE, fields, reading=True, timeout_s=wait_s, also=_NOTHING
-            )
-        except BrokerTimeout:
-            return None
+        limit = wait_s + _LATE_S
+        return await self.within(
+            wait_s,
+            self.ask_queue(
+                None, place, RequestCode.PULL_MESSAGE, fields, reading=True, timeout_s=limit, also=_NOTHING
+            ),
+        )
 
     async def _pulled(
         self, place: Place, answer: Command, offset: int, passing: Filter, most: int, room: int
     ) -> Pulled:
-        """What an answer says, from `offset` on. Raises IllegalOffset, BrokerUnavailable (it makes no sense)."""
+        """What an answer says, from `offset` on. Raises IllegalOffset, BrokerUnavailable (no sense in it)."""
         broker = place.broker
         bounds = Bounds(
             max(number_in(answer, broker, "minOffset"), 0), max(number_in(answer, broker, "maxOffset"), 0)

@@ -60,7 +60,7 @@ class Topics(Asking):
         await super().stop()
 
     async def route(self, topic: str) -> Route:
-        """The message types as any broker of the topic tells them: 'not there' is never taken from silence."""
+        """The message types as any broker of the topic tells them; that none answers is told as such."""
         route = await self.route_of(topic)
         config = await self.topic_settings.of(topic)
         return Route(topic, config.message_types, queues_of(topic, route))
