@@ -88,6 +88,7 @@ class Locking(Groups):
 
 def _body(group: str, client_id: str, queues: Mapping[Named, Named]) -> bytes:
     named = [{"brokerName": broker, "queueId": number, "topic": topic} for topic, broker, number in queues]
+    client_id = client_id.encode("utf-8", "replace").decode()
     return dumps({"clientId": client_id, "consumerGroup": group, "mqSet": named, "onlyThisBroker": False})
 
 

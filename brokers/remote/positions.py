@@ -78,11 +78,18 @@ class Positions(Groups):
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
-            retries = await self._places_if_there(make(group, topic))
+            retries = await self.places_if_there(make(group, topic))
             places += retries
             offsets += [await self._offset_for(place, StartFrom.LAST) for place in retries]
         for place, offset in zip(places, offsets, strict=True):
             await self._reset(group, place, offset)
+
+    async def places_if_there(self, topic: str) -> list[Place]:
+        """The queues of a topic that need not be there. Raises BrokerUnavailable."""
+        try:
+            return places_of(topic, await self.route_of(topic))
+        except TopicNotFound:
+            return []
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -101,12 +108,6 @@ class Positions(Groups):
         bounds = await self.bounds_of(context, place)
         # Below zero: of a logic queue no piece is so new.
         return bounds.maximum if found < 0 else min(max(found, bounds.minimum), bounds.maximum)
-
-    async def _places_if_there(self, topic: str) -> list[Place]:
-        try:
-            return places_of(topic, await self.route_of(topic))
-        except TopicNotFound:
-            return []
 
     async def _commit(self, context: Context | None, group: str, place: Place, offset: int) -> bool:
         """Whether the broker took it."""

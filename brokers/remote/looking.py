@@ -1,0 +1,161 @@
+"""Where groups stand, as far as a RocketMQ tells.
+
+It tells how far a group has popped, and what waits in its retry topics. Who holds a popped message, and
+how many are held, it keeps in its revive log and tells nobody: `Traits.tells_deliveries` says so, and
+those figures are 0 here and not shown. Source: protocol facts 4.2 and 4.3.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from brokers.remote.asking import object_in, of_each
+from brokers.remote.errors import error_of
+from brokers.remote.places import Place, places_of
+from brokers.remote.positions import Positions
+from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, Unsupported
+from popgate.model import GroupConfig, Held, Permission, Progress, Standing, StartFrom
+from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.parts import as_object, number, table, text, texts
+
+_AT_ONCE = 32
+"""Queues that are asked about at a time; three requests each."""
+_MOST_TOPICS = 512
+"""Of a group, for which one request asks: their names stand in a header."""
+
+
+class Looking(Positions):
+    """The part of the port's `Directory` that looks at what groups have done."""
+
+    async def progress(self, group: str, topic: str) -> list[Progress]:
+        config = await self.group(group)
+        places = [(one, False) for one in places_of(topic, await self.route_of(topic))]
+        for make in (pop_retry_topic_v2, pop_retry_topic_v1):
+            places += [(one, True) for one in await self.places_if_there(make(group, topic))]
+        readable = iter([one for one in places if one[0].permission & Permission.READ])
+        found: list[Progress] = []
+        while some := list(islice(readable, _AT_ONCE)):
+            found += await asyncio.gather(*(self._progress(config, place, retry) for place, retry in some))
+        return found
+
+    async def held(self, group: str, topic: str, limit: int) -> list[Held]:
+        await self.group(group)
+        await self.route_of(topic)
+        raise Unsupported(
+            "to list what a group holds, before a RocketMQ cluster, which tells nobody who has a message,"
+        )
+
+    async def standing(self, group: str, topic: str) -> Standing:
+        found = await self.progress(group, topic)
+        unread = sum(one.lag for one in found if not one.retry)
+        return _standing(group, topic, unread, sum(one.lag for one in found if one.retry))
+
+    async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
+        """Group by group. One whose brokers do not all answer is left out: its figures would be too small."""
+        names = [one.name for one in await self.groups()]
+        found: list[Standing] = []
+        at = start
+        while queues > 0 and at < len(names):
+            try:
+                standings, looked_at = await self._standings_of(names[at])
+            except GatewayError:
+                standings, looked_at = [], 0
+            found += standings
+            queues -= 1 + looked_at
+            at += 1
+        return found, at if at < len(names) else None
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _progress(self, config: GroupConfig, place: Place, retry: bool) -> Progress:
+        bounds, position = await asyncio.gather(
+            self.bounds_of(None, place), self.position_of(None, config.name, place)
+        )
+        if position is None:
+            last = config.start_from is StartFrom.LAST and not retry
+            position = bounds.maximum if last else bounds.minimum
+        position = min(max(position, bounds.minimum), bounds.maximum)
+        return Progress(place.broker, place.queue_id, position, position, 0, 0, bounds, retry)
+
+    async def _standings_of(self, group: str) -> tuple[list[Standing], int]:
+        """Where a group stands with each topic that it has read, and how many queues that was."""
+        told, failures = await of_each(await self.brokers(), lambda broker: self._stats_at(broker, group))
+        if failures:
+            raise BrokerUnavailable(f"not all brokers tell where group {group} stands")
+        unread: dict[str, int] = {}
+        free: dict[str, int] = {}
+        looked_at = 0
+        for stats in told.values():
+            for one in stats:
+                looked_at += 1
+                topic = _topic_of_retries(one.topic, group)
+                if topic == one.topic:
+                    unread[topic] = unread.get(topic, 0) + one.lag
+                else:
+                    free[topic] = free.get(topic, 0) + one.lag
+        names = sorted(unread.keys() | free.keys())
+        return [_standing(group, one, unread.get(one, 0), free.get(one, 0)) for one in names], looked_at
+
+    async def _stats_at(self, broker: str, group: str) -> list[_Stats]:
+        answer = await self.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker, group=group)
+        topics = object_in(
+            answer, broker, f"the topics of group {group}", lambda told: texts(told, "topicList")
+        )
+        if not topics:
+            return []
+        # With the list also topics are told that no client of the group is subscribed to: its retries.
+        fields = {"consumerGroup": group, "topicList": ";".join(topics[:_MOST_TOPICS])}
+        answer = await self.read_from(broker, RequestCode.GET_CONSUME_STATS, fields)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker, group=group)
+        return object_in(answer, broker, f"the progress of group {group}", _stats_in)
+
+
+class _Stats(NamedTuple):
+    topic: str
+    lag: int
+
+
+def _stats_in(told: Mapping[str, Any]) -> list[_Stats]:
+    """The offsets by queue, which are objects as keys (5.8)."""
+    found = []
+    for key, value in table(told, "offsetTable").items():
+        if not isinstance(key, tuple):
+            raise PeerWireError("a key of offsetTable is no queue")
+        here = as_object(value, "offsetTable")
+        # A queue of a static topic that was never read is at -1.
+        lag = number(here, "brokerOffset") - max(number(here, "consumerOffset"), 0)
+        found.append(_Stats(text(dict(key), "topic"), max(lag, 0)))
+    return found
+
+
+def _topic_of_retries(topic: str, group: str) -> str:
+    """The topic that a retry topic of the group's pops is for; else itself."""
+    for sign in "+_":
+        begin = f"{RETRY_PREFIX}{group}{sign}"
+        if topic.startswith(begin):
+            return topic[len(begin) :]
+    return topic
+
+
+def _standing(group: str, topic: str, unread: int, free: int) -> Standing:
+    return Standing(
+        group=group,
+        topic=topic,
+        lag=unread + free,
+        unread=unread,
+        free=free,
+        in_flight=0,
+        behind=0,
+        refused=0,
+        receivers=0,
+        full=False,
+        redelivered=0,
+        dead_lettered=0,
+    )
