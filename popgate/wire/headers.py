@@ -11,7 +11,6 @@ import struct
 from collections.abc import Mapping
 from enum import IntEnum, unique
 from struct import Struct
-from typing import NamedTuple
 
 from popgate.errors import LocalWireError, PeerWireError, shown
 from popgate.wire.jsontext import dumps, loads
@@ -45,25 +44,19 @@ class Serialization(IntEnum):
     ROCKETMQ = 1
 
 
-class Header(NamedTuple):
-    """What a header says."""
+_JSON, _BINARY = 0, 1  # compared with plain numbers, which is quicker
 
-    code: int
-    language: str
-    version: int
-    opaque: int
-    flag: int
-    remark: str
-    fields: dict[str, str]
+Header = tuple[int, str, int, int, int, str, dict[str, str]]
+"""What a header says: code, language, version, opaque, flag, remark, ext fields."""
 
 
 def decode_header(serialization: int, data: bytes) -> Header:
     """Read a header. Raises PeerWireError for an unknown encoding, damage, and what is above the limits."""
     if len(data) > LONGEST_HEADER:
         raise PeerWireError(f"a header has {len(data)} bytes, the limit is {LONGEST_HEADER}")
-    if serialization == Serialization.JSON:
+    if serialization == _JSON:
         return _decode_json(data)
-    if serialization == Serialization.ROCKETMQ:
+    if serialization == _BINARY:
         return _decode_binary(data)
     raise PeerWireError(f"a header is encoded in the unknown way {serialization}")
 
@@ -79,7 +72,7 @@ def encode_header(
     fields: Mapping[str, str],
 ) -> bytes:
     """Write a header. Raises LocalWireError for what does not fit into the encoding."""
-    if serialization == Serialization.JSON:
+    if serialization == _JSON:
         data = _encode_json(code, language, version, opaque, flag, remark, fields)
     else:
         data = _encode_binary(code, language, version, opaque, flag, remark, fields)
@@ -118,7 +111,7 @@ def _decode_json(data: bytes) -> Header:
             if value.__class__ is not str:
                 fields = _texts(fields)
                 break
-    return Header(code, language, version, opaque, flag, remark, fields)
+    return code, language, version, opaque, flag, remark, fields
 
 
 def _texts(fields: dict[str, object]) -> dict[str, str]:
@@ -139,13 +132,17 @@ def _encode_json(
 ) -> bytes:
     if language not in _LANGUAGE_NUMBERS:
         language = OTHER
-    told = b',"remark":' + dumps(remark) if remark else b""
     return (
-        f'{{"code":{code:d},"extFields":'.encode()
-        + dumps(fields)
-        + f',"flag":{flag:d},"language":"{language}","opaque":{opaque:d}'.encode()
-        + told
-        + f',"serializeTypeCurrentRPC":"JSON","version":{version:d}}}'.encode()
+        b'{"code":%d,%b"flag":%d,"language":"%b","opaque":%d,%b"serializeTypeCurrentRPC":"JSON","version":%d}'
+        % (
+            code,
+            b'"extFields":%b,' % dumps(fields) if fields else b"",
+            flag,
+            language.encode(),
+            opaque,
+            b'"remark":%b,' % dumps(remark) if remark else b"",
+            version,
+        )
     )
 
 
@@ -181,7 +178,7 @@ def _decode_binary(data: bytes) -> Header:
     if len(fields) > MOST_FIELDS:
         raise PeerWireError(f"a binary header has {len(fields)} fields, the limit is {MOST_FIELDS}")
     known = 0 <= language < len(LANGUAGES)
-    return Header(code, LANGUAGES[language] if known else OTHER, version, opaque, flag, remark, fields)
+    return code, LANGUAGES[language] if known else OTHER, version, opaque, flag, remark, fields
 
 
 def _encode_binary(

@@ -141,23 +141,52 @@ class RemotingWire:
         return out
 
     def _next(self) -> Command | None:
-        while True:
-            data, at = self._data, self._at
-            there = len(data) - at
-            if there >= 8:
-                size, word = _unpack_lengths(data, at)
-                self._check(size, word)
-                if there >= size + 4:
-                    self._at = at + 4 + size
-                    return _decode(data, at, size, word)
-            elif there >= 4 or self._tail:
-                self._check_start()
-            if not self._tail or not self._completes(there):
-                break
-            self._data, self._at = data[at:] + self._tail, 0
-            self._tail = bytearray()
-        if self._ended and there + len(self._tail):
-            raise PeerWireError(f"the stream ended inside a frame, after {there + len(self._tail)} bytes")
+        data, at = self._data, self._at
+        there = len(data) - at
+        if there >= 8:
+            size, word = _unpack_lengths(data, at)
+            self._check(size, word)
+            end = at + 4 + size
+            if end <= len(data):
+                # An idle connection holds nothing of what it was sent last.
+                self._data, self._at = (b"", 0) if end == len(data) else (data, end)
+                body = at + 8 + (word & 0xFFFFFF)
+                serialization = word >> 24
+                code, language, version, opaque, flag, remark, fields = decode_header(
+                    serialization, data[at + 8 : body]
+                )
+                return Command(
+                    code,
+                    opaque,
+                    flag,
+                    fields,
+                    data[body:end],
+                    remark,
+                    language,
+                    version,
+                    _SERIALIZATIONS[serialization],
+                )
+        if there or self._tail:
+            return self._next_of_pieces(there)
+        return None
+
+    def _next_of_pieces(self, there: int) -> Command | None:
+        """The next command, when the `there` bytes of `_data` are not the whole of it."""
+        start = self._data[self._at : self._at + 8]
+        start += bytes(self._tail[: 8 - len(start)])
+        available = there + len(self._tail)
+        if len(start) == 8:
+            size, word = _unpack_lengths(start)
+            self._check(size, word)
+            if available >= size + 4:
+                self._data, self._at = self._data[self._at :] + self._tail, 0
+                self._tail = bytearray()
+                return self._next()
+        elif len(start) >= 4:
+            # Who sends four bytes only learns that they are wrong as well.
+            self._check(int.from_bytes(start[:4], "big", signed=True), 0)
+        if self._ended:
+            raise PeerWireError(f"the stream ended inside a frame, after {available} bytes of it")
         return None
 
     def _check(self, size: int, word: int) -> None:
@@ -167,42 +196,3 @@ class RemotingWire:
         length = word & 0xFFFFFF
         if length > size - 4 or length > LONGEST_HEADER or word >> 24 > 1:
             raise PeerWireError(f"a frame of {size} bytes claims a header of {length}, encoding {word >> 24}")
-
-    def _start(self) -> bytes:
-        """Up to eight bytes: the lengths of the frame that is not complete."""
-        start = self._data[self._at : self._at + 8]
-        return start + bytes(self._tail[: 8 - len(start)])
-
-    def _check_start(self) -> None:
-        """Refuse a length before the second one is there: who sends four bytes only is told as well."""
-        start = self._start()
-        size = int.from_bytes(start[:4], "big", signed=True)
-        if len(start) >= 4 and not 4 <= size <= self._max_frame:
-            raise PeerWireError(f"a frame claims {size} bytes, 4 to {self._max_frame} are read")
-
-    def _completes(self, there: int) -> bool:
-        """Whether the frame is complete with the bytes of the tail."""
-        start = self._start()
-        if len(start) < 8:
-            return False
-        size, word = _unpack_lengths(start)
-        self._check(size, word)
-        return there + len(self._tail) >= int(size) + 4
-
-
-def _decode(data: bytes, at: int, size: int, word: int) -> Command:
-    begin = at + 8
-    end = begin + (word & 0xFFFFFF)
-    serialization = word >> 24
-    code, language, version, opaque, flag, remark, fields = decode_header(serialization, data[begin:end])
-    return Command(
-        code,
-        opaque,
-        flag,
-        fields,
-        data[end : at + 4 + size],
-        remark,
-        language,
-        version,
-        _SERIALIZATIONS[serialization],
-    )
