@@ -29,6 +29,15 @@ class Traits:
     `dead_letters_name_origin`: dead letters carry DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID.
     `repeats_known_ms`: a second send of a message id to its topic within this time is answered
     with the first one's result, and stored once; 0: it is stored twice.
+    `keeps_all_settings`: every setting of a topic or group is kept as it was given; else what cannot be
+    kept is refused with Unsupported, consume timeouts are rounded up, and rests told in another form.
+    `tells_deliveries`: `committed`, `progress`, `standing` and `held` know what is held or rests. Else a
+    position is how far the group popped, `held` is Unsupported, and of a standing only `lag`, `unread`
+    and `free` mean something: what was never popped, and what came back and waits.
+    `resets_forget_deliveries`: after `commit` and `reset` nothing comes that was held before; else it
+    comes when its time is over.
+    `deletes_everything`: a topic or group made again has nothing of the deleted one of its name; else
+    old handles, recalls, transactions and look-ups may reach into it.
     """
 
     order_scope: OrderScope
@@ -42,3 +51,7 @@ class Traits:
     max_delay_ms: int
     dead_letters_name_origin: bool = True
     repeats_known_ms: int = 0
+    keeps_all_settings: bool = True
+    tells_deliveries: bool = True
+    resets_forget_deliveries: bool = True
+    deletes_everything: bool = True

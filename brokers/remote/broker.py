@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from brokers.port import Broker
+from brokers.remote.deleting import Deleting
 from brokers.remote.facet import Facet
+from brokers.remote.finding import Finding
+from brokers.remote.locking import Locking
+from brokers.remote.looking import Looking
+from brokers.remote.pulling import Pulling
 from brokers.remote.settings import RemoteSettings
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock
@@ -11,7 +16,7 @@ from popgate.clock import Clock
 _DAY_MS = 24 * 3_600_000
 
 
-class RemoteBroker(Facet, Broker):
+class RemoteBroker(Deleting, Looking, Locking, Finding, Pulling, Facet, Broker):
     """A RocketMQ cluster. Everything is done in the loop that starts it."""
 
     name = "rocketmq"
@@ -30,4 +35,8 @@ class RemoteBroker(Facet, Broker):
             max_delay_ms=_DAY_MS,
             dead_letters_name_origin=True,
             repeats_known_ms=0,
+            keeps_all_settings=False,
+            tells_deliveries=False,
+            resets_forget_deliveries=False,
+            deletes_everything=False,
         )

@@ -56,11 +56,16 @@ def topic_in(told: Mapping[str, Any]) -> TopicConfig:
     return TopicConfig(
         parts.text(told, "topicName"),
         () if kind is None else (kind,),
-        parts.number(told, "readQueueNums", 16, least=0, most=MOST_QUEUES),
-        parts.number(told, "writeQueueNums", 16, least=0, most=MOST_QUEUES),
+        _queue_count(told, "readQueueNums"),
+        _queue_count(told, "writeQueueNums"),
         Permission(parts.number(told, "perm", _PERM, least=0, most=_LARGEST_INT) & _PERM),
         attributes=attributes,
     )
+
+
+def _queue_count(told: Mapping[str, Any], name: str) -> int:
+    """Brokers keep any number that they are told: one odd topic must not spoil the list of all."""
+    return min(max(parts.number(told, name, 16), 0), MOST_QUEUES)
 
 
 def topic_fields(config: TopicConfig, told: Mapping[str, Any] | None) -> dict[str, str]:
