@@ -8,7 +8,10 @@ from brokers.remote.facet import Facet
 from brokers.remote.finding import Finding
 from brokers.remote.locking import Locking
 from brokers.remote.looking import Looking
+from brokers.remote.popping import Popping
 from brokers.remote.pulling import Pulling
+from brokers.remote.recalling import Recalling
+from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock
@@ -16,7 +19,7 @@ from popgate.clock import Clock
 _DAY_MS = 24 * 3_600_000
 
 
-class RemoteBroker(Deleting, Looking, Locking, Finding, Pulling, Facet, Broker):
+class RemoteBroker(Sending, Recalling, Popping, Deleting, Looking, Locking, Finding, Pulling, Facet, Broker):
     """A RocketMQ cluster. Everything is done in the loop that starts it."""
 
     name = "rocketmq"
@@ -32,7 +35,7 @@ class RemoteBroker(Deleting, Looking, Locking, Finding, Pulling, Facet, Broker):
             ends_are_idempotent=False,
             acks_are_checked=False,
             exact_message_groups=False,
-            max_delay_ms=_DAY_MS,
+            max_delay_ms=3 * _DAY_MS,
             dead_letters_name_origin=True,
             repeats_known_ms=0,
             keeps_all_settings=False,

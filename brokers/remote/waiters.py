@@ -108,7 +108,7 @@ class Waiters:
         return self._size
 
     def join(self, key: LineKey, until: float, *, first: bool = False) -> Waiter:
-        """Stand in a line, `first` of all who stood there before; `wait` must follow. Raises TooManyRequests."""
+        """Stand in a line; `wait` must follow. `first`: before all others. Raises TooManyRequests."""
         if self._size >= self._most:
             raise TooManyRequests(f"{self._size} requests wait for messages already, the limit is reached")
         line = self._lines.get(key)

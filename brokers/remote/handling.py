@@ -1,0 +1,208 @@
+"""What is known here of deliveries: brokers' clocks, handles that are worth nothing, returns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+
+from brokers.remote.acking import Ack, Acking, real_topic
+from brokers.remote.clocks import BrokerClocks
+from brokers.remote.errors import error_of
+from brokers.remote.groups import Groups
+from brokers.remote.returns import Returns
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.spent import Spent
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import (
+    BrokerBusy,
+    BrokerTimeout,
+    BrokerUnavailable,
+    GatewayError,
+    IllegalReceipt,
+    ReceiptExpired,
+)
+from popgate.receipt import OF_TOPIC, Receipt, parse_receipt
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.routes import TopicRoute
+
+SUSPENDS_FROM = 513
+"""The version that brokers tell (5.5.0) from which on a delivery can be given up without being counted."""
+_ACK_TRIES = 3
+"""An acknowledgement may be repeated: done twice it is done once."""
+_ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
+
+
+class Handling(Groups):
+    """The base of taking and of settling.
+
+    `finished`: handles whose messages are acknowledged or buried, or are being so. `replaced`: those
+    whose messages were hidden anew or freed, where that makes another handle.
+    """
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self.clocks = BrokerClocks(clock)
+        self.finished = Spent()
+        self.replaced = Spent()
+        self.returns = Returns()
+        self.acking = Acking(self.callings)
+        self._works: set[asyncio.Task[None]] = set()
+
+    async def stop(self) -> None:
+        while self._works:
+            await asyncio.wait(list(self._works))
+        await self.acking.stop()
+        await super().stop()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _in_background(self, work: Coroutine[object, object, None]) -> None:
+        """Have something done that nobody waits for; `stop` does."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+
+    def _delivery(self, handle: str, topic: str, route: TopicRoute) -> Receipt:
+        """Read a handle. Raises IllegalReceipt for one that no broker of the topic can have given out."""
+        receipt = parse_receipt(handle)
+        broker = receipt.broker
+        queues = next((one for one in route.queues if one.broker == broker), None)
+        if queues is None:
+            if route.broker(broker) is None and self.routes.clusters.get(broker) is None:
+                raise IllegalReceipt(handle, "no broker of that name is known")
+        elif (
+            receipt.topic_type == OF_TOPIC
+            and not route.mappings
+            and receipt.queue_id >= max(queues.read_queues, queues.write_queues)
+        ):
+            raise IllegalReceipt(handle, f"topic {topic} has no queue {receipt.queue_id} there")
+        return receipt
+
+    def _is_over(self, receipt: Receipt) -> bool:
+        """Whether the time written in a handle is surely over, by the broker's clock."""
+        return self.clocks.surely_past_ms(receipt.broker) >= receipt.due_ms
+
+    def _check_usable(self, handle: str, receipt: Receipt) -> None:
+        """Raises ReceiptExpired for a delivery that must not be touched any more: it could come back."""
+        if handle in self.finished:
+            raise ReceiptExpired(handle, "the message is finished already")
+        if handle in self.replaced:
+            raise ReceiptExpired(handle, "its invisible time was changed, which made a new handle")
+        if self._is_over(receipt):
+            raise ReceiptExpired(handle)
+
+    async def _hide(
+        self,
+        context: Context | None,
+        topic: str,
+        group: str,
+        handle: str,
+        receipt: Receipt,
+        invisible_ms: int,
+        *,
+        suspend: bool,
+    ) -> Receipt:
+        """Change the invisible time of a delivery; the receipt to use on. Never tried again.
+
+        A broker looks at no state: it would bring back what was finished (any-replica, section 1).
+        Raises ReceiptExpired, IllegalReceipt, and what brokers fail with.
+        """
+        if not receipt.ordered:
+            self.replaced.add(handle)
+        fields = {
+            "consumerGroup": group,
+            "topic": real_topic(topic, group, receipt),
+            "queueId": str(receipt.queue_id),
+            "extraInfo": handle,
+            "offset": str(receipt.offset),
+            "invisibleTime": str(invisible_ms),
+            "suspend": "true" if suspend else "false",
+        }
+        broker = receipt.broker
+        asked = self.clock.monotonic()
+        try:
+            answer = await self.callings.call(
+                broker, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, context=context
+            )
+        except (BrokerUnavailable, BrokerBusy):
+            self.replaced.discard(handle)
+            raise
+        if answer.code != ResponseCode.SUCCESS:
+            if answer.code in _ILLEGAL:
+                raise IllegalReceipt(handle, answer.remark[:200] or "the broker refuses it")
+            raise error_of(answer, broker=broker, topic=topic, group=group)
+        told = answer.fields
+        pop_ms, hidden_ms = _number(told.get("popTime")), _number(told.get("invisibleTime"))
+        if receipt.ordered:
+            if not pop_ms:
+                # Below what the group has finished (4.5).
+                raise ReceiptExpired(handle, "the message is finished already")
+            start = receipt.start_offset
+        else:
+            self.clocks.told(broker, pop_ms, asked, self.clock.monotonic())
+            start = receipt.offset
+        return Receipt(
+            start,
+            pop_ms or receipt.pop_ms,
+            hidden_ms,
+            _number(told.get("reviveQid")),
+            receipt.topic_type,
+            broker,
+            receipt.queue_id,
+            receipt.offset,
+            receipt.commit_offset,
+        )
+
+    async def _free(self, topic: str, group: str, handle: str, *, undelivered: bool) -> bool:
+        """Give a delivery back as well as the broker can; whether it was freed."""
+        receipt = parse_receipt(handle)
+        if undelivered:
+            self.returns.returned(handle)
+        try:
+            await self._hide(None, topic, group, handle, receipt, 0, suspend=True)
+        except GatewayError:
+            return False
+        if receipt.ordered:
+            self.replaced.add(handle)
+        return True
+
+    async def _bury(self, context: Context | None, topic: str, group: str, handle: str) -> None:
+        """Copy a message to the group's dead letters, then finish its delivery (3.10).
+
+        Raises what the copying fails with. If the finishing fails the message comes once more, and is
+        in both places: that is not told as a failure, because a second try would copy it again.
+        """
+        receipt = parse_receipt(handle)
+        self.finished.add(handle)
+        fields = {
+            "offset": str(receipt.commit_offset),
+            "group": group,
+            "delayLevel": "-1",
+            "originMsgId": "",
+            "originTopic": real_topic(topic, group, receipt),
+            "unitMode": "false",
+            "maxReconsumeTimes": "0",
+        }
+        broker = receipt.broker
+        try:
+            answer = await self.callings.call(
+                broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context=context
+            )
+        except (BrokerUnavailable, BrokerBusy):
+            self.finished.discard(handle)
+            raise
+        if answer.code != ResponseCode.SUCCESS:
+            self.finished.discard(handle)
+            if answer.code == ResponseCode.SYSTEM_ERROR and "look message" in answer.remark:
+                raise IllegalReceipt(handle, "there is no such message")
+            raise error_of(answer, broker=broker, topic=topic, group=group)
+        for _ in range(_ACK_TRIES):
+            (outcome,) = await self.acking.finish(broker, [Ack(topic, group, receipt, handle)])
+            if not isinstance(outcome, (BrokerUnavailable, BrokerTimeout, BrokerBusy)):
+                return
+
+
+def _number(text: str | None) -> int:
+    """A number of an answer; 0 for what is none."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 20 else 0

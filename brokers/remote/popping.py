@@ -1,0 +1,357 @@
+"""Taking messages of a cluster: brokers in turn, those that had something lately first; waiting for news.
+
+A waiting pop takes nothing while it waits: the brokers are asked whether there is something
+(`brokers.remote.noticing`), and who is woken pops without waiting. Whatever a pop answer brings after
+its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, any-replica section 1.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from brokers.remote.acking import Ack
+from brokers.remote.beginning import Beginnings
+from brokers.remote.errors import error_of
+from brokers.remote.handling import SUSPENDS_FROM
+from brokers.remote.noticing import Noticing
+from brokers.remote.popped import read_popped
+from brokers.remote.recent import Recent
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.settling import LONGEST_INVISIBLE_MS, Settling
+from brokers.remote.waiters import GONE, NOTHING, Line, LineKey, Waiters
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    BrokerBusy,
+    BrokerUnavailable,
+    Fault,
+    Forbidden,
+    GatewayError,
+    PeerWireError,
+    TooManyRequests,
+    shown,
+)
+from popgate.model import FilterKind, GroupConfig, Pop, StartFrom, StoredMessage
+from popgate.receipt import parse_receipt
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.properties import UNIQ_KEY, find_property
+from popgate.wire.remoting import Command
+from popgate.wire.routes import TopicRoute
+
+_log = logging.getLogger(__name__)
+
+_MOST_MESSAGES = 32
+"""That a broker gives in one answer (protocol facts 4.3, 1)."""
+_MOST_WAITING = 65_536
+_LATE_S = 10.0
+"""So long an answer that nobody waits for any more may come and is given back."""
+_UNIQ_KEY = UNIQ_KEY.encode()
+_EMPTY = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL})
+
+
+@dataclass(slots=True)
+class _Want:
+    """A pop as it goes on: the request, what the group's settings and the route say of it."""
+
+    context: Context
+    request: Pop
+    config: GroupConfig
+    route: TopicRoute
+    brokers: list[str]
+    rest: int = field(default=0)
+    """How much more there is at the broker that was asked last, by its own words."""
+
+
+class Popping(Settling):
+    """The port's `pop`."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self.waiters = Waiters(clock, _MOST_WAITING)
+        self._noticing = Noticing(clock, self.waiters, self._anything)
+        self._beginnings = Beginnings(self.callings)
+        self._recent = Recent(clock)
+        self._late: set[asyncio.Task[Command]] = set()
+        self._turn = 0
+        self._given_back = 0
+        self._buried = 0
+
+    async def stop(self) -> None:
+        self.waiters.end_all()
+        await self._noticing.stop()
+        if self._late:
+            await asyncio.wait(list(self._late), timeout=_LATE_S)
+        await super().stop()
+
+    def figures(self) -> dict[str, float]:
+        return {
+            **super().figures(),
+            "waiting_pops": len(self.waiters),
+            "notifications": len(self._noticing),
+            "late_pops_given_back": self._given_back,
+            "dead_lettered": self._buried,
+        }
+
+    async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
+        want = await self._admitted(context, request)
+        until = request.wait_until
+        if until is not None and until <= self.clock.monotonic():
+            until = None
+        messages = await self._first_look(want, waits=until is not None)
+        if messages or until is None:
+            return messages
+        key = LineKey(request.topic, request.group, request.ordered, request.broker, request.queue_id)
+        been_here = False
+        while True:
+            waiter = self.waiters.join(key, until, first=been_here)
+            self._noticing.watch(waiter, want.brokers)
+            broker = await self.waiters.wait(waiter)
+            if broker is None:
+                return []
+            been_here = True
+            found = GONE
+            try:
+                if broker:
+                    messages = await self._take(want, broker)
+                else:
+                    want = await self._admitted(context, request)
+                    messages = await self._look(want, want.brokers)
+                found = want.rest if messages else NOTHING
+            except (BrokerUnavailable, BrokerBusy):
+                found = NOTHING
+            finally:
+                waiter.looked(found)
+            if messages:
+                return messages
+            if self.clock.monotonic() >= until:
+                return []
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _admitted(self, context: Context, request: Pop) -> _Want:
+        """Raises what a pop of this topic by this group is answered with now."""
+        if request.max_messages < 1:
+            raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
+        if not 0 < request.invisible_ms <= LONGEST_INVISIBLE_MS:
+            raise BadRequest(
+                f"an invisible time of {request.invisible_ms} ms is not possible, the longest is"
+                f" {LONGEST_INVISIBLE_MS} ms",
+                Fault.ILLEGAL_INVISIBLE_TIME,
+            )
+        route = await self.route_of(request.topic)
+        config = await self.group(request.group)
+        if not config.consume_enabled:
+            raise Forbidden(f"consumer group {config.name} is not allowed to consume")
+        readable = {one.broker: one for one in route.queues if one.readable and one.read_queues}
+        if not readable:
+            raise Forbidden(f"topic {request.topic} is not readable")
+        brokers = sorted(readable)
+        if request.broker or request.queue_id >= 0:
+            brokers = [one for one in brokers if request.broker in ("", one)]
+            if request.queue_id >= 0 and not route.mappings:
+                brokers = [one for one in brokers if request.queue_id < readable[one].read_queues]
+            if not brokers:
+                where = f" at broker {shown(request.broker)}" if request.broker else ""
+                raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
+        if config.start_from is StartFrom.LAST:
+            await self._beginnings.begin(request.group, request.topic, route)
+        return _Want(context, request, config, route, brokers)
+
+    async def _first_look(self, want: _Want, *, waits: bool) -> list[StoredMessage]:
+        """Look where there may be something; who waits is told of the others by their brokers.
+
+        A repeated receive of an ordered group gets what it holds, which is no news: it looks everywhere.
+        """
+        request = want.request
+        brokers = want.brokers
+        if len(brokers) > 1:
+            self._turn += 1
+            turn = self._turn % len(brokers)
+            brokers = [*brokers[turn:], *brokers[:turn]]
+        shelf = request.topic, request.group
+        if waits and not (request.ordered and request.attempt_id):
+            brokers = [one for one in brokers if self._recent.had(shelf, one)]
+        elif len(brokers) > 1:
+            brokers.sort(key=lambda one: not self._recent.had(shelf, one))
+        return await self._look(want, brokers)
+
+    async def _look(self, want: _Want, brokers: Sequence[str]) -> list[StoredMessage]:
+        """Ask one broker after the other until one has something; raises when none of them answers."""
+        failure: GatewayError | None = None
+        answered = not brokers
+        for broker in brokers:
+            try:
+                messages = await self._take(want, broker)
+            except (BrokerUnavailable, BrokerBusy) as error:
+                failure = error
+                continue
+            if messages:
+                return messages
+            answered = True
+        if not answered and failure is not None:
+            raise failure
+        return []
+
+    async def _take(self, want: _Want, broker: str) -> list[StoredMessage]:
+        """One pop of one broker. A caller who is cancelled holds nothing of what it brings."""
+        request, context = want.request, want.context
+        max_bytes = request.max_bytes
+        if context.allowance is not None:
+            max_bytes = min(max_bytes, context.allowance.room())
+        asked = self.clock.monotonic()
+        fields = self._fields(want, max_bytes)
+        task = asyncio.get_running_loop().create_task(
+            self.callings.call(broker, RequestCode.POP_MESSAGE, fields, timeout_s=_LATE_S)
+        )
+        try:
+            answer = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._late.add(task)
+            task.add_done_callback(lambda done: self._came_late(done, want, broker))
+            raise
+        messages = self._read(answer, want, broker, asked)
+        self._recent.told((request.topic, request.group), broker, found=bool(messages))
+        messages = self._passing(want, broker, answer, messages)
+        taken = self._fitting(want, messages, max_bytes)
+        if taken and context.allowance is not None:
+            context.allowance.add(sum([len(message.body) for message in taken]))
+        return taken
+
+    def _fields(self, want: _Want, max_bytes: int) -> dict[str, str]:
+        request = want.request
+        most = 1 if request.one_per_message_group else min(request.max_messages, _MOST_MESSAGES)
+        size = self._recent.size_of(request.topic)
+        if most * size > max_bytes:
+            most = max(int(max_bytes // size), 1)
+        passing = request.filter
+        fields = {
+            "consumerGroup": request.group,
+            "topic": request.topic,
+            "queueId": str(request.queue_id),
+            "maxMsgNums": str(most),
+            "invisibleTime": str(request.invisible_ms),
+            "pollTime": "0",
+            # A broker takes its own time for this one, so that its clock does not matter (4.3, 1).
+            "bornTime": "0",
+            "initMode": "0",
+            "expType": "SQL92" if passing.kind is FilterKind.SQL92 else "TAG",
+            "exp": passing.expression or "*",
+            "order": "true" if request.ordered else "false",
+        }
+        if request.ordered and request.attempt_id:
+            fields["attemptId"] = request.attempt_id
+        return fields
+
+    def _read(self, answer: Command, want: _Want, broker: str, asked: float) -> list[StoredMessage]:
+        """The messages of an answer. Raises what the broker fails with."""
+        request = want.request
+        if answer.code != ResponseCode.SUCCESS and answer.code not in _EMPTY:
+            if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+                self.routes.forget(request.topic)
+            if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                self.group_settings.forget(request.group)
+            raise error_of(answer, broker=broker, topic=request.topic, group=request.group)
+        try:
+            info, messages = read_popped(answer, broker, request.topic, self.clocks)
+        except PeerWireError as error:
+            raise BrokerUnavailable(f"what broker {broker} popped cannot be read: {error}") from error
+        self.clocks.told(broker, info.pop_ms, asked, self.clock.monotonic())
+        want.rest = max(info.rest, 0)
+        return messages
+
+    def _passing(
+        self, want: _Want, broker: str, answer: Command, messages: list[StoredMessage]
+    ) -> list[StoredMessage]:
+        """What this consumer gets: a broker filters tags by their hash, and counts no attempts (4.8)."""
+        request, config = want.request, want.config
+        everything = request.filter.everything
+        counts_returns = request.ordered or answer.version < SUSPENDS_FROM
+        passing = []
+        for message in messages:
+            if not everything and not request.filter.matches(message.properties):
+                self._finish_quietly(request.topic, request.group, message.receipt)
+                continue
+            if counts_returns or message.attempt > config.max_attempts:
+                name = find_property(message.properties, _UNIQ_KEY) or message.receipt.encode()
+                undelivered = self.returns.times(request.group, name)
+                if message.attempt - undelivered > config.max_attempts:
+                    self._buried += 1
+                    self._in_background(self._bury_used_up(request.topic, request.group, message.receipt))
+                    continue
+                if counts_returns:
+                    self.returns.delivered(message.receipt, request.group, name)
+            passing.append(message)
+        return passing
+
+    def _fitting(self, want: _Want, messages: list[StoredMessage], max_bytes: int) -> list[StoredMessage]:
+        """As many as there is room for, but always the first; the others are given back."""
+        size = 0
+        for at, message in enumerate(messages):
+            size += len(message.body)
+            if at and (size > max_bytes or at >= want.request.max_messages):
+                self._return(want, messages[at:])
+                messages = messages[:at]
+                break
+        if messages:
+            self._recent.sized(want.request.topic, size / len(messages))
+        return messages
+
+    def _came_late(self, task: asyncio.Task[Command], want: _Want, broker: str) -> None:
+        """An answer after its caller went: what it brings is given back."""
+        self._late.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            return
+        try:
+            messages = self._read(task.result(), want, broker, self.clock.monotonic() - _LATE_S)
+        except GatewayError:
+            return
+        if messages:
+            self._return(want, self._passing(want, broker, task.result(), messages))
+
+    def _return(self, want: _Want, messages: Sequence[StoredMessage]) -> None:
+        topic, group = want.request.topic, want.request.group
+        self._given_back += len(messages)
+        for message in messages:
+            self._in_background(self._free_quietly(topic, group, message.receipt))
+
+    def _finish_quietly(self, topic: str, group: str, handle: str) -> None:
+        """Acknowledge what does not pass the filter; failing that it comes again, and does not pass again."""
+        receipt = parse_receipt(handle)
+        self.acking.finish(receipt.broker, [Ack(topic, group, receipt, handle)])
+
+    async def _free_quietly(self, topic: str, group: str, handle: str) -> None:
+        await self._free(topic, group, handle, undelivered=True)
+
+    async def _bury_used_up(self, topic: str, group: str, handle: str) -> None:
+        """Failing that, the message comes again when its time is over, and is buried then."""
+        try:
+            await self._bury(None, topic, group, handle)
+        except GatewayError as error:
+            _log.warning("a message of %s with no attempts left was not buried: %s", topic, error.sentence)
+
+    async def _anything(self, line: Line, broker: str, patience_s: float) -> bool:
+        """Whether a broker has something for a line. Raises what it fails with."""
+        key = line.key
+        fields = {
+            "consumerGroup": key.group,
+            "topic": key.topic,
+            "queueId": str(key.queue_id),
+            "pollTime": str(int(patience_s * 1000)),
+            "bornTime": "0",
+            "order": "true" if key.ordered else "false",
+        }
+        answer = await self.callings.done(
+            broker,
+            RequestCode.NOTIFICATION,
+            fields,
+            timeout_s=patience_s + self.settings.request_timeout_s,
+            topic=key.topic,
+            group=key.group,
+        )
+        if answer.fields.get("pollingFull") == "true":
+            raise TooManyRequests(f"broker {broker} has no room for those who wait")
+        return answer.fields.get("hasMsg") == "true"

@@ -1,0 +1,50 @@
+"""What pops found lately: which brokers had something, and how large messages are."""
+
+from __future__ import annotations
+
+from popgate.clock import Clock
+
+_LATELY_S = 2.0
+_MOST = 8_192
+_FIRST_SIZE = 1_024.0
+_WEIGHT = 0.2
+
+
+class Recent:
+    """Bounded and soft: it only says whom to ask first, and for how much."""
+
+    __slots__ = ("_clock", "_found", "_sizes")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._found: dict[tuple[str, str, str], float] = {}
+        self._sizes: dict[str, float] = {}
+
+    def __repr__(self) -> str:
+        return f"<Recent {len(self._found)}>"
+
+    def had(self, shelf: tuple[str, str], broker: str) -> bool:
+        """Whether the broker had something for this topic and group a moment ago."""
+        at = self._found.get((*shelf, broker))
+        return at is not None and self._clock.monotonic() - at < _LATELY_S
+
+    def told(self, shelf: tuple[str, str], broker: str, *, found: bool) -> None:
+        key = *shelf, broker
+        if not found:
+            self._found.pop(key, None)
+            return
+        if len(self._found) >= _MOST and key not in self._found:
+            self._found.clear()
+        self._found[key] = self._clock.monotonic()
+
+    def size_of(self, topic: str) -> float:
+        """About how many bytes a message of the topic has, at least 1."""
+        return self._sizes.get(topic, _FIRST_SIZE)
+
+    def sized(self, topic: str, size: float) -> None:
+        """Messages of the topic had so many bytes on average."""
+        known = self._sizes.get(topic)
+        if known is None and len(self._sizes) >= _MOST:
+            self._sizes.clear()
+        mean = size if known is None else known + (size - known) * _WEIGHT
+        self._sizes[topic] = max(mean, 1.0)

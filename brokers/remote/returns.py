@@ -1,0 +1,52 @@
+"""Deliveries that reached nobody and were given back, where the broker counts them as attempts all the same.
+
+With one attempt allowed, a cancelled receive would make a dead letter of a message that nobody saw. So
+a message is not buried on the count alone while this process knows better (any-replica, section 1).
+"""
+
+from __future__ import annotations
+
+_MOST = 8_192
+_MOST_TIMES = 1_000
+
+
+class Returns:
+    """Soft and bounded: what is forgotten counts as the broker counts it."""
+
+    __slots__ = ("_most", "_old", "_times", "_young")
+
+    def __init__(self, most: int = _MOST) -> None:
+        self._most = most
+        self._young: dict[int, int] = {}
+        self._old: dict[int, int] = {}
+        """The message of a handle, both by their hashes; the older generation is forgotten first."""
+        self._times: dict[int, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Returns {len(self._times)}>"
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def delivered(self, handle: str, group: str, message: bytes) -> None:
+        """Remember of which message a handle is, in case it comes back undelivered."""
+        if len(self._young) >= self._most:
+            self._young, self._old = {}, self._young
+        self._young[hash(handle)] = hash((group, message))
+
+    def returned(self, handle: str) -> None:
+        """This delivery reached nobody."""
+        key = hash(handle)
+        message = self._young.pop(key, None)
+        if message is None:
+            message = self._old.pop(key, None)
+        if message is None:
+            return
+        times = self._times.pop(message, 0)
+        if len(self._times) >= self._most:
+            del self._times[next(iter(self._times))]
+        self._times[message] = min(times + 1, _MOST_TIMES)
+
+    def times(self, group: str, message: bytes) -> int:
+        """How many deliveries of a message reached nobody, as far as is known here."""
+        return self._times.get(hash((group, message)), 0) if self._times else 0
