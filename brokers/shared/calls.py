@@ -128,6 +128,10 @@ POP_LITE = call(PortCode.POP_LITE, LiteTopics.pop_lite)
 LITE_TOPICS = call(PortCode.LITE_TOPICS, LiteTopics.lite_topics)
 DELETE_LITE_TOPIC = call(PortCode.DELETE_LITE_TOPIC, LiteTopics.delete_lite_topic)
 
+TAKING: frozenset[int] = frozenset({POP.code, POP_LITE.code})
+"""Calls that take messages: what does not reach who asked is given back."""
+WAITING: frozenset[int] = TAKING | {PULL.code}
+"""Calls that may wait, and change nothing while they do."""
 CALLS: dict[int, Call[Any, Any]] = {
     found.code: found for found in list(globals().values()) if isinstance(found, Call)
 }

@@ -20,9 +20,8 @@ from brokers.shared.calls import (
     FAILED,
     GONE,
     LEFT,
-    POP,
-    POP_LITE,
-    PULL,
+    TAKING,
+    WAITING,
     Call,
     decode,
     encode,
@@ -60,10 +59,6 @@ from popgate.wire.remoting import Command, encode_command
 
 _log = logging.getLogger(__name__)
 
-TAKING: frozenset[int] = frozenset({POP.code, POP_LITE.code})
-"""Calls that take messages: what does not reach the guest is given back."""
-WAITING: frozenset[int] = TAKING | {PULL.code}
-"""Calls that may wait; a host that stops does not wait for them."""
 _CHECK_S = 2.0
 _FIRST_FRAME = 16 * 1024
 """Bytes: nobody needs more to say who it is."""
@@ -317,6 +312,8 @@ class Guest:
             self.channel.close("its call went wrong")
 
     def _done(self, call: Call[..., Any], command: Command, args: list[Any], result: Any) -> None:
+        if command.is_oneway:
+            return
         undone = None
         if call.code == PortCode.SUBSCRIBE_LITE and len(self._clients) < self.house.settings.max_lite_clients:
             self._clients.add(args[0].client_id)

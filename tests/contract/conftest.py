@@ -25,6 +25,8 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from brokers.port import Broker
+from brokers.shared.broker import SharedBroker
+from brokers.shared.host import BrokerHost
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import GatewayError
@@ -122,6 +124,28 @@ class EmbeddedSite(Site):
             await asyncio.sleep(0.0005)  # its thread needs the core
 
 
+class SharedSite(EmbeddedSite):
+    """The embedded broker as a guest of another process sees it: through a socket, by `brokers.shared`."""
+
+    async def start(self) -> None:
+        await super().start()
+        self._hosted = self.broker
+        self._host = BrokerHost(self._hosted, "tcp://127.0.0.1:0", clock=self.clock)
+        await self._host.start()
+        url = self._host.address.replace("tcp:", "popgate:")
+        self.broker = SharedBroker(url, clock=self.clock)
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+        await self._host.stop()
+        await self._hosted.stop()
+
+    async def turn(self) -> None:
+        for _ in range(3):  # there and back
+            await super().turn()
+
+
 _SITES: dict[str, Callable[[Path], Site]] = {
     "embedded": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=True),
     "embedded-sync": lambda path: EmbeddedSite(path, Durability.SYNC, movable=True),
@@ -130,6 +154,11 @@ _SITES: dict[str, Callable[[Path], Site]] = {
         path, Durability.INTERVAL, movable=True, repeat_window_ms=0
     ),
     "embedded-real-time": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=False),
+    "shared": lambda path: SharedSite(path, Durability.INTERVAL, movable=True),
+    "shared-real-time": lambda path: SharedSite(path, Durability.INTERVAL, movable=False),
+    "shared-repeats-unknown": lambda path: SharedSite(
+        path, Durability.INTERVAL, movable=True, repeat_window_ms=0
+    ),
 }
 _CHOSEN = os.environ.get("TEST_CONTRACT_SITE")
 
