@@ -213,7 +213,7 @@ class Popping(Settling):
             self._late.add(task)
             task.add_done_callback(lambda done: self._came_late(done, want, broker))
             raise
-        messages = self._read(answer, want, broker, asked)
+        messages = self._messages_of(answer, want, broker, asked)
         self._recent.told((request.topic, request.group), broker, found=bool(messages))
         messages = self._passing(want, broker, answer, messages)
         taken = self._fitting(want, messages, max_bytes)
@@ -246,7 +246,7 @@ class Popping(Settling):
             fields["attemptId"] = request.attempt_id
         return fields
 
-    def _read(self, answer: Command, want: _Want, broker: str, asked: float) -> list[StoredMessage]:
+    def _messages_of(self, answer: Command, want: _Want, broker: str, asked: float) -> list[StoredMessage]:
         """The messages of an answer. Raises what the broker fails with."""
         request = want.request
         if answer.code != ResponseCode.SUCCESS and answer.code not in _EMPTY:
@@ -306,7 +306,7 @@ class Popping(Settling):
         if task.cancelled() or task.exception() is not None:
             return
         try:
-            messages = self._read(task.result(), want, broker, self.clock.monotonic() - _LATE_S)
+            messages = self._messages_of(task.result(), want, broker, self.clock.monotonic() - _LATE_S)
         except GatewayError:
             return
         if messages:
