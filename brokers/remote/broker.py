@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brokers.port import Broker
+from brokers.remote.checking import Checking
 from brokers.remote.deleting import Deleting
 from brokers.remote.facet import Facet
 from brokers.remote.finding import Finding
@@ -11,6 +12,7 @@ from brokers.remote.looking import Looking
 from brokers.remote.popping import Popping
 from brokers.remote.pulling import Pulling
 from brokers.remote.recalling import Recalling
+from brokers.remote.replying import Replying
 from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
 from brokers.traits import OrderScope, Traits
@@ -19,7 +21,20 @@ from popgate.clock import Clock
 _DAY_MS = 24 * 3_600_000
 
 
-class RemoteBroker(Sending, Recalling, Popping, Deleting, Looking, Locking, Finding, Pulling, Facet, Broker):
+class RemoteBroker(
+    Sending,
+    Checking,
+    Replying,
+    Recalling,
+    Popping,
+    Deleting,
+    Looking,
+    Locking,
+    Finding,
+    Pulling,
+    Facet,
+    Broker,
+):
     """A RocketMQ cluster. Everything is done in the loop that starts it."""
 
     name = "rocketmq"

@@ -7,8 +7,10 @@ the question names those. Sources: protocol facts 3.9, 5.5 (39) and 7.8; the req
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 
 from brokers.port import CheckHandler
+from brokers.remote.pulling import stored
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transacting import Transacting, end_fields
 from brokers.remote.transaction_ids import Half, make_transaction_id
@@ -16,7 +18,6 @@ from popgate.clock import Clock
 from popgate.errors import PeerWireError, shown
 from popgate.model import Resolution, StoredMessage, TransactionCheck
 from popgate.wire.codes import RequestCode
-from popgate.wire.hosts import host_text
 from popgate.wire.properties import (
     PGROUP,
     REAL_QID,
@@ -28,7 +29,7 @@ from popgate.wire.properties import (
     drop_properties,
     split_properties,
 )
-from popgate.wire.records import Record, decode_record
+from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command
 
 _log = logging.getLogger(__name__)
@@ -46,44 +47,41 @@ class Checking(Transacting):
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
         super().__init__(settings, clock=clock)
-        self._handler: CheckHandler | None = None
-        self._checks = self._unasked = self._settled = self._bad = 0
+        self._check_handler: CheckHandler | None = None
+        self._checks = self._unasked_checks = self._settled_checks = self._bad_checks = 0
         self.links.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._check)
 
     def figures(self) -> dict[str, float]:
         return {
             **super().figures(),
             "checks": self._checks,
-            "checks_unasked": self._unasked,
-            "checks_settled": self._settled,
-            "checks_unreadable": self._bad,
+            "checks_unasked": self._unasked_checks,
+            "checks_settled": self._settled_checks,
+            "checks_unreadable": self._bad_checks,
         }
 
     def on_check(self, handler: CheckHandler) -> None:
         """Who is asked. A check that nobody here could be asked comes again, perhaps to another replica."""
-        self._handler = handler
+        self._check_handler = handler
 
-    def nobody_asked(self, topic: str, producer_group: str) -> None:
-        """No producer of this group could be asked: the cluster is to ask elsewhere."""
-
-    def _check(self, address: str, link: int, request: Command) -> None:
+    def _check(self, address: str, link: int, request: Command) -> Awaitable[None] | None:
         self._checks += 1
         try:
-            half, message, checks = self._read(address, request)
+            half, message, checks = self._read_check(address, request)
         except PeerWireError as error:
-            self._bad += 1
+            self._bad_checks += 1
             # Once: a broker asks again and again.
-            level = logging.WARNING if self._bad == 1 else logging.DEBUG
+            level = logging.WARNING if self._bad_checks == 1 else logging.DEBUG
             _log.log(level, "a check of broker %s cannot be read: %s", address, error)
-            return
+            return None
         known = self.ends.of(half)
         if known.verdict is not None:
             # It has ended, and the broker had not written that down when it asked: the copy that it made
             # for the check must not become a second message, and must not be asked about for hours.
-            self._settled += 1
+            self._settled_checks += 1
             fields = end_fields(half, Resolution.ROLLBACK)
             self.links.tell(address, RequestCode.END_TRANSACTION, {**fields, "bname": half.broker}, link=link)
-            return
+            return None
         check = TransactionCheck(
             half.topic,
             half.producer_group,
@@ -91,11 +89,21 @@ class Checking(Transacting):
             message,
             checks,
         )
-        if self._handler is None or not self._handler(check):
-            self._unasked += 1
-            self.nobody_asked(half.topic, half.producer_group)
+        asked = self._check_handler is not None and self._check_handler(check)
+        if isinstance(asked, bool):
+            self._check_asked(half, asked)
+            return None
+        return self._check_asked_later(half, asked)
 
-    def _read(self, address: str, request: Command) -> tuple[Half, StoredMessage, int]:
+    async def _check_asked_later(self, half: Half, asked: Awaitable[bool]) -> None:
+        self._check_asked(half, await asked)
+
+    def _check_asked(self, half: Half, asked: bool) -> None:
+        if not asked:
+            self._unasked_checks += 1
+            self.register.nobody_asked(half.topic, half.producer_group)
+
+    def _read_check(self, address: str, request: Command) -> tuple[Half, StoredMessage, int]:
         """Raises PeerWireError."""
         commit_offset = _offset(request, "commitLogOffset")
         queue_offset = _offset(request, "tranStateTableOffset")
@@ -111,25 +119,9 @@ class Checking(Transacting):
             broker, record.topic, group, message_id, commit_offset, queue_offset, record.born_ms, checked=True
         )
         checks = int(times) if times.isascii() and times.isdigit() and len(times) < 10 else 1
-        return half, _as_delivered(record, broker), checks
-
-
-def _as_delivered(record: Record, broker: str) -> StoredMessage:
-    return StoredMessage(
-        record.topic,
-        broker,
-        record.queue_id,
-        record.offset,
-        record.commit_offset,
-        record.sys_flag,
-        record.flag,
-        record.born_ms,
-        host_text(record.born_host),
-        record.store_ms,
-        host_text(record.store_host),
-        record.body,
-        drop_properties(record.properties, _OF_THE_HALF),
-    )
+        message = stored(record, broker, record.queue_id, record.offset)
+        message.properties = drop_properties(record.properties, _OF_THE_HALF)
+        return half, message, checks
 
 
 def _offset(request: Command, name: str) -> int:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-import os
 import random
-import socket
 from collections.abc import Callable, Mapping
 
 from brokers.channel import GATEWAY, Channel, Speaker
@@ -18,6 +15,7 @@ from brokers.remote.tls import client_context
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerBusy, BrokerUnavailable
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import HeartbeatData
 from popgate.wire.remoting import Command, encode_command
 
 __all__ = ["Handler", "Links"]
@@ -50,10 +48,7 @@ class Links:
         """Late answers, signs of life and losses of links that are forgotten."""
         self._sweeper: Timer | None = None
         self._closed = False
-        name = settings.client_id or f"{socket.gethostname()}@popgate-{os.getpid()}"
-        self._heartbeat = json.dumps(
-            {"clientID": name, "producerDataSet": [], "consumerDataSet": [], "heartbeatFingerprint": 0}
-        ).encode()
+        self._heartbeat = HeartbeatData(settings.name).encode()
         self._means = Means(
             clock=clock,
             settings=settings,

@@ -13,12 +13,17 @@ from dataclasses import dataclass
 
 from brokers.remote.batching import in_batches, is_held_back, may_batch
 from brokers.remote.errors import error_of
-from brokers.remote.facet import Facet
 from brokers.remote.latency import Latency
 from brokers.remote.outgoing import complete, send_request, sent
 from brokers.remote.picking import Picker, Target, writable_queues, zones_of
+from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.transaction_ids import half_properties, make_transaction_id, sent_half
+from brokers.remote.transaction_ids import (
+    half_properties,
+    make_transaction_id,
+    producer_group_of,
+    sent_half,
+)
 from brokers.traits import Traits
 from popgate.clock import Clock
 from popgate.context import Context
@@ -84,7 +89,7 @@ class _Unit:
         return self.pinned is not None or bool(self.messages[0].message_group)
 
 
-class Sending(Facet):
+class Sending(Registering):
     """The port's `send`."""
 
     traits: Traits
@@ -166,6 +171,7 @@ class Sending(Facet):
         complete(message)
         if message.type is MessageType.TRANSACTION:
             message.properties = half_properties(message, self.settings.transaction_check_after_s)
+            self.register.expect_checks(topic, producer_group_of(message))
         if message.queue_id < 0:
             return None
         for target in places.queues:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 from dataclasses import dataclass, field
 from enum import Enum, unique
 from pathlib import Path
@@ -95,3 +97,8 @@ class RemoteSettings:
     zone: str = ""
     zone_only: bool = False
     """Whether name servers are asked to hide the brokers of other zones."""
+
+    @property
+    def name(self) -> str:
+        """The gateway as a client of its own."""
+        return self.client_id or f"{socket.gethostname()}@popgate-{os.getpid()}"

@@ -9,7 +9,7 @@ import asyncio
 
 from brokers.remote.ends import Ending, Ends
 from brokers.remote.errors import error_of
-from brokers.remote.facet import Facet
+from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transaction_ids import Half, read_transaction_id
 from popgate.clock import Clock
@@ -33,7 +33,7 @@ _NOT_ITS_HALF = ("find prepared transaction", "producer group wrong", "offset wr
 """What a broker says, in small letters, when there is no such half message where the id names it."""
 
 
-class Transacting(Facet):
+class Transacting(Registering):
     """`Transactions.end_transaction` of the port."""
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:

@@ -1,0 +1,93 @@
+"""What brokers are told of a client: its groups, its subscriptions, its language and version.
+
+Sources: protocol facts 5.3 (names and numbers), 5.9 (heartbeat), 1.7 (what a gRPC consumer is taken for).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from brokers.capabilities import ConnectedClient
+from brokers.channel import Speaker
+from brokers.remote.seats import Membership, Role
+from popgate.hashing import java_hash
+from popgate.model import FilterKind
+from popgate.wire.headers import LANGUAGES, OTHER
+from popgate.wire.heartbeats import (
+    ACTIVELY,
+    PASSIVELY,
+    ConsumerData,
+    HeartbeatData,
+    SubscriptionData,
+)
+from popgate.wire.remoting import VERSION
+
+_V5_0_0 = 413
+_PER_RELEASE = 2
+"""RocketMQ counts a snapshot and a release of each number."""
+_LANGUAGE_NAMES = {
+    "GOLANG": "GO",
+    "DOT_NET": "DOTNET",
+    "CSHARP": "DOTNET",
+    "C#": "DOTNET",
+    "C++": "CPP",
+    "NODEJS": "NODE_JS",
+    "NODE.JS": "NODE_JS",
+    "KOTLIN": "JAVA",
+}
+_RELEASE = re.compile(r"v?([45])\.([0-9])\.([0-9])(?![0-9])", re.ASCII)
+_GROUPS_OF_ONE = 100
+"""Producer groups in one heartbeat, as the Java proxy does it (protocol facts 7.4)."""
+
+
+def speaker_of(client: ConnectedClient) -> Speaker:
+    """A client's language and version as a header can carry them; an unknown version is told as our own."""
+    language = client.language.upper()
+    language = _LANGUAGE_NAMES.get(language, language)
+    found = _RELEASE.match(client.version)
+    version = VERSION
+    if found is not None:
+        major, minor, patch = (int(part) for part in found.groups())
+        version = _V5_0_0 + _PER_RELEASE * ((major - 5) * 100 + minor * 10 + patch)
+    return language if language in LANGUAGES else OTHER, version
+
+
+def memberships_of(client: ConnectedClient) -> list[Membership]:
+    """The groups that brokers are to know the client in. A gRPC producer's groups are its topics."""
+    if client.group:
+        return [Membership(Role.CONSUMER, client.group)]
+    return [Membership(Role.PRODUCER, group) for group in sorted(client.topics | client.producer_groups)]
+
+
+def heartbeats_of(client: ConnectedClient, memberships: Iterable[Membership], since_ms: int) -> list[bytes]:
+    """The bodies that tell of a client as a member of these groups. `since_ms`: when it told its filters."""
+    producers = [one.group for one in memberships if one.role is Role.PRODUCER]
+    if client.group:
+        consumer = ConsumerData(
+            client.group, subscriptions_of(client.subscriptions, since_ms), consume_type_of(client)
+        )
+        return [HeartbeatData(client.client_id, consumers=(consumer,)).encode()]
+    return [
+        HeartbeatData(client.client_id, tuple(producers[at : at + _GROUPS_OF_ONE])).encode()
+        for at in range(0, len(producers), _GROUPS_OF_ONE)
+    ]
+
+
+def consume_type_of(client: ConnectedClient) -> str:
+    return PASSIVELY if client.pushed else ACTIVELY
+
+
+def subscriptions_of(
+    filters: Mapping[str, tuple[FilterKind, str]], since_ms: int
+) -> tuple[SubscriptionData, ...]:
+    """A consumer's filters, as brokers keep them."""
+    found = []
+    for topic, (kind, expression) in sorted(filters.items()):
+        trimmed = expression.strip() or "*"
+        tags: tuple[str, ...] = ()
+        if kind is FilterKind.TAG and trimmed != "*":
+            tags = tuple(sorted({tag.strip() for tag in trimmed.split("||")} - {""}))
+        codes = tuple(java_hash(tag) for tag in tags)
+        found.append(SubscriptionData(topic, trimmed, kind.value, tags, codes, since_ms))
+    return tuple(found)

@@ -1,0 +1,117 @@
+"""What operators of the cluster ask of clients, by way of a broker: what they run, and consume this.
+
+A broker hands such a request to the connection on which the client is registered; the client is asked
+over its own stream, by whoever `on_question` was told. Sources: protocol facts 5.5 (40, 307, 309) and
+5.14; the requests as mqadmin 5.5.0 brings them about.
+"""
+
+from __future__ import annotations
+
+from brokers.capabilities import AsksClients, ConnectedClient
+from brokers.remote.heartbeats import consume_type_of, subscriptions_of
+from brokers.remote.links import Links
+from brokers.remote.pulling import stored
+from brokers.remote.register import Register
+from brokers.remote.routes import Routes
+from brokers.remote.settings import RemoteSettings
+from popgate.clock import Clock
+from popgate.errors import GatewayError, PeerWireError
+from popgate.model import Verdict
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.records import decode_record
+from popgate.wire.remoting import Command
+from popgate.wire.running import (
+    CLIENT_VERSION,
+    CONSUME_TYPE,
+    EXCEPTION,
+    LATER,
+    NAME_SERVERS,
+    ORDERED,
+    STARTED,
+    SUCCESS,
+    THREADS,
+    ConsumeResult,
+    ConsumerRunningInfo,
+)
+
+_RESULTS = {
+    Verdict.CONSUMED: (SUCCESS, ""),
+    Verdict.FAILED: (LATER, "its listener failed"),
+    Verdict.CORRUPTED: (EXCEPTION, "the client could not read the message"),
+}
+
+
+class Questions:
+    """Answers what brokers ask of the clients in the register. `asker`: who can ask them."""
+
+    def __init__(
+        self, register: Register, links: Links, routes: Routes, settings: RemoteSettings, clock: Clock
+    ) -> None:
+        self.asker: AsksClients | None = None
+        self._register = register
+        self._routes = routes
+        self._settings = settings
+        self._clock = clock
+        links.on_request(RequestCode.GET_CONSUMER_RUNNING_INFO, self._running_info)
+        links.on_request(RequestCode.CONSUME_MESSAGE_DIRECTLY, self._consume)
+        links.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._members_changed)
+
+    async def _running_info(self, address: str, link: int, request: Command) -> Command:
+        """The client is asked for its stacks only where they are wanted; the rest is known here."""
+        fields = request.fields
+        group = fields.get("consumerGroup", "")
+        found = self._register.find(fields.get("clientId", ""))
+        if found is None or found[0].group != group:
+            return _unknown(request)
+        client, since_ms = found
+        stacks = ""
+        if fields.get("jstackEnable") == "true" and self.asker is not None:
+            try:
+                stacks = await self.asker.stack(client.client_id)
+            except GatewayError as error:
+                stacks = f"(not told: {error.sentence})"
+        told = ConsumerRunningInfo(
+            self._properties(client, since_ms),
+            subscriptions_of(client.subscriptions, since_ms),
+            stacks=stacks,
+        )
+        return request.answer(ResponseCode.SUCCESS, body=told.encode())
+
+    def _properties(self, client: ConnectedClient, since_ms: int) -> dict[str, str]:
+        return {
+            NAME_SERVERS: ";".join(self._settings.name_servers),
+            THREADS: "0",
+            ORDERED: "false",
+            CONSUME_TYPE: consume_type_of(client),
+            CLIENT_VERSION: client.version or "unknown",
+            STARTED: str(since_ms),
+        }
+
+    async def _consume(self, address: str, link: int, request: Command) -> Command:
+        fields = request.fields
+        group, client_id = fields.get("consumerGroup", ""), fields.get("clientId", "")
+        found = self._register.find(client_id)
+        if found is None or found[0].group != group or self.asker is None:
+            return _unknown(request)
+        try:
+            record = decode_record(request.body)
+        except PeerWireError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"the message cannot be read: {error}")
+        broker = fields.get("brokerName") or self._routes.clusters.at(address)
+        began = self._clock.monotonic()
+        try:
+            verdict = await self.asker.consume(
+                client_id, group, stored(record, broker, record.queue_id, record.offset)
+            )
+            result, remark = _RESULTS[verdict]
+        except GatewayError as error:
+            result, remark = EXCEPTION, error.sentence
+        spent_ms = round((self._clock.monotonic() - began) * 1000)
+        return request.answer(ResponseCode.SUCCESS, body=ConsumeResult(result, remark, spent_ms).encode())
+
+    def _members_changed(self, address: str, link: int, request: Command) -> None:
+        """A group has other members now. Consumers that pop share everything: nothing follows for them."""
+
+
+def _unknown(request: Command) -> Command:
+    return request.answer(ResponseCode.SYSTEM_ERROR, "the client is not known to this gateway")

@@ -1,0 +1,338 @@
+"""Clients of this replica, as brokers know them: told with heartbeats, again and again, until they go.
+
+Without it nobody asks this replica what became of a half message, and the cluster's tools see nobody.
+Heartbeats are told and not asked: one is due every `client_heartbeat_s` for each client and broker, and
+at once when a client comes or changes, when a broker comes, and when a connection was made anew.
+Sources: protocol facts 5.9, 7.4 and 7.5, any-replica section 2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from brokers.capabilities import ConnectedClient
+from brokers.channel import Speaker
+from brokers.remote.heartbeats import heartbeats_of, memberships_of, speaker_of
+from brokers.remote.links import Links
+from brokers.remote.routes import Routes
+from brokers.remote.seats import Membership, Role, Seats
+from brokers.remote.settings import RemoteSettings
+from popgate.clock import Clock, Timer
+from popgate.errors import BrokerUnavailable, GatewayError, TopicNotFound
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.routes import BrokerData
+
+_log = logging.getLogger(__name__)
+
+_TICK_S = 1.0
+_MOST_EXPECTED = 1_024
+"""Producer groups that the gateway itself is registered for, because no client of theirs is known."""
+_EXPECTED_S = 7_200.0
+_MOST_LOOKED_UP = 16
+"""Unknown topics of one client that are looked up for one heartbeat."""
+_GOODBYES = 32
+"""Seats that brokers are told of at a time that somebody left them."""
+_AT_A_TIME = 64
+"""Clients whose heartbeats are told before others have their turn in the loop."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A client. `bodies`: its heartbeats by link. `told`: the addresses that were told of it."""
+
+    client: ConnectedClient
+    speaker: Speaker
+    since_ms: int
+    seats: dict[Membership, int | None] = field(default_factory=dict)
+    bodies: dict[int, list[bytes]] = field(default_factory=dict)
+    told: frozenset[str] = frozenset()
+    due: float = 0.0
+    """When its next heartbeat is to be told, in loop seconds."""
+    queued: bool = False
+
+
+class Register:
+    """Who is here, and which brokers were told of it."""
+
+    def __init__(self, links: Links, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
+        self._links = links
+        self._routes = routes
+        self._settings = settings
+        self._clock = clock
+        self._seats = Seats(settings.max_links)
+        self._here: dict[str, _Known] = {}
+        self._by_link: dict[int, dict[str, _Known]] = {}
+        self._due: deque[tuple[float, str]] = deque()
+        """Who is due when, in this order; some are due later than that by now, or gone."""
+        self._dirty: deque[str] = deque()
+        self._left: deque[tuple[str, Membership, int, frozenset[str]]] = deque()
+        self._expected: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._work = asyncio.Event()
+        self._worker: asyncio.Task[None] | None = None
+        self._timer: Timer | None = None
+        self._looked_at = float("-inf")
+        self._refusals: dict[str, str] = {}
+        self._links.on_open(self._opened)
+
+    def __repr__(self) -> str:
+        return f"<Register {len(self._here)} clients, {self._seats!r}>"
+
+    def start(self) -> None:
+        self._worker = asyncio.get_running_loop().create_task(self._run())
+        self._timer = self._clock.call_later(_TICK_S, self._tick)
+
+    async def stop(self) -> None:
+        """Brokers forget whose connection is closed: nobody needs to be told one by one."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._worker is not None:
+            self._worker.cancel()
+            await asyncio.wait([self._worker])
+
+    def figures(self) -> dict[str, float]:
+        return {
+            "clients_registered": len(self._here),
+            "clients_merged": self._seats.merged,
+            "client_links": self._seats.highest() + 1,
+            "registrations_refused": len(self._refusals),
+        }
+
+    def is_here(self, client: ConnectedClient) -> None:
+        known = self._here.get(client.client_id)
+        if known is None:
+            known = self._here[client.client_id] = _Known(client, speaker_of(client), self._clock.now_ms())
+        elif known.client == client:
+            return
+        else:
+            if known.client.subscriptions != client.subscriptions:
+                known.since_ms = self._clock.now_ms()
+            known.client, known.speaker = client, speaker_of(client)
+        wanted = memberships_of(client)
+        self._leave(client.client_id, known, set(known.seats).difference(wanted))
+        for membership in wanted:
+            if membership not in known.seats:
+                known.seats[membership] = self._seats.take(membership, client.client_id)
+        self._reseated(client.client_id, known)
+
+    def left(self, client_id: str) -> None:
+        known = self._here.pop(client_id, None)
+        if known is not None:
+            self._leave(client_id, known, list(known.seats))
+            self._take_bodies(client_id, known, {})
+
+    def find(self, client_id: str) -> tuple[ConnectedClient, int] | None:
+        """A client that is here, and since when it is as it is (wall time in ms)."""
+        known = self._here.get(client_id)
+        return (known.client, known.since_ms) if known is not None else None
+
+    def expect_checks(self, topic: str, producer_group: str) -> None:
+        """A half message goes out: brokers must know somebody to ask, even if no client has told so."""
+        key = (topic, producer_group)
+        if key in self._expected:
+            self._expected[key] = self._clock.monotonic()
+            self._expected.move_to_end(key)
+        elif Membership(Role.PRODUCER, producer_group) not in self._seats:
+            self._expected[key] = self._clock.monotonic()
+            if len(self._expected) > _MOST_EXPECTED:
+                self._expected.popitem(last=False)
+            self._tell_of_gateway()
+
+    def nobody_asked(self, topic: str, producer_group: str) -> None:
+        """No producer of this group could be asked here: brokers are to ask other replicas."""
+        if self._expected.pop((topic, producer_group), None) is not None:
+            self._tell_of_gateway()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _tell_of_gateway(self) -> None:
+        """The gateway is a client, too: a producer of the groups of half messages that nobody else is of."""
+        if not self._expected:
+            self.left(self._settings.name)
+            return
+        self.is_here(
+            ConnectedClient(
+                self._settings.name,
+                producer_groups=frozenset(group for _, group in self._expected),
+                language="PYTHON",
+            )
+        )
+
+    def _leave(self, client_id: str, known: _Known, memberships: Iterable[Membership]) -> None:
+        for membership in memberships:
+            seat = known.seats.pop(membership)
+            self._seats.leave(membership, client_id, seat)
+            if seat is not None:
+                self._left.append((client_id, membership, seat, known.told))
+                self._work.set()
+
+    def _reseated(self, client_id: str, known: _Known) -> None:
+        """Make the heartbeats anew, and have them told."""
+        by_link: dict[int, list[Membership]] = {}
+        for membership, seat in known.seats.items():
+            if seat is not None:
+                by_link.setdefault(seat, []).append(membership)
+        bodies = {
+            link: heartbeats_of(known.client, members, known.since_ms) for link, members in by_link.items()
+        }
+        self._take_bodies(client_id, known, bodies)
+        self._make_dirty(client_id, known)
+
+    def _take_bodies(self, client_id: str, known: _Known, bodies: dict[int, list[bytes]]) -> None:
+        for link in known.bodies:
+            if link not in bodies:
+                del self._by_link[link][client_id]
+        for link in bodies:
+            self._by_link.setdefault(link, {})[client_id] = known
+        known.bodies = bodies
+
+    def _make_dirty(self, client_id: str, known: _Known) -> None:
+        if not known.queued:
+            known.queued = True
+            self._dirty.append(client_id)
+            self._work.set()
+
+    def _tick(self) -> None:
+        self._timer = self._clock.call_later(_TICK_S, self._tick)
+        now = self._clock.monotonic()
+        if self._routes.clusters.changed_at > self._looked_at:
+            # A broker came, or has another master now: it knows nobody yet.
+            self._looked_at = now
+            for client_id, known in self._here.items():
+                self._make_dirty(client_id, known)
+        while self._due and self._due[0][0] <= now:
+            _, client_id = self._due.popleft()
+            one = self._here.get(client_id)
+            if one is not None and one.due <= now:
+                self._make_dirty(client_id, one)
+        while self._expected and now - next(iter(self._expected.values())) > _EXPECTED_S:
+            self._expected.popitem(last=False)
+            self._tell_of_gateway()
+
+    def _opened(self, address: str, link: int) -> None:
+        """A new connection: the broker has forgotten, or never knew, who is on this link."""
+        for known in self._by_link.get(link, {}).values():
+            if address in known.told:
+                self._beat(known, address, link)
+
+    def _beat(self, known: _Known, address: str, link: int) -> None:
+        for body in known.bodies.get(link, ()):
+            self._links.tell(address, RequestCode.HEART_BEAT, {}, body, link=link, speaker=known.speaker)
+
+    async def _run(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            try:
+                # Before anybody takes their seats, brokers must have forgotten who left.
+                while self._left:
+                    some = [self._left.popleft() for _ in range(min(len(self._left), _GOODBYES))]
+                    await asyncio.gather(*(self._say_goodbye(*one) for one in some))
+                await self._tell_dirty()
+            except Exception:
+                _log.exception("brokers could not be told of clients")
+
+    async def _tell_dirty(self) -> None:
+        asked: dict[str, tuple[_Known, int]] = {}
+        try:
+            brokers = await self._routes.brokers()
+        except BrokerUnavailable:
+            brokers = ()
+        for count in range(len(self._dirty)):
+            client_id = self._dirty.popleft()
+            known = self._here.get(client_id)
+            if known is None:
+                continue
+            known.queued = False
+            known.due = self._clock.monotonic() + self._settings.client_heartbeat_s
+            self._due.append((known.due, client_id))
+            known.told = await self._addresses(known.client, brokers)
+            for address in known.told:
+                for link in known.bodies:
+                    if self._links.is_open(address, link):
+                        self._beat(known, address, link)
+                        asked[address] = known, link
+                    else:
+                        # Told when the connection is there.
+                        self._links.connect(address, link)
+            if count % _AT_A_TIME == _AT_A_TIME - 1:
+                await asyncio.sleep(0)
+        await asyncio.gather(*(self._ask(address, *one) for address, one in asked.items()))
+
+    async def _ask(self, address: str, known: _Known, link: int) -> None:
+        """One heartbeat of those that a broker was told, with its answer: whether it takes them at all."""
+        bodies = known.bodies.get(link)
+        if not bodies:
+            return
+        try:
+            answer = await self._links.call(
+                address,
+                RequestCode.HEART_BEAT,
+                {},
+                bodies[0],
+                timeout_s=self._settings.request_timeout_s,
+                link=link,
+                speaker=known.speaker,
+            )
+        except GatewayError:
+            return
+        if answer.code == ResponseCode.SUCCESS:
+            self._refusals.pop(address, None)
+        elif address not in self._refusals:
+            self._refusals[address] = answer.remark
+            _log.warning(
+                "broker %s does not take heartbeats of clients (code %d): %s",
+                address,
+                answer.code,
+                answer.remark[:200],
+            )
+
+    async def _addresses(self, client: ConnectedClient, brokers: Sequence[BrokerData]) -> frozenset[str]:
+        """The masters of the clusters that the client has to do with."""
+        clusters = {one.cluster for one in brokers}
+        topics = client.topics or client.subscriptions
+        if len(clusters) > 1 and topics:
+            clusters = await self._clusters(topics) or clusters
+        found = (self._routes.master(one.name) for one in brokers if one.cluster in clusters)
+        return frozenset(address for address in found if address is not None)
+
+    async def _clusters(self, topics: Iterable[str]) -> set[str]:
+        """Those that have one of these topics; of many unknown ones some are looked up each time."""
+        known = [topic for topic in topics if self._routes.age(topic) is not None]
+        unknown = [topic for topic in topics if self._routes.age(topic) is None]
+        found: set[str] = set()
+        for topic in (*known, *unknown[:_MOST_LOOKED_UP]):
+            try:
+                found.update(one.cluster for one in (await self._routes.of(topic)).brokers)
+            except (TopicNotFound, BrokerUnavailable):
+                continue
+        return found
+
+    async def _say_goodbye(
+        self, client_id: str, membership: Membership, seat: int, told: frozenset[str]
+    ) -> None:
+        """Tell the brokers that knew, and give the seat to the next one."""
+        fields = {"clientID": client_id, membership.role.value: membership.group}
+        reached = [address for address in told if self._links.is_open(address, seat)]
+        await asyncio.gather(*(self._unregister(address, seat, fields) for address in reached))
+        following = self._seats.vacated(membership, seat)
+        known = self._here.get(following) if following is not None else None
+        if following is not None and known is not None:
+            known.seats[membership] = seat
+            self._reseated(following, known)
+
+    async def _unregister(self, address: str, seat: int, fields: dict[str, str]) -> None:
+        """A broker that does not answer forgets after 120 s, or when the connection ends."""
+        try:
+            await self._links.call(
+                address,
+                RequestCode.UNREGISTER_CLIENT,
+                fields,
+                timeout_s=self._settings.request_timeout_s,
+                link=seat,
+            )
+        except GatewayError as error:
+            _log.debug("broker %s was not told that a client left: %s", address, error)

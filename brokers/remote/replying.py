@@ -1,0 +1,107 @@
+"""Replies to request messages: out to the client that waits somewhere, and in for clients of this replica.
+
+A broker finds the client that waits by its client id among its producers, and hands the reply to the
+connection on which that one is registered. Source: protocol facts 7.6.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+from brokers.capabilities import CarriesReplies, ReplyHandler
+from brokers.remote.errors import error_of
+from brokers.remote.outgoing import complete, send_request
+from brokers.remote.registering import Registering
+from brokers.remote.settings import RemoteSettings
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import BadRequest, BrokerUnavailable, Fault, NotFound, PeerWireError, shown
+from popgate.model import Message, Sent, StoredMessage
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.properties import LONGEST_BLOCK, REPLY_TO_CLIENT, find_property
+from popgate.wire.remoting import Command
+
+_LONGEST_NUMBER = 20
+
+
+class Replying(Registering, CarriesReplies):
+    """`brokers.capabilities.CarriesReplies`."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self._reply_handler: ReplyHandler | None = None
+        self.links.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
+
+    def on_reply(self, handler: ReplyHandler) -> None:
+        self._reply_handler = handler
+
+    async def send_reply(self, context: Context, message: Message) -> Sent:
+        """Also raises TopicNotFound, BadRequest (it does not say who waits for it)."""
+        complete(message)
+        waiting = find_property(message.properties, REPLY_TO_CLIENT.encode())
+        if waiting is None:
+            raise BadRequest("a reply must say who waits for it, in the property REPLY_TO_CLIENT")
+        broker = message.broker
+        if not broker:
+            # The client that waits is registered at every broker of its cluster.
+            route = await self.routes.of(message.topic)
+            masters = [one.name for one in route.brokers if one.master is not None]
+            if not masters:
+                raise BrokerUnavailable(f"no broker of topic {message.topic} has a master now")
+            broker = random.choice(masters)  # noqa: S311
+        queue_id = max(message.queue_id, 0)
+        _, fields, body = send_request([message], queue_id, message.born_ms or self.clock.now_ms())
+        answer = await self.callings.call(
+            broker, RequestCode.SEND_REPLY_MESSAGE_V2, fields, body, context=context, named="n"
+        )
+        if answer.code == ResponseCode.SYSTEM_ERROR:
+            who = shown(waiting.decode("utf-8", "replace"))
+            raise NotFound(
+                f"the reply did not reach client {who}: {shown(answer.remark)}", Fault.CLIENT_NOT_FOUND
+            )
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker, topic=message.topic)
+        return Sent(message.message_id, broker, queue_id, 0)
+
+    def _pushed(self, address: str, link: int, request: Command) -> Command:
+        try:
+            message = _pushed_message(request, self.routes.clusters.at(address))
+        except PeerWireError as error:
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"the reply cannot be read: {error}")
+        found = find_property(message.properties, REPLY_TO_CLIENT.encode())
+        client_id = found.decode("utf-8", "replace") if found else ""
+        if self._reply_handler is not None and self._reply_handler(client_id, message):
+            return request.answer(ResponseCode.SUCCESS)
+        return request.answer(ResponseCode.SYSTEM_ERROR, f"client {shown(client_id)} does not wait here")
+
+
+def _pushed_message(request: Command, broker: str) -> StoredMessage:
+    """Raises PeerWireError."""
+    fields = request.fields
+    properties = fields.get("properties", "").encode("utf-8", "surrogatepass")
+    if len(properties) > LONGEST_BLOCK:
+        raise PeerWireError(f"its properties have {len(properties)} bytes")
+    return StoredMessage(
+        fields.get("topic", ""),
+        broker,
+        _number(fields, "queueId"),
+        0,
+        0,
+        _number(fields, "sysFlag"),
+        _number(fields, "flag"),
+        _number(fields, "bornTimestamp"),
+        fields.get("bornHost", ""),
+        _number(fields, "storeTimestamp"),
+        fields.get("storeHost", ""),
+        request.body,
+        properties,
+    )
+
+
+def _number(fields: Mapping[str, str], name: str) -> int:
+    told = fields.get(name, "0")
+    try:
+        return int(told[:_LONGEST_NUMBER])
+    except ValueError:
+        raise PeerWireError(f"{name} is {shown(told)}") from None
