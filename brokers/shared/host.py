@@ -14,7 +14,8 @@ from brokers.capabilities import LiteGoneHandler, LiteTopics
 from brokers.port import Broker, CheckHandler
 from brokers.shared.addresses import Address, parse_listening
 from brokers.shared.calls import CALLS
-from brokers.shared.guests import Guest, House
+from brokers.shared.guests import Guest
+from brokers.shared.serving import House
 from brokers.shared.settings import SharedSettings
 from popgate.clock import Clock
 from popgate.errors import BadRequest
@@ -67,7 +68,7 @@ class BrokerHost:
         proved = [guest for guest in self._guests if guest.proved]
         return {
             "shared_guests": len(proved),
-            "shared_calls": sum(guest.in_flight for guest in proved),
+            "shared_calls": sum(len(guest.serving) for guest in proved),
             "shared_given_back_total": self._house.given_back if self._house is not None else 0,
         }
 
@@ -79,12 +80,9 @@ class BrokerHost:
         Raises OSError with a sentence for the operator.
         """
         loop = asyncio.get_running_loop()
-        house = House(self._broker, self._clock, self._settings, loop, self._guests.discard)
-        for code, call in CALLS.items():
-            method = getattr(self._broker, call.name, None)
-            if method is not None:
-                house.methods[code] = method
-        self._house = house
+        methods = {code: getattr(self._broker, call.name, None) for code, call in CALLS.items()}
+        able = {code: method for code, method in methods.items() if method is not None}
+        self._house = House(self._broker, self._clock, self._settings, loop, able)
         self._own_check, self._own_gone = check, lite_gone
         self._broker.on_check(self._check)
         if isinstance(self._broker, LiteTopics):
@@ -118,7 +116,7 @@ class BrokerHost:
 
     def _make(self) -> asyncio.BaseProtocol:
         assert self._house is not None  # noqa: S101
-        guest = Guest(self._house)
+        guest = Guest(self._house, self._guests.discard)
         if len(self._guests) >= self._settings.max_guests:
             _log.warning("%d gateways share this broker already, another one is refused", len(self._guests))
             guest.channel.close("there are too many guests")

@@ -13,16 +13,9 @@ from brokers.channel import Channel, Waiting
 from brokers.shared.addresses import Address
 from brokers.shared.calls import CANCELLED, DONE, FAILED, WAITING, Call, decode, takes_context
 from brokers.shared.errors import ERROR
-from brokers.shared.hello import (
-    FACTS,
-    HostFacts,
-    check_hello,
-    check_proof,
-    hello_fields,
-    make_nonce,
-    proof,
-)
+from brokers.shared.hello import HostFacts
 from brokers.shared.kinds import Sink, Source
+from brokers.shared.meeting import meet
 from brokers.shared.pausing import pause
 from brokers.shared.settings import SharedSettings
 from popgate.clock import Clock
@@ -304,7 +297,7 @@ class HostLink:
         except TimeoutError:
             raise OSError(f"no connection within {self._settings.connect_timeout_s:g} s") from None
         try:
-            facts = await self._meet(channel)
+            facts = await meet(channel, self._clock, self._settings)
         except BaseException:
             channel.close("the gateways did not come to terms")
             raise
@@ -313,34 +306,6 @@ class HostLink:
         if self._reached is not None and not self._reached.done():
             self._reached.set_result(None)
         return over
-
-    async def _meet(self, channel: Channel) -> HostFacts:
-        """Say hello, and let each side prove that it knows the secret."""
-        settings = self._settings
-        nonce = make_nonce()
-        said = await self._said(channel, PortCode.HELLO, hello_fields(nonce, settings.gateway))
-        host_nonce = check_hello(said.fields, other="host")
-        fields = {"proof": proof(settings.secret, "guest", nonce, host_nonce)}
-        said = await self._said(channel, PortCode.PROVE, fields)
-        known = proof(settings.secret, "host", nonce, host_nonce)
-        check_proof(known, said.fields.get("proof", ""), other="host")
-        try:
-            return decode(FACTS, said.body)
-        except PeerWireError as error:
-            raise BrokerUnavailable(f"what the host says of its broker cannot be read: {error}") from None
-
-    async def _said(self, channel: Channel, code: int, fields: dict[str, str]) -> Command:
-        """Raises what the host refuses with, as far as it can be read."""
-        one = channel.ask(code, fields, b"", self._clock.monotonic(), self._settings.hello_s)
-        answer = await one.future
-        if answer.code == DONE:
-            return answer
-        try:
-            error = decode(ERROR, answer.body)
-        except PeerWireError:
-            # Of another version: the sentence is there for every one.
-            raise Unsupported(answer.remark[:400] or "a host that refuses without a reason") from None
-        raise error
 
     def _host_asks(self, channel: Channel, request: Command) -> None:
         try:
