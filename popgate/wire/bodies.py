@@ -31,9 +31,10 @@ class MessageQueue:
     @classmethod
     def of_key(cls, key: object) -> MessageQueue:
         """Out of the key of an object whose keys are queues. Raises PeerWireError."""
-        if not isinstance(key, tuple):
-            raise PeerWireError("a key of a JSON body is no queue")
-        return cls.read(dict(key))
+        try:
+            return cls.read(dict(key))  # type: ignore[call-overload]
+        except (TypeError, ValueError) as error:
+            raise PeerWireError("a key of a JSON body is no queue") from error
 
     def table(self) -> dict[str, Any]:
         return {"brokerName": self.broker, "queueId": self.queue_id, "topic": self.topic}

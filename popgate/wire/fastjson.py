@@ -162,7 +162,7 @@ class _Reader:
 
     def _key(self, depth: int) -> Any:
         start = self.next_character()
-        if start in ('"', "{", "["):
+        if start in ('"', "{"):
             return _frozen(self.value(depth))
         bare = _match_bare_key(self._text, self._at)
         if bare is None:

@@ -68,6 +68,25 @@ def parse_pop_info(fields: Mapping[str, str]) -> PopInfo:
     return info
 
 
+def encode_pop_info(info: PopInfo) -> dict[str, str]:
+    """The extension fields of a pop answer."""
+    fields = {
+        "popTime": str(info.pop_ms),
+        "invisibleTime": str(info.invisible_ms),
+        "reviveQid": str(info.revive_queue),
+        "restNum": str(info.rest),
+        "startOffsetInfo": ";".join(f"{kind} {queue} {at}" for (kind, queue), at in info.starts.items()),
+        "msgOffsetInfo": ";".join(
+            f"{kind} {queue} {','.join(map(str, offsets))}" for (kind, queue), offsets in info.offsets.items()
+        ),
+    }
+    counts = [f"{kind} {queue} {count}" for (kind, queue), count in info.counts.items()]
+    counts += [f"{kind} qo{queue}%{at} {count}" for (kind, queue, at), count in info.counts_at.items()]
+    if counts:
+        fields["orderCountInfo"] = ";".join(counts)
+    return fields
+
+
 def encode_bits(offsets: Iterable[int], start: int) -> str:
     """The bit set of offsets from `start` on: Java's `BitSet` in little-endian bytes, in Base64.
 

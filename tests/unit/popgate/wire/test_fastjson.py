@@ -22,7 +22,7 @@ QUEUE_KEY = (("brokerName", "broker-a"), ("queueId", 0), ("topic", "T"))
         ('{0:"\\u4e2d\\n"}', {"0": "中\n"}),
         ('{{"brokerName":"broker-a","queueId":0,"topic":"T"}:12}', {QUEUE_KEY: 12}),
         ('{{"topic":"T","queueId":0,"brokerName":"broker-a"}:{}}', {QUEUE_KEY: {}}),
-        ("{[1,2]:3}", {(1, 2): 3}),
+        ('{{"a":[1,{"b":[]}]}:3}', {(("a", (1, (("b", ()),))),): 3}),
         ("{0:{},1:[]}", {"0": {}, "1": []}),
         ("{0:-1.5e3,1:0}", {"0": -1500.0, "1": 0}),
         ("{0:1,0:2}", {"0": 2}),
@@ -67,6 +67,7 @@ def test_a_key_that_was_an_object_is_that_object_again() -> None:
         "[1,",
         "{{:1}",
         "{{}",
+        "{[1,2]:3}",
         "{0:" + "9" * 5000 + "}",
     ],
 )
@@ -111,10 +112,13 @@ def test_objects_as_keys_are_written_as_fastjson_does() -> None:
     key = object_key({"topic": "T", "queueId": 0, "brokerName": "broker-a"})
     assert key == QUEUE_KEY
     written = dumps_keyed({"offsetTable": {key: {"maxOffset": 9}}, "topicPutTps": 0.0, "ä": [1, "x"]})
-    assert written == (
-        '{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{"maxOffset":9}},'
-        '"topicPutTps":0.0,"ä":[1,"x"]}'
-    ).encode()
+    assert (
+        written
+        == (
+            '{"offsetTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:{"maxOffset":9}},'
+            '"topicPutTps":0.0,"ä":[1,"x"]}'
+        ).encode()
+    )
     assert loads(written)["offsetTable"] == {key: {"maxOffset": 9}}
 
 

@@ -30,10 +30,13 @@ def test_the_binary_vector_is_written_and_read() -> None:
 def test_json_is_written_as_java_writes_it() -> None:
     told = (105, "JAVA", 479, 7, 0, 'r"\n', {"topic": "T中", "acceptStandardJsonOnly": "true"})
     written = encode_header(JSON, *told)
-    assert written == (
-        '{"code":105,"extFields":{"topic":"T中","acceptStandardJsonOnly":"true"},"flag":0,"language":"JAVA",'
-        '"opaque":7,"remark":"r\\"\\n","serializeTypeCurrentRPC":"JSON","version":479}'
-    ).encode()
+    assert (
+        written
+        == (
+            '{"code":105,"extFields":{"topic":"T中","acceptStandardJsonOnly":"true"},"flag":0,"language":"JAVA",'
+            '"opaque":7,"remark":"r\\"\\n","serializeTypeCurrentRPC":"JSON","version":479}'
+        ).encode()
+    )
     assert decode_header(JSON, written) == told
 
 
@@ -43,7 +46,15 @@ def test_json_is_written_as_java_writes_it() -> None:
     [
         (0, "PYTHON", 479, 0, 0, "", {}),
         (-1, "NODE_JS", 0, -1, 1, "why", {}),
-        (32_767, "RUST", 32_767, (1 << 31) - 1, 3, "中 \x01\x02 🦊", {"": "", "k": "", "中": "文\x01", "q": '"'}),
+        (
+            32_767,
+            "RUST",
+            32_767,
+            (1 << 31) - 1,
+            3,
+            "中 \x01\x02 🦊",
+            {"": "", "k": "", "中": "文\x01", "q": '"'},
+        ),
         (10, "OTHER", -1, -(1 << 31), 1, "x" * 5000, {str(n): str(n) * 50 for n in range(200)}),
     ],
 )
@@ -69,7 +80,15 @@ def test_a_language_that_is_no_known_name_is_another_one(language: object) -> No
 
 def test_what_a_json_header_does_not_say_is_zero_or_empty() -> None:
     assert decode_header(JSON, b"{}") == (0, "OTHER", 0, 0, 0, "", {})
-    assert decode_header(JSON, b'{"remark":null,"extFields":null,"more":[{}]}') == (0, "OTHER", 0, 0, 0, "", {})
+    assert decode_header(JSON, b'{"remark":null,"extFields":null,"more":[{}]}') == (
+        0,
+        "OTHER",
+        0,
+        0,
+        0,
+        "",
+        {},
+    )
 
 
 def test_fields_that_are_no_text_become_what_java_would_write() -> None:

@@ -30,7 +30,7 @@ def test_json_is_read(read: Callable[[bytes], Any]) -> None:
 
 @WRITERS
 def test_json_is_written_without_spaces(write: Callable[[Any], bytes]) -> None:
-    value = {"b": 1, "a": ["ä\n\x01\x7f\b\"\\/🦊", True, None, 1.5], "c": {}}
+    value = {"b": 1, "a": ['ä\n\x01\x7f\b"\\/🦊', True, None, 1.5], "c": {}}
     assert write(value) == '{"b":1,"a":["ä\\n\\u0001\x7f\\b\\"\\\\/🦊",true,null,1.5],"c":{}}'.encode()
 
 

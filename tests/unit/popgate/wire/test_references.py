@@ -49,7 +49,21 @@ def test_what_only_looks_like_a_reference_stays(other: object) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    ["", "a", "$.b", "$.a.b", "$.a[0]", "$[0]", "$.list[9]", "$.list[-1]", "$.list.x", "$a", "$.", "$..a", "@"],
+    [
+        "",
+        "a",
+        "$.b",
+        "$.a.b",
+        "$.a[0]",
+        "$[0]",
+        "$.list[9]",
+        "$.list[-1]",
+        "$.list.x",
+        "$a",
+        "$.",
+        "$..a",
+        "@",
+    ],
 )
 def test_a_path_to_nothing_is_refused(path: str) -> None:
     with pytest.raises(PeerWireError, match="where nothing is"):
