@@ -13,11 +13,22 @@ import pytest
 from popgate.errors import IllegalFilter, IllegalReceipt, PeerWireError
 from popgate.receipt import parse_receipt
 from popgate.sql import SqlFilter
+from popgate.wire import bodies
 from popgate.wire.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.codes import RequestCode
 from popgate.wire.compression import compress_gzip, compress_lz4, compress_zlib, compress_zstd, decompress
+from popgate.wire.configs import SubscriptionGroupConfig, TopicConfig
+from popgate.wire.fastjson import loads
+from popgate.wire.handles import decode_bits, encode_bits, encode_pop_info, parse_pop_info
+from popgate.wire.headers import Serialization
+from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.properties import decode_properties, encode_properties, find_property
 from popgate.wire.record_reader import RecordReader
 from popgate.wire.records import encode_record, pack_host
+from popgate.wire.remoting import Command, RemotingWire, encode_command
+from popgate.wire.routes import decode_route
+from popgate.wire.running import ConsumerRunningInfo
+from popgate.wire.standings import TopicStats
 
 ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "400"))
 LIMIT = 1 << 16
@@ -81,6 +92,94 @@ def read_receipt(data: bytes) -> None:
     parse_receipt(parse_receipt(data.decode("latin-1")).encode())
 
 
+def read_frames(data: bytes) -> None:
+    """What is read can be written again, and is read as the same."""
+    wire, again = RemotingWire(max_frame=1 << 20), RemotingWire()
+    for at in range(0, len(data), 41):
+        wire.receive(data[at : at + 41])
+        while (command := wire.next_event()) is not None:
+            again.receive(encode_command(command))
+            assert again.next_event() == command
+    wire.receive(b"")
+    assert wire.next_event() is None
+
+
+def read_route(data: bytes) -> None:
+    route = decode_route(data)
+    assert decode_route(route.encode()) == route
+    route.order_queues()
+
+
+def read_heartbeat(data: bytes) -> None:
+    heartbeat = HeartbeatData.decode(data)
+    assert HeartbeatData.decode(heartbeat.encode()) == heartbeat
+
+
+def read_configs(data: bytes) -> None:
+    topic, group = TopicConfig.decode(data), SubscriptionGroupConfig.decode(data)
+    topic.encode()
+    group.encode()
+
+
+def read_running(data: bytes) -> None:
+    info = ConsumerRunningInfo.decode(data)
+    info.encode()
+
+
+def read_standing(data: bytes) -> None:
+    stats = TopicStats.decode(data)
+    assert TopicStats.decode(stats.encode()) == stats
+
+
+def read_acks(data: bytes) -> None:
+    broker, acks = bodies.decode_batch_acks(data)
+    assert bodies.decode_batch_acks(bodies.encode_batch_acks(broker, acks)) == (broker, acks)
+
+
+def read_pop_info(data: bytes) -> None:
+    text = data.decode("latin-1")
+    told = {"startOffsetInfo": text, "msgOffsetInfo": text, "orderCountInfo": text}
+    info = parse_pop_info({"popTime": "1", "invisibleTime": "1", "reviveQid": "1"} | told)
+    assert parse_pop_info(encode_pop_info(info)) == info
+
+
+def read_bits(data: bytes) -> None:
+    offsets = decode_bits(data.decode("latin-1"), 7)
+    assert decode_bits(encode_bits(offsets, 7), 7) == offsets
+
+
+FIELDS = {"consumerGroup": "g", "topic": "主题", "queueId": "-1", "exp": "a = '\x01\n\"'", "order": "false"}
+FRAMES = b"".join(
+    encode_command(
+        Command(RequestCode.PULL_MESSAGE, 7 + way, way, FIELDS, b"body" * way, "why \n", "JAVA", 513, way)
+    )
+    for way in Serialization
+)
+ROUTE = (
+    b'{"brokerDatas":[{"brokerAddrs":{0:"10.0.0.1:10911",1:"x"},"brokerName":"broker-a","cluster":"C",'
+    b'"enableActingMaster":false},{"$ref":"$.brokerDatas[0]"}],"filterServerTable":{},"orderTopicConf":'
+    b'"broker-a:4","queueDatas":[{"brokerName":"broker-a","perm":6,"readQueueNums":8,"topicSysFlag":0,'
+    b'"writeQueueNums":8}],"topicQueueMappingByBroker":{"broker-a":{"bname":"broker-a","currIdMap":{0:0,1:5},'
+    b'"dirty":false,"epoch":100,"scope":"__global__","topic":"T","totalQueues":4}}}'
+)
+HEARTBEAT = HeartbeatData(
+    "client", ("pg",), (ConsumerData("g", (SubscriptionData("T", "a||b", "TAG", ("a", "b"), (97, 98), 5),)),)
+).encode()
+CONFIG = (
+    b'{"topicName":"T","groupName":"g","attributes":{"message.type":"FIFO"},"order":false,"perm":6,'
+    b'"groupRetryPolicy":{"customizedRetryPolicy":{"next":[1000,5000]},"type":"CUSTOMIZED"},"newer":[{}],'
+    b'"mappingDetail":{"bname":"b","hostedQueues":{1:[{"bname":"b","gen":0,"logicOffset":0,"queueId":5}]}}}'
+)
+STANDING = (
+    b'{"offsetTable":{{"brokerName":"broker-a","queueId":1,"topic":"T"}:{"lastUpdateTimestamp":5,"maxOffset":9,'
+    b'"minOffset":1},{"brokerName":"broker-a","queueId":0,"topic":"T"}:{}},"topicPutTps":0.5}'
+)
+RUNNING = (
+    b'{"mqPopTable":{{"brokerName":"b","queueId":1,"topic":"T"}:{"droped":false}},"mqTable":{{"brokerName":"b",'
+    b'"queueId":0,"topic":"T"}:{"cachedMsgCount":1,"locked":true}},"properties":{"a":"b"},"statusTable":{"T":'
+    b'{"pullRT":1.5}},"subscriptionSet":[{"topic":"T","tagsSet":["x"]}],"userConsumerInfo":{},"jstack":"s"}'
+)
+ACKS = bodies.encode_batch_acks("b", [bodies.BatchAck("g", "T", 0, 100, 2, 3, 1, 60_000, (100, 102, 190))])
 SQL = (
     b"(n BETWEEN 1 AND 1e3 OR TAGS NOT IN ('a', 'it''s')) AND NOT x = -5 /* c */"
     b" AND y ENDSWITH 'z' IS NOT NULL"
@@ -95,6 +194,16 @@ TARGETS: list[tuple[str, bytes, Callable[[bytes], None]]] = [
     ("lz4", compress_lz4(BODY), unpack),
     ("zstd", compress_zstd(BODY), unpack),
     ("sql", SQL, compile_expression),
+    ("frames", FRAMES, read_frames),
+    ("route", ROUTE, read_route),
+    ("fastjson", b"[%b,%b]" % (STANDING, ROUTE.replace(b"$.", b"$[1].")), loads),
+    ("heartbeat", HEARTBEAT, read_heartbeat),
+    ("configs", CONFIG, read_configs),
+    ("running", RUNNING, read_running),
+    ("standing", STANDING, read_standing),
+    ("acks", ACKS, read_acks),
+    ("pop_info", b"0 2 100;1 0 7;2 3 12", read_pop_info),
+    ("bits", b"BwAAAAAAAIA=", read_bits),
     ("receipt", b"100 1700000000000 60000 3 0 broker-a 2 101 4096", read_receipt),
 ]
 
