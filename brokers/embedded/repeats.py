@@ -7,9 +7,9 @@ at the ends of the queues; those of messages that are held back lie in `seen` on
 then. So nothing is written per message that goes to its queue, and a start reads a bounded number
 of records.
 
-In memory there is a hash per id of a closed segment, which leads to the segment, and the segment has
-the proof: the id itself. The hashes are Python's own, keyed anew in every process: nobody can make
-two of them alike. They lie in two generations, of which the older one is dropped as a whole when the younger
+In memory there is a hash per id, which leads to the segment, and the segment has the proof: the id
+itself. The hashes are Python's own, keyed anew in every process: nobody can make two of them
+alike. They lie in two generations, of which the older one is dropped as a whole when the younger
 one is as old as the window, or has half of `max_known_sends`. So an id is known for the window and
 an eighth of it at most; when more is sent than that, the last half of `max_known_sends` at least.
 """
@@ -87,7 +87,8 @@ class Repeats:
         """Hash of the key to the number of its segment; and the generation before."""
         self.old: dict[int, int] = {}
         self.places: dict[bytes, int] = {}
-        """By key, the place of each send of the segment that is being filled."""
+        """By key, the place of each send of the segment that is being filled, which has this number."""
+        self.number = 1
         self._handles: dict[bytes, bytes] = {}
         """The handles of those that have one; also in the store, each of its own."""
         self.sent_ms = 0
@@ -103,10 +104,10 @@ class Repeats:
         self._forget_all()
 
     def __repr__(self) -> str:
-        return f"<Repeats knows {len(self)}, segment {self._number}>"
+        return f"<Repeats knows {len(self)}, segment {self.number}>"
 
     def __len__(self) -> int:
-        return len(self.young) + len(self.old) + len(self.places)
+        return len(self.young) + len(self.old)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -144,11 +145,11 @@ class Repeats:
 
     # -- asked by sends -------------------------------------------------------------------------
     #
-    # A send does itself what is done for every message: it looks whether a key is in `places`, or its
-    # hash in `young` or `old`, before it asks `find`; and enters what it stored in `places`. It closes
-    # the segment when its time is not within [`since_ms`, `due_ms`), before anything is asked: the
-    # clock may go back, and what is closed, is closed before the time of this send. And it closes the
-    # segment when that is `FULL`.
+    # A send does itself what is done for every message: it looks whether the hash of a key is in `young`
+    # or `old`, before it asks `find`; and enters what it stored in `young` and `places`. It closes the
+    # segment when its time is not within [`since_ms`, `due_ms`), before anything is asked: the clock may
+    # go back, and what is closed, is closed before the time of this send. And it closes the segment when
+    # that is `FULL`.
 
     def find(self, key: bytes) -> Sent | None:
         """The result of an earlier send; None when this is the first. May not be committed yet."""
@@ -160,17 +161,17 @@ class Repeats:
     def add_held(self, key: bytes, sent: Sent) -> None:
         """Remember a message that is held back: nothing else would lead to it at a start."""
         place, handle = place_of(sent.queue_id, 0), handle_of(sent)
-        self._store.put(SEEN, sequence_key(self._number) + key, encode_held(place, handle))
+        self._store.put(SEEN, sequence_key(self.number) + key, encode_held(place, handle))
         self.places[key], self._handles[key] = place, handle
+        self.young[hash(key) & HASH_MASK] = self.number
 
     def close(self, now_ms: int) -> None:
         """Write the segment that was being filled, and begin the next one; `now_ms` is wall time."""
-        number = self._number
+        number = self.number
         filled = Segment(self.sent_ms + self._ahead_ms, now_ms, self.places, self._handles)
         if self._handles:
             self._store.delete_range(SEEN, sequence_key(number) + b"\0", sequence_key(number + 1))
-        self.young.update(dict.fromkeys([hash(key) & HASH_MASK for key in self.places], number))
-        self._number += 1
+        self.number += 1
         self.places, self._handles = {}, {}
         self._store.put(SEEN, sequence_key(number), encode_segment(filled))
         self._written[number] = filled
@@ -186,7 +187,7 @@ class Repeats:
 
     def _forget_all(self) -> None:
         self.young, self.old = {}, {}
-        self._first_of_young = self._first_of_old = self._number = 1
+        self._first_of_young = self._first_of_old = self.number = 1
         self._began_ms = 0
         self.places, self._handles = {}, {}
         self._written: dict[int, Segment] = {}
@@ -195,10 +196,10 @@ class Repeats:
         self._mark = self._log.appended
 
     def _find(self, key: bytes) -> Sent | None:
-        if key in self.places:
-            return result_of(Segment(0, 0, self.places, self._handles), key, self._settings.name)
         seen = hash(key) & HASH_MASK
         number = self.young.get(seen) or self.old.get(seen)
+        if number == self.number:
+            return result_of(Segment(0, 0, self.places, self._handles), key, self._settings.name)
         closed = self._segment(number) if number is not None else None
         now_ms = self.sent_ms + self._ahead_ms
         if closed is None or abs(now_ms - closed.last_ms) > self._window_ms:
@@ -230,7 +231,7 @@ class Repeats:
                 SEEN, sequence_key(self._first_of_old), sequence_key(self._first_of_young)
             )
         self.old, self.young = self.young, {}
-        self._first_of_old, self._first_of_young = self._first_of_young, self._number
+        self._first_of_old, self._first_of_young = self._first_of_young, self.number
         self._began_ms = now_ms
 
     def _load_segments(self, now_ms: int) -> int | None:
@@ -239,10 +240,10 @@ class Repeats:
         for key, value in self._store.scan(SEEN, b""):
             number = int.from_bytes(key[:8], "big")
             if len(key) > 8:
-                if number == self._number:
+                if number == self.number:
                     self._load_held(key, value)
                 continue
-            self._number = number + 1
+            self.number = number + 1
             try:
                 last_ms, since_ms, keys = keys_of(value)
             except struct.error as error:
@@ -264,6 +265,8 @@ class Repeats:
             self.places[key], self._handles[key] = decode_held(value)
         except struct.error as error:
             self._set_aside(stored, value, error)
+        else:
+            self.young[hash(key) & HASH_MASK] = self.number
 
     def _set_aside(self, key: bytes, value: bytes, why: struct.error) -> None:
         self._log.damages.move(SEEN, [(key, value)], why)
@@ -288,6 +291,7 @@ class Repeats:
             key = message_id + topic.mark
             known = self._find(key)
             if known is None:
+                self.young[hash(key) & HASH_MASK] = self.number
                 self.places[key] = place_of(queue_id, offset)
             elif (known.queue_id, known.offset) == (queue_id, offset) and not known.recall_handle:
                 break  # and so is all that was sent to this queue before it

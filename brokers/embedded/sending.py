@@ -21,7 +21,7 @@ from popgate.errors import (
 )
 from popgate.hashing import consistent_hash, java_hash
 from popgate.message_id import make_message_id
-from popgate.model import Message, MessageType, Permission, Sent
+from popgate.model import Message, MessageType, Sent
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import (
     KEYS,
@@ -50,7 +50,7 @@ class Sending(Facet):
         if not messages:
             return []
         topic = state.catalogue.topic(messages[0].topic)
-        if not topic.config.permission & Permission.WRITE or not topic.config.write_queues:
+        if not topic.writable:
             raise Forbidden(f"topic {topic.name} is not writable")
         topic.turn += 1
         now_ms = state.clock.now_ms()
@@ -105,7 +105,7 @@ class Sending(Facet):
             packed_id, key = message_id.encode("utf-8", "replace"), b""
         if key:
             seen = hash(key) & HASH_MASK
-            if key in repeats.places or seen in repeats.young or seen in repeats.old:
+            if seen in repeats.young or seen in repeats.old:
                 known = repeats.find(key)
                 if known is not None:
                     return known
@@ -143,6 +143,7 @@ class Sending(Facet):
                 if lite is not None:
                     state.lites.topics.append(lite, queue_id, offset, lite_ms)
                 if key:
+                    repeats.young[seen] = repeats.number
                     repeats.places[key] = queue_id << OFFSET_BITS | offset
                 return Sent(message_id, name, queue_id, offset)
             sent = self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
@@ -187,9 +188,10 @@ class Sending(Facet):
         if message.type is _TRANSACTION:
             message.message_id = message_id
             sent.transaction_id = state.halves.add(topic, queue_id, record, message)
+            state.arm("halves")
         else:
             sent.recall_handle = state.timers.add(topic, queue_id, record, message.deliver_at_ms, packed_id)
-        state.arm()
+            state.arm("timers")
         return sent
 
 

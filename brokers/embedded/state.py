@@ -184,10 +184,12 @@ class State:
                 else:  # every pop of the topic reads its retries, whichever queue it asks for
                     self.waiting.wake(main.topic.id, ledger.group.id, -1, count)
 
-    def arm(self) -> None:
-        """Set the alarm to the earliest thing that will happen."""
+    def arm(self, name: str | None = None) -> None:
+        """Set the alarm to the earliest thing that will happen; where only one machine can have got
+        something to do, to what that one will.
+        """
         if self._ticking is None:
-            earliest = self._delay_ms()
+            earliest = self._delay_ms() if name is None else self._delay_of(name)
             if earliest is not None:
                 self._alarm.set(max(earliest, 0) / 1000)
 

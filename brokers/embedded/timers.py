@@ -107,6 +107,8 @@ class Timers:
         self._clock = clock
         self._settings = settings
         self._waiting = DueKeys(store, TIMERS)
+        self._sequence = secrets.randbits(64)
+        """Begins anywhere, so that a message that was sent twice is held twice, also over a restart."""
 
     def __repr__(self) -> str:
         return f"<Timers next {self._waiting.deadline()}>"
@@ -121,8 +123,8 @@ class Timers:
 
     def add(self, topic: Topic, queue_id: int, record: bytes, due_ms: int, message_id: bytes) -> str:
         """Hold an encoded record back until `due_ms`; its recall handle."""
-        # Random, so that a message that was sent twice is held twice, also over a restart.
-        key = timer_key(due_ms, text_hash(b"i", message_id), secrets.randbits(64))
+        self._sequence = self._sequence + 1 & HIGHEST_U64
+        key = timer_key(due_ms, text_hash(b"i", message_id), self._sequence)
         self._waiting.add(key, _PLACE.pack(topic.id, queue_id) + record)
         name = message_id.decode("utf-8", "replace")
         return RecallHandle(topic.name, self._settings.name, due_ms, name).encode()

@@ -32,7 +32,7 @@ from brokers.embedded.segments import mark_of
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
-from popgate.model import GroupConfig, TopicConfig
+from popgate.model import GroupConfig, Permission, TopicConfig
 
 _NEXT_TOPIC_ID = b"next topic id"
 _NEXT_GROUP_ID = b"next group id"
@@ -64,11 +64,11 @@ class QueueState:
 class Topic:
     """A topic and its queues. `turn` counts sends, for the choice of a queue; `mark` is that of its ids."""
 
-    __slots__ = ("config", "id", "mark", "name", "packed_name", "queues", "turn")
+    __slots__ = ("config", "id", "mark", "name", "packed_name", "queues", "turn", "writable")
 
     def __init__(self, topic_id: int, config: TopicConfig) -> None:
         self.id = topic_id
-        self.config = config
+        self.configure(config)
         self.name = config.name
         self.packed_name = config.name.encode()
         self.mark = mark_of(topic_id)
@@ -77,6 +77,11 @@ class Topic:
 
     def __repr__(self) -> str:
         return f"<Topic {self.name} id {self.id} queues {len(self.queues)}>"
+
+    def configure(self, config: TopicConfig) -> None:
+        self.config = config
+        self.writable = bool(config.permission & Permission.WRITE and config.write_queues)
+        """Every send asks for this, and sets of flags are slow."""
 
 
 class Group:
@@ -179,7 +184,7 @@ class Catalogue:
             raise BadRequest(
                 f"topic {topic.name} has {len(topic.queues)} queues, they cannot become {config.queues}"
             )
-        topic.config = config
+        topic.configure(config)
         topic.queues += [QueueState(topic, queue_id) for queue_id in range(len(topic.queues), config.queues)]
         self._store.put(TOPICS, topic.packed_name, topic_out(topic.id, config))
         return topic
