@@ -140,6 +140,11 @@ class Channel(WireDriver[Command]):
         return len(self._queue)
 
     @property
+    def awaits_sign(self) -> bool:
+        """Whether a sign of life was asked for, and nothing came since."""
+        return self._probed_at != _NEVER
+
+    @property
     def queued_bytes(self) -> int:
         return self._queued_bytes
 
@@ -266,6 +271,7 @@ class Channel(WireDriver[Command]):
 
     def on_heard(self) -> None:
         self._heard_at = self._clock.monotonic()
+        self._probed_at = _NEVER
 
     def on_event(self, event: Command) -> None:
         if event.is_response:
@@ -336,8 +342,6 @@ class Channel(WireDriver[Command]):
         if self.over:
             return
         if self.open:
-            if self._probed_at < self._heard_at:
-                self._probed_at = _NEVER
             if self._probed_at != _NEVER:
                 if now >= self._probed_at + self._settings.probe_s:
                     self.close(f"silent for {now - self._heard_at:.1f} s, also when asked for a sign of life")

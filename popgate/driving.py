@@ -77,7 +77,7 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Event]):
         self.transport = transport = cast("asyncio.Transport", transport)
         # Nothing waits in the transport that could wait here: then it is known what was not sent.
         with contextlib.suppress(NotImplementedError):
-            transport.set_write_buffer_limits(high=0)
+            transport.set_write_buffer_limits(high=1)
         self.on_open(transport)
         self.write_soon()
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from popgate.errors import GatewayError
+from popgate.errors import BrokerBusy, GatewayError, LocalWireError
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command
 
@@ -63,8 +63,14 @@ async def _later(told: Awaitable[Command | None], address: str, request: Command
 
 
 def _say(answer: Answer, request: Command, command: Command | None) -> None:
-    if command is not None and not request.is_oneway:
+    if command is None or request.is_oneway:
+        return
+    try:
         answer(command)
+    except LocalWireError:
+        answer(_refusal(request, ResponseCode.SYSTEM_ERROR, "the answer fits into no frame"))
+    except BrokerBusy as error:
+        _log.warning("an answer is dropped: %s", error.sentence)
 
 
 def _failure(request: Command, address: str, error: Exception) -> Command:

@@ -66,6 +66,10 @@ class Link:
         return self.channel is not None and self.channel.open
 
     @property
+    def awaits_sign(self) -> bool:
+        return self.channel is not None and self.channel.awaits_sign
+
+    @property
     def in_flight(self) -> int:
         return sum(one.in_flight for one in self._channels())
 

@@ -194,6 +194,7 @@ class Links:
             "requests_in_flight": flying,
             "requests_queued": queued,
             "late_answers": late,
+            "links_silent": sum(one.awaits_sign for one in self._links.values()),
             "probes": probes,
             "connections_lost": lost,
             "oneway_dropped": self._dropped,

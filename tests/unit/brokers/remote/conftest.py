@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -46,6 +46,9 @@ def links(make_links: Callable[..., Links]) -> Links:
     return make_links()
 
 
+Turns = Callable[[], Awaitable[None]]
+
+
 async def turns() -> None:
     """Let the loop do what is ready, sockets included."""
     for _ in range(50):
@@ -53,5 +56,18 @@ async def turns() -> None:
 
 
 @pytest.fixture
-def loop_turns() -> Callable[[], Any]:
+def loop_turns() -> Turns:
     return turns
+
+
+@pytest.fixture
+def signs_of(clock: MovableClock) -> Callable[[Links], Turns]:
+    """Turns of the loop until what was asked for a sign of life has given one."""
+
+    async def given(links: Links) -> None:
+        await turns()
+        async with asyncio.timeout(20.0):
+            while links.figures()["links_silent"]:
+                await asyncio.sleep(0)
+
+    return lambda links: lambda: given(links)

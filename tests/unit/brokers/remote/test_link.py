@@ -1,0 +1,128 @@
+"""brokers.remote.link: connecting, resting, connecting again."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from brokers.remote.links import Links
+from popgate.errors import BrokerTimeout, BrokerUnavailable
+from popgate.testing.clock import MovableClock
+from popgate.testing.peers import ScriptedPeer
+from popgate.wire.codes import RequestCode
+
+ASK = int(RequestCode.GET_MAX_OFFSET)
+
+
+async def test_a_link_that_was_good_is_made_anew_by_the_next_request(
+    links: Links, peer: ScriptedPeer
+) -> None:
+    peer.on(ASK, lambda request: request.answer(0))
+    for joined in (1, 2, 3):
+        await links.call(peer.address, ASK, {}, timeout_s=3.0)
+        assert peer.joined == joined
+        peer.cut()
+        while links.is_open(peer.address):
+            await asyncio.sleep(0)
+
+
+async def test_a_link_that_was_good_is_made_anew_without_a_request_too(
+    links: Links, peer: ScriptedPeer, clock: MovableClock
+) -> None:
+    peer.on(ASK, lambda request: request.answer(0))
+    await links.call(peer.address, ASK, {}, timeout_s=3.0)
+    peer.cut()
+    while links.is_open(peer.address):
+        await asyncio.sleep(0)
+    clock.advance(0.2)
+    await peer.until(lambda: peer.joined == 2)
+
+
+async def test_an_address_where_nobody_listens_is_tried_less_and_less_often_but_never_given_up(
+    links: Links, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
+) -> None:
+    await peer.stop()
+    with pytest.raises(BrokerUnavailable, match="Connection refused"):
+        await links.call(peer.address, ASK, {}, timeout_s=3.0)
+    with pytest.raises(BrokerUnavailable, match=r"Connection refused \(tried again in 0\.[01] s\)"):
+        await links.call(peer.address, ASK, {}, timeout_s=3.0)
+    lost = []
+    for _ in range(6):
+        await clock.run(10.0, loop_turns)
+        lost.append(links.figures()["connections_lost"])
+    tries = [after - before for before, after in pairwise(lost)]
+    assert all(4 <= each <= 11 for each in tries)
+    await peer.start()
+    await clock.run(2.2, loop_turns)
+    await peer.until(lambda: peer.joined >= 1)
+    peer.on(ASK, lambda request: request.answer(0))
+    await links.call(peer.address, ASK, {}, timeout_s=3.0)
+
+
+async def test_one_that_accepts_connections_and_drops_them_is_not_hammered(
+    links: Links, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
+) -> None:
+    peer.on(ASK, lambda request: peer.cut())
+    asked = 0
+    for _ in range(100):
+        try:
+            await links.call(peer.address, ASK, {}, timeout_s=3.0)
+        except (BrokerUnavailable, BrokerTimeout):
+            asked += 1
+        await clock.run(0.1, loop_turns)
+    assert asked == 100
+    # Ten seconds of requests, with rests of up to two seconds.
+    assert peer.joined <= 20
+
+
+async def test_a_connection_that_does_not_come_about_in_time_is_given_up(
+    make_links: Callable[..., Links], clock: MovableClock
+) -> None:
+    links = make_links(connect_timeout_s=2.0)
+    # A full backlog: the system answers nothing to further attempts.
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        address = f"127.0.0.1:{deaf.getsockname()[1]}"
+        fillers = []
+        for _ in range(4):
+            filler = socket.socket()
+            filler.setblocking(False)
+            filler.connect_ex(deaf.getsockname())
+            fillers.append(filler)
+        asking = asyncio.create_task(links.call(address, ASK, {}, timeout_s=30.0))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not asking.done()
+        clock.advance(2.1)
+        with pytest.raises(BrokerUnavailable, match="no connection within 2 s"):
+            await asking
+        for filler in fillers:
+            filler.close()
+
+
+async def test_requests_while_it_connects_wait_together_and_share_the_connection(
+    links: Links, peer: ScriptedPeer
+) -> None:
+    peer.on(ASK, lambda request: request.answer(0))
+    await asyncio.gather(*(links.call(peer.address, ASK, {}, timeout_s=3.0) for _ in range(50)))
+    assert peer.joined == 1
+
+
+async def test_closing_while_it_connects_leaves_nothing(links: Links, peer: ScriptedPeer) -> None:
+    asking = asyncio.create_task(links.call(peer.address, ASK, {}, timeout_s=3.0))
+    await asyncio.sleep(0)
+    await links.close()
+    with pytest.raises(BrokerUnavailable, match="the gateway stops"):
+        await asking
+
+
+async def test_an_address_that_is_none_is_told(links: Links) -> None:
+    for address in ("nowhere", "host:port", "host:", ":1", "host:99999"):
+        with pytest.raises(BrokerUnavailable, match="cannot be reached"):
+            await links.call(address, ASK, {}, timeout_s=3.0)

@@ -1,0 +1,142 @@
+"""brokers.remote.tls: authorities, names and certificates of one's own."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from brokers.remote.links import Links
+from brokers.remote.settings import Tls, Verify
+from brokers.remote.tls import client_context
+from popgate.errors import BadRequest, BrokerUnavailable
+from popgate.testing.peers import ScriptedPeer
+from popgate.wire.codes import RequestCode
+
+ASK = int(RequestCode.GET_MAX_OFFSET)
+
+
+def openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two authorities, and by the first one: a server with a name, one with an address, a client."""
+    folder = tmp_path_factory.mktemp("papers")
+    new = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    for authority in ("ca", "other"):
+        openssl(
+            "req", "-x509", *new, "-days", "2", "-subj", f"/CN={authority}",
+            "-keyout", f"{folder}/{authority}.key", "-out", f"{folder}/{authority}.pem",
+        )  # fmt: skip
+    for name, extension in (
+        ("server", "subjectAltName=DNS:broker.test"),
+        ("numbered", "subjectAltName=IP:127.0.0.1"),
+        ("client", "extendedKeyUsage=clientAuth"),
+    ):
+        openssl(
+            "req", "-x509", *new, "-days", "2", "-subj", f"/CN={name}", "-addext", extension,
+            "-CA", f"{folder}/ca.pem", "-CAkey", f"{folder}/ca.key",
+            "-keyout", f"{folder}/{name}.key", "-out", f"{folder}/{name}.pem",
+        )  # fmt: skip
+    return folder
+
+
+def server(papers: Path, name: str, *, asks_for_client: bool = False) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(papers / f"{name}.pem", papers / f"{name}.key")
+    if asks_for_client:
+        context.load_verify_locations(papers / "ca.pem")
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+async def reach(make_links: Callable[..., Links], context: ssl.SSLContext, tls: Tls) -> int:
+    links = make_links(tls=tls)
+    async with ScriptedPeer(tls=context) as peer:
+        peer.on(ASK, lambda request: request.answer(0))
+        return (await links.call(peer.address, ASK, {}, bytes(100_000), timeout_s=5.0)).code
+
+
+@pytest.mark.parametrize(
+    ("certificate", "ca", "verify", "server_name"),
+    [
+        ("server", "ca", Verify.NAME, "broker.test"),
+        ("numbered", "ca", Verify.NAME, ""),
+        ("server", "ca", Verify.CHAIN, ""),
+        ("server", "other", Verify.NONE, ""),
+    ],
+)
+async def test_a_broker_with_the_right_certificate_is_spoken_to(
+    make_links: Callable[..., Links],
+    papers: Path,
+    certificate: str,
+    ca: str,
+    verify: Verify,
+    server_name: str,
+) -> None:
+    tls = Tls(ca=papers / f"{ca}.pem", verify=verify, server_name=server_name)
+    assert await reach(make_links, server(papers, certificate), tls) == 0
+
+
+@pytest.mark.parametrize(
+    ("ca", "verify", "server_name", "told"),
+    [
+        ("other", Verify.NAME, "broker.test", "not believed"),
+        ("other", Verify.CHAIN, "", "not believed"),
+        ("ca", Verify.NAME, "another.test", "not believed.*another.test"),
+        ("ca", Verify.NAME, "", "not believed.*127.0.0.1"),
+    ],
+)
+async def test_a_broker_with_another_certificate_is_not(
+    make_links: Callable[..., Links], papers: Path, ca: str, verify: Verify, server_name: str, told: str
+) -> None:
+    tls = Tls(ca=papers / f"{ca}.pem", verify=verify, server_name=server_name)
+    with pytest.raises(BrokerUnavailable, match=told):
+        await reach(make_links, server(papers, "server"), tls)
+
+
+async def test_a_broker_that_wants_a_certificate_of_the_gateway_gets_it(
+    make_links: Callable[..., Links], papers: Path
+) -> None:
+    tls = Tls(
+        ca=papers / "ca.pem",
+        certificate=papers / "client.pem",
+        key=papers / "client.key",
+        server_name="broker.test",
+    )
+    assert await reach(make_links, server(papers, "server", asks_for_client=True), tls) == 0
+
+
+async def test_an_address_found_by_a_name_is_held_to_that_name(
+    make_links: Callable[..., Links], papers: Path
+) -> None:
+    links = make_links(tls=Tls(ca=papers / "ca.pem"))
+    async with ScriptedPeer(tls=server(papers, "server")) as peer:
+        peer.on(ASK, lambda request: request.answer(0))
+        links.name(peer.address, "broker.test")
+        assert (await links.call(peer.address, ASK, {}, timeout_s=5.0)).code == 0
+
+
+async def test_a_broker_without_tls_is_told_of(make_links: Callable[..., Links], papers: Path) -> None:
+    links = make_links(tls=Tls(ca=papers / "ca.pem"))
+    async with ScriptedPeer() as peer:
+        with pytest.raises(BrokerUnavailable):
+            await links.call(peer.address, ASK, {}, timeout_s=5.0)
+
+
+def test_files_that_cannot_be_used_are_refused_with_a_sentence(papers: Path, tmp_path: Path) -> None:
+    (tmp_path / "odd.pem").write_text("nothing")
+    for tls in (
+        Tls(ca=tmp_path / "absent.pem"),
+        Tls(ca=tmp_path / "odd.pem"),
+        Tls(certificate=tmp_path / "absent.pem"),
+        Tls(certificate=papers / "client.pem", key=papers / "server.key"),
+        Tls(key=papers / "client.key"),
+    ):
+        with pytest.raises(BadRequest, match=r"cannot be|needs its certificate"):
+            client_context(tls)
