@@ -12,6 +12,7 @@ import argparse
 import sys
 import timeit
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -22,7 +23,11 @@ from popgate.message_id import make_message_id
 from popgate.model import FilterKind
 from popgate.sql import SqlFilter
 from popgate.wire.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.codes import RequestCode
 from popgate.wire.compression import compress_gzip, decompress
+from popgate.wire.fastjson import loads
+from popgate.wire.handles import parse_pop_info
+from popgate.wire.headers import Serialization
 from popgate.wire.properties import decode_properties, encode_properties, find_property, set_property
 from popgate.wire.record_reader import RecordReader
 from popgate.wire.records import (
@@ -33,6 +38,9 @@ from popgate.wire.records import (
     place_record,
     record_properties,
 )
+from popgate.wire.remoting import Command, RemotingWire, encode_command
+from popgate.wire.routes import decode_route
+from popgate.wire.signing import sign
 
 HOST = pack_host("10.0.0.1:10911")
 BODY = bytes(range(256)) * 4
@@ -72,6 +80,46 @@ GZIP = compress_gzip(BODY)
 TAG = compile_filter(FilterKind.TAG, "TagB || TagA || TagC")
 SQL = compile_filter(FilterKind.SQL92, "region = 'north' AND amount BETWEEN 10 AND 100 OR vip = TRUE")
 SQL_TEXT = SQL.expression
+SEND_FIELDS = {
+    "a": "producers",
+    "b": "orders",
+    "c": "TBW102",
+    "d": "4",
+    "e": "3",
+    "f": "0",
+    "g": "1700000000000",
+    "h": "0",
+    "i": BLOCK.decode(),
+    "j": "0",
+    "k": "false",
+    "m": "false",
+    "n": "broker-a",
+}
+POP_FIELDS = {
+    "popTime": "1700000000000",
+    "invisibleTime": "60000",
+    "reviveQid": "3",
+    "restNum": "0",
+    "startOffsetInfo": "0 0 100;0 1 90",
+    "msgOffsetInfo": "0 0 100,101,102,103;0 1 90,91,92,93",
+}
+SEND_JSON = Command(RequestCode.SEND_MESSAGE_V2, 7, 0, SEND_FIELDS, BODY)
+SEND_BINARY = replace(SEND_JSON, serialization=Serialization.ROCKETMQ)
+ANSWER_FIELDS = {"msgId": "0A00000100002A9F00000000075BCD15", "queueId": "3", "queueOffset": "9"}
+FRAME_JSON, FRAME_BINARY = encode_command(SEND_JSON), encode_command(SEND_BINARY)
+FRAME_ANSWER = encode_command(SEND_JSON.answer(0, "", ANSWER_FIELDS))
+WIRE = RemotingWire()
+ROUTE = (
+    b'{"brokerDatas":[{"brokerAddrs":{%b:"10.0.0.1:10911"},"brokerName":"broker-a","cluster":"C",'
+    b'"enableActingMaster":false}],"filterServerTable":{},"queueDatas":[{"brokerName":"broker-a","perm":6,'
+    b'"readQueueNums":8,"topicSysFlag":0,"writeQueueNums":8}]}'
+)
+ROUTE_QUOTED, ROUTE_BARE = ROUTE % b'"0"', ROUTE % b"0"
+
+
+def decode_frame(frame: bytes) -> object:
+    WIRE.receive(frame)
+    return WIRE.next_event()
 
 
 def read_stream() -> None:
@@ -95,6 +143,15 @@ FIGURES: list[tuple[str, Callable[[], object], int]] = [
     ),
     ("records.properties", lambda: record_properties(RECORD), 1),
     ("record_reader.stream_4k", read_stream, 32),
+    ("remoting.encode_json", lambda: encode_command(SEND_JSON), 1),
+    ("remoting.decode_json", lambda: decode_frame(FRAME_JSON), 1),
+    ("remoting.decode_json_answer", lambda: decode_frame(FRAME_ANSWER), 1),
+    ("remoting.encode_binary", lambda: encode_command(SEND_BINARY), 1),
+    ("remoting.decode_binary", lambda: decode_frame(FRAME_BINARY), 1),
+    ("signing.sign", lambda: sign(SEND_FIELDS, BODY, "gateway", "secret"), 1),
+    ("handles.pop_info", lambda: parse_pop_info(POP_FIELDS), 1),
+    ("routes.decode", lambda: decode_route(ROUTE_QUOTED), 1),
+    ("fastjson.bare_keys", lambda: loads(ROUTE_BARE), 1),
     ("batches.encode", lambda: encode_batch(BATCH), 32),
     ("batches.decode", lambda: decode_batch(PACKED_BATCH), 32),
     ("properties.encode_6", lambda: encode_properties(TABLE), 1),

@@ -50,8 +50,8 @@ _EFFORT = os.environ.get("TEST_HYPOTHESIS", "")
 
 settings.register_profile("ci", derandomize=True, deadline=None, database=None)
 settings.register_profile("long", max_examples=3_000, deadline=None)
-if _EFFORT:
-    settings.load_profile(_EFFORT)
+settings.register_profile("some", deadline=None)
+settings.load_profile(_EFFORT or "some")
 
 
 @pytest.fixture

@@ -13,4 +13,10 @@ def test_every_figure_is_one_comparable_line() -> None:
     assert all(re.fullmatch(r"[a-z_]+\.[a-z0-9_]+ \d+\.\d\d us/op", line) for line in lines)
     names = [line.split()[0] for line in lines]
     assert len(set(names)) == len(names)
-    assert {"records.encode", "records.decode", "properties.find_first", "filters.sql"} <= set(names)
+    assert {
+        "records.encode",
+        "records.decode",
+        "properties.find_first",
+        "filters.sql",
+        "remoting.decode_json",
+    } <= set(names)
