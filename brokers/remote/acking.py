@@ -7,19 +7,24 @@ in silence what does not fit (protocol facts 4.4).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from brokers.remote.callings import Callings
 from brokers.remote.errors import error_of
+from brokers.remote.pausing import when_not_busy
+from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalReceipt
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, Receipt
 from popgate.wire.bodies import BatchAck, encode_batch_acks
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
 
 _WIDEST = 1_024
 """Offsets from the start of its check point: what is further away is asked alone."""
+PATIENCE_S = 3.0
+"""How long a broker may be busy before that is told."""
 _MOST = 1_024
 """Acknowledgements of one request."""
 _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
@@ -57,8 +62,9 @@ def real_topic(topic: str, group: str, receipt: Receipt) -> str:
 class Acking:
     """One request per broker and turn of the loop."""
 
-    def __init__(self, callings: Callings) -> None:
+    def __init__(self, callings: Callings, clock: Clock) -> None:
         self._callings = callings
+        self._clock = clock
         self._parts: dict[str, list[_Part]] = {}
         self._alone: set[str] = set()
         """Brokers that do not know batches."""
@@ -141,9 +147,8 @@ class Acking:
             merged.setdefault((ack.group, ack.topic, one.topic_type, *place), []).append(one.offset)
         entries = [BatchAck(*key, offsets=tuple(offsets)) for key, offsets in merged.items()]
         try:
-            answer = await self._callings.call(
-                broker, RequestCode.BATCH_ACK_MESSAGE, {}, encode_batch_acks(broker, entries)
-            )
+            body = encode_batch_acks(broker, entries)
+            answer = await self._ask(broker, RequestCode.BATCH_ACK_MESSAGE, {}, body)
         except GatewayError as error:
             return error
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
@@ -152,6 +157,13 @@ class Acking:
         if answer.code == ResponseCode.SUCCESS:
             return None
         return error_of(answer, broker=broker, topic=acks[0].topic, group=acks[0].group)
+
+    async def _ask(
+        self, broker: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b""
+    ) -> Command:
+        return await when_not_busy(
+            self._clock, PATIENCE_S, lambda: self._callings.call(broker, code, fields, body)
+        )
 
     async def _single(self, broker: str, ack: Ack) -> GatewayError | None:
         receipt = ack.receipt
@@ -163,7 +175,7 @@ class Acking:
             "offset": str(receipt.offset),
         }
         try:
-            answer = await self._callings.call(broker, RequestCode.ACK_MESSAGE, fields)
+            answer = await self._ask(broker, RequestCode.ACK_MESSAGE, fields)
         except GatewayError as error:
             return error
         if answer.code == ResponseCode.SUCCESS:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 
-from brokers.remote.acking import Ack, Acking, real_topic
+from brokers.remote.acking import PATIENCE_S, Ack, Acking, real_topic
 from brokers.remote.clocks import BrokerClocks
 from brokers.remote.errors import error_of
 from brokers.remote.groups import Groups
+from brokers.remote.pausing import when_not_busy
 from brokers.remote.returns import Returns
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.spent import Spent
@@ -24,6 +25,7 @@ from popgate.errors import (
 )
 from popgate.receipt import OF_TOPIC, Receipt, parse_receipt
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
 from popgate.wire.routes import TopicRoute
 
 SUSPENDS_FROM = 513
@@ -46,7 +48,7 @@ class Handling(Groups):
         self.finished = Spent()
         self.replaced = Spent()
         self.returns = Returns()
-        self.acking = Acking(self.callings)
+        self.acking = Acking(self.callings, clock)
         self._works: set[asyncio.Task[None]] = set()
 
     async def stop(self) -> None:
@@ -122,8 +124,8 @@ class Handling(Groups):
         broker = receipt.broker
         asked = self.clock.monotonic()
         try:
-            answer = await self.callings.call(
-                broker, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, context=context
+            answer = await self._ask_settling(
+                broker, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, context
             )
         except (BrokerUnavailable, BrokerBusy):
             self.replaced.discard(handle)
@@ -152,6 +154,13 @@ class Handling(Groups):
             receipt.queue_id,
             receipt.offset,
             receipt.commit_offset,
+        )
+
+    async def _ask_settling(
+        self, broker: str, code: RequestCode, fields: Mapping[str, str], context: Context | None
+    ) -> Command:
+        return await when_not_busy(
+            self.clock, PATIENCE_S, lambda: self.callings.call(broker, code, fields, context=context)
         )
 
     async def _free(self, topic: str, group: str, handle: str, *, undelivered: bool) -> bool:
@@ -186,9 +195,7 @@ class Handling(Groups):
         }
         broker = receipt.broker
         try:
-            answer = await self.callings.call(
-                broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context=context
-            )
+            answer = await self._ask_settling(broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context)
         except (BrokerUnavailable, BrokerBusy):
             self.finished.discard(handle)
             raise

@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
+from brokers.remote.pausing import pause
 from brokers.remote.waiters import GONE, NOTHING, Line, Waiter, Waiters
 from popgate.clock import Clock
 from popgate.errors import Forbidden, GatewayError, NotFound
@@ -78,17 +79,17 @@ class Noticing:
                     line.wake_all()  # each of them asks, and is told what is the matter
                     return
                 except GatewayError:
-                    await self._pause(_AFTER_FAILURE_S)
+                    await pause(self._clock, _AFTER_FAILURE_S)
                     continue
                 if not there:
                     if self._clock.monotonic() - asked < patience / 2:
-                        await self._pause(min(patience, _AFTER_FAILURE_S))  # it did not wait
+                        await pause(self._clock, min(patience, _AFTER_FAILURE_S))  # it did not wait
                     continue
                 if await self._serve(line, broker):
                     rest = 0.0
                 else:
                     rest = min(max(rest * 2, _FIRST_REST_S), _LONGEST_REST_S)
-                    await self._pause(rest)
+                    await pause(self._clock, rest)
         finally:
             line.watched.discard(broker)
             self._waiters.tidy(line)
@@ -105,14 +106,6 @@ class Noticing:
             found = found or max(results) >= 0
             more = 1 if max(results) == GONE else max(results)
         return found or not line.waiters
-
-    async def _pause(self, seconds: float) -> None:
-        over = asyncio.Event()
-        timer = self._clock.call_later(seconds, over.set)
-        try:
-            await over.wait()
-        finally:
-            timer.cancel()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from popgate.errors import BadRequest, LocalWireError, PeerWireError, PropertiesTooLarge
+from brokers.remote.batching import goes_alone, may_batch
+from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge
 from popgate.message_id import make_message_id
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.batches import BatchItem, encode_batch
 from popgate.wire.codes import RequestCode
 from popgate.wire.properties import (
+    BORN_HOST,
     KEYS,
     LITE_TOPIC,
     LONGEST_BLOCK,
@@ -31,6 +33,7 @@ from popgate.wire.properties import (
 from popgate.wire.records import TRANSACTION_PREPARED
 
 _UNIQ_KEY = UNIQ_KEY.encode()
+_BORN_HOST = BORN_HOST.encode()
 _TIMER_DELIVER_MS = TIMER_DELIVER_MS.encode()
 _RECONSUME_TIME = RECONSUME_TIME.encode()
 _MAX_RECONSUME_TIMES = MAX_RECONSUME_TIMES.encode()
@@ -52,11 +55,18 @@ def complete(message: Message) -> None:
         properties = set_property(properties, _UNIQ_KEY, message.message_id.encode("utf-8", "replace"))
     elif not message.message_id:
         message.message_id = named.decode("utf-8", "replace")
+    if message.born_host and b"__BORNHOST\x01" not in properties:
+        # A broker stores the gateway's own address as that of the sender.
+        properties = set_property(properties, _BORN_HOST, _told(message.born_host))
     if message.deliver_at_ms > 0 and b"TIMER_DEL" not in properties and b"DELAY\x01" not in properties:
         properties = set_property(properties, _TIMER_DELIVER_MS, b"%d" % message.deliver_at_ms)
     if len(properties) > LONGEST_BLOCK:
         raise PropertiesTooLarge(len(properties), LONGEST_BLOCK, "bytes of properties")
     message.properties = properties
+
+
+def _told(text: str) -> bytes:
+    return text.replace("\x01", "").replace("\x02", "").encode("utf-8", "replace") or b"?"
 
 
 def _block(message: Message) -> bytes:
@@ -82,10 +92,18 @@ def send_request(
 
     The topic stands in the place of the template from which a broker may make topics that it does not
     know: it is none, and a topic that was deleted this very moment does not come to life again.
+    Raises BadRequest for what cannot be told in a request.
     """
     first = messages[0]
     topic = first.topic
-    many = len(messages) > 1
+    # A broker takes the body of a request without one for none at all; in a batch it may be empty.
+    many = len(messages) > 1 or not first.body
+    if not first.body and (goes_alone(first) or not may_batch(topic)):
+        raise BadRequest(
+            "a RocketMQ cluster stores a message without a body only if it is neither delayed nor"
+            " transactional nor a retry",
+            Fault.BODY_EMPTY,
+        )
     sys_flag = first.sys_flag
     if first.type is MessageType.TRANSACTION:
         sys_flag |= TRANSACTION_PREPARED

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from brokers.remote.clocks import BrokerClocks
+from brokers.remote.incoming import born_host
 from popgate.errors import IllegalReceipt
 from popgate.model import StoredMessage
 from popgate.naming import RETRY_PREFIX
@@ -42,7 +43,7 @@ def read_popped(
                 sys_flag=record.sys_flag,
                 flag=record.flag,
                 born_ms=record.born_ms,
-                born_host=host_text(record.born_host),
+                born_host=born_host(record),
                 store_ms=record.store_ms,
                 store_host=host_text(record.store_host),
                 body=record.body,

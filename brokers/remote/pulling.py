@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brokers.remote.asking import number_in
+from brokers.remote.incoming import born_host
 from brokers.remote.places import Place
 from brokers.remote.positions import LARGEST_OFFSET, Positions
 from popgate.context import Context
@@ -82,6 +83,7 @@ class Pulling(Positions):
                 if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and pulled.next_offset == offset:
                     await self.rest(_REST_S)
                 offset = pulled.next_offset
+                place = await self._readable(topic, place.broker, queue_id)  # its leader may be another now
             # The first look does not wait, so that the bounds are known when the time is over.
             left = -1.0 if wait_until is None else wait_until - self.clock.monotonic()
             if left < _LEAST_WAIT_S:
@@ -158,7 +160,7 @@ def stored(record: Record, broker: str, queue_id: int, offset: int) -> StoredMes
         record.sys_flag,
         record.flag,
         record.born_ms,
-        host_text(record.born_host),
+        born_host(record),
         record.store_ms,
         host_text(record.store_host),
         record.body,

@@ -9,39 +9,32 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from brokers.remote.batching import in_batches, is_held_back, may_batch
+from brokers.remote.batching import in_batches, may_batch
 from brokers.remote.errors import error_of
 from brokers.remote.latency import Latency
-from brokers.remote.outgoing import complete, send_request, sent
-from brokers.remote.picking import Picker, Target, writable_queues, zones_of
-from brokers.remote.registering import Registering
+from brokers.remote.outgoing import send_request, sent
+from brokers.remote.pausing import pause
+from brokers.remote.picking import Picker, Target
+from brokers.remote.placing import Placing, Unit
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transaction_ids import (
-    half_properties,
     make_transaction_id,
-    producer_group_of,
     sent_half,
 )
-from brokers.traits import Traits
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
-    BadRequest,
     BrokerBusy,
     BrokerTimeout,
     BrokerUnavailable,
     DelayTooLong,
-    Forbidden,
     GatewayError,
     PeerWireError,
-    shown,
 )
 from popgate.model import Message, MessageType, Sent
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
 
 _NOT_DONE = frozenset(
     {
@@ -59,46 +52,20 @@ _MOVED = frozenset(
 """Those after which the route is in doubt."""
 _TRIES_S = 2.0
 """Request timeouts that a send without a deadline may take, over all brokers."""
-_MOST_TOPICS = 4_096
+_BUSY_REST_S = 0.1
+_LONGEST_REST_S = 1.0
+"""How long everybody rests when all brokers asked for a pause: they did nothing."""
 _LONGEST_DELAY = re.compile(r"max delay ([0-9]{1,15})ms")
 """In the sentence of a broker whose own limit is lower than the one we know."""
 
 
-@dataclass(slots=True, frozen=True)
-class _Places:
-    """Where a topic can be written to, worked out once for each route."""
-
-    route: TopicRoute
-    queues: tuple[Target, ...]
-    zones: dict[str, str]
-
-
-class _Unit:
-    """Messages for one queue, by their places in the call. `pinned`: the queue that the caller names."""
-
-    __slots__ = ("at", "messages", "pinned")
-
-    def __init__(self, pinned: Target | None) -> None:
-        self.pinned = pinned
-        self.messages: list[Message] = []
-        self.at: list[int] = []
-
-    @property
-    def bound(self) -> bool:
-        """Whether it may go nowhere else."""
-        return self.pinned is not None or bool(self.messages[0].message_group)
-
-
-class Sending(Registering):
+class Sending(Placing):
     """The port's `send`."""
-
-    traits: Traits
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
         super().__init__(settings, clock=clock)
         self.latency = Latency()
         self._picker = Picker(self.latency, settings.zone)
-        self._places: dict[str, _Places] = {}
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         if not messages:
@@ -115,73 +82,8 @@ class Sending(Registering):
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _places_of(self, topic: str, *, anew: bool = False) -> _Places:
-        """Raises TopicNotFound, Forbidden (nothing to write to), BrokerUnavailable."""
-        route = await (self.routes.now(topic) if anew else self.routes.of(topic))
-        places = self._places.get(topic)
-        if places is None or places.route is not route:
-            if len(self._places) >= _MOST_TOPICS:
-                self._places.clear()
-            places = self._places[topic] = _Places(route, writable_queues(topic, route), zones_of(route))
-        if not places.queues:
-            if any(queues.writable and queues.write_queues for queues in route.queues):
-                raise BrokerUnavailable(f"no broker of topic {topic} has a master that takes messages now")
-            raise Forbidden(f"topic {topic} is not writable")
-        return places
-
-    def _units(
-        self,
-        topic: str,
-        messages: Sequence[Message],
-        places: _Places,
-        results: list[Sent | GatewayError | None],
-    ) -> list[_Unit]:
-        """Who goes where, and with whom. What cannot go anywhere gets its result."""
-        units: dict[object, _Unit] = {}
-        now_ms = self.clock.now_ms()
-        for at, message in enumerate(messages):
-            try:
-                pinned = self._prepared(topic, message, places, now_ms)
-            except GatewayError as error:
-                results[at] = error
-                continue
-            key: object
-            if is_held_back(message):
-                key = at
-            elif pinned is not None:
-                key = pinned
-            elif message.message_group:
-                key = message.message_group
-            else:
-                key = message.priority
-            unit = units.get(key)
-            if unit is None:
-                unit = units[key] = _Unit(pinned)
-            unit.messages.append(message)
-            unit.at.append(at)
-        return list(units.values())
-
-    def _prepared(self, topic: str, message: Message, places: _Places, now_ms: int) -> Target | None:
-        """Make a message ready; the queue that it names. Raises BadRequest, PropertiesTooLarge."""
-        if message.topic != topic:
-            raise BadRequest(f"messages for {topic} and other topics cannot be sent together")
-        delay_ms, longest_ms = message.deliver_at_ms - now_ms, self.traits.max_delay_ms
-        if delay_ms > longest_ms:
-            raise DelayTooLong(delay_ms, longest_ms)
-        complete(message)
-        if message.type is MessageType.TRANSACTION:
-            message.properties = half_properties(message, self.settings.transaction_check_after_s)
-            self.register.expect_checks(topic, producer_group_of(message))
-        if message.queue_id < 0:
-            return None
-        for target in places.queues:
-            if target.queue_id == message.queue_id and message.broker in ("", target.broker):
-                return target
-        where = f" at broker {shown(message.broker)}" if message.broker else ""
-        raise BadRequest(f"topic {topic} has no writable queue {message.queue_id}{where}")
-
     async def _send_unit(
-        self, context: Context, topic: str, unit: _Unit, results: list[Sent | GatewayError | None]
+        self, context: Context, topic: str, unit: Unit, results: list[Sent | GatewayError | None]
     ) -> None:
         """Send what goes to one queue, in its order; after a failure the rest is not tried."""
         batches = in_batches(unit.messages, together=len(unit.messages) > 1 and may_batch(topic))
@@ -203,7 +105,7 @@ class Sending(Registering):
                 at += 1
 
     async def _send_batch(
-        self, context: Context, topic: str, batch: Sequence[Message], unit: _Unit
+        self, context: Context, topic: str, batch: Sequence[Message], unit: Unit
     ) -> list[Sent]:
         """One request, at one broker after the other while that is safe. Raises the last failure."""
         clock = self.clock
@@ -213,6 +115,7 @@ class Sending(Registering):
             until = now + _TRIES_S * self.settings.request_timeout_s
         without: set[str] = set()
         failure: GatewayError | None = None
+        rest = _BUSY_REST_S
         places = await self._places_of(topic)
         first = batch[0]
         while True:
@@ -226,24 +129,30 @@ class Sending(Registering):
                 priority=first.priority,
                 without=without,
             )
-            if target is None:
+            if target is not None and target.broker not in without:
+                try:
+                    return await self._ask_to_store(context, batch, target, until - now)
+                except _NotDone as refused:
+                    failure = refused.error
+                without.add(target.broker)
+                if not unit.bound:
+                    now = clock.monotonic()
+                    continue
+            # Whoever could take it was asked.
+            if isinstance(failure, BrokerBusy) and clock.monotonic() + rest < until:
+                await pause(clock, rest)
+                rest = min(rest * 2, _LONGEST_REST_S)
+            elif unit.pinned is not None or not unit.bound or failure is None:
                 raise failure or BrokerUnavailable(f"no broker of topic {topic} takes messages now")
-            try:
-                return await self._ask_to_store(context, batch, target, until - now)
-            except _NotDone as refused:
-                failure = refused.error
-            without.add(target.broker)
-            if unit.pinned is not None:
-                raise failure
-            now = clock.monotonic()
-            if unit.bound:
+            else:
                 # Its queue is where the hash says; only a new route may say otherwise.
                 before = places
                 self.routes.forget(topic)
                 places = await self._places_of(topic, anew=True)
                 if places.queues == before.queues:
                     raise failure
-                without.clear()
+            without.clear()
+            now = clock.monotonic()
 
     async def _ask_to_store(
         self, context: Context, batch: Sequence[Message], target: Target, timeout_s: float

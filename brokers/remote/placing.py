@@ -1,0 +1,127 @@
+"""Where the messages of a send go, and with whom: what is decided before anything is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from brokers.remote.batching import is_held_back
+from brokers.remote.outgoing import complete
+from brokers.remote.picking import Target, writable_queues, zones_of
+from brokers.remote.registering import Registering
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.transaction_ids import half_properties, producer_group_of
+from brokers.traits import Traits
+from popgate.clock import Clock
+from popgate.errors import (
+    BadRequest,
+    BrokerUnavailable,
+    DelayTooLong,
+    Forbidden,
+    GatewayError,
+    shown,
+)
+from popgate.model import Message, MessageType, Sent
+from popgate.wire.routes import TopicRoute
+
+_MOST_TOPICS = 4_096
+
+
+@dataclass(slots=True, frozen=True)
+class Places:
+    """Where a topic can be written to, worked out once for each route."""
+
+    route: TopicRoute
+    queues: tuple[Target, ...]
+    zones: dict[str, str]
+
+
+class Unit:
+    """Messages for one queue, by their places in the call. `pinned`: the queue that the caller names."""
+
+    __slots__ = ("at", "messages", "pinned")
+
+    def __init__(self, pinned: Target | None) -> None:
+        self.pinned = pinned
+        self.messages: list[Message] = []
+        self.at: list[int] = []
+
+    @property
+    def bound(self) -> bool:
+        """Whether it may go nowhere else."""
+        return self.pinned is not None or bool(self.messages[0].message_group)
+
+
+class Placing(Registering):
+    """The half of sending that asks no broker."""
+
+    traits: Traits
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self._places: dict[str, Places] = {}
+
+    async def _places_of(self, topic: str, *, anew: bool = False) -> Places:
+        """Raises TopicNotFound, Forbidden (nothing to write to), BrokerUnavailable."""
+        route = await (self.routes.now(topic) if anew else self.routes.of(topic))
+        places = self._places.get(topic)
+        if places is None or places.route is not route:
+            if len(self._places) >= _MOST_TOPICS:
+                self._places.clear()
+            places = self._places[topic] = Places(route, writable_queues(topic, route), zones_of(route))
+        if not places.queues:
+            if any(queues.writable and queues.write_queues for queues in route.queues):
+                raise BrokerUnavailable(f"no broker of topic {topic} has a master that takes messages now")
+            raise Forbidden(f"topic {topic} is not writable")
+        return places
+
+    def _units(
+        self,
+        topic: str,
+        messages: Sequence[Message],
+        places: Places,
+        results: list[Sent | GatewayError | None],
+    ) -> list[Unit]:
+        """Who goes where, and with whom. What cannot go anywhere gets its result."""
+        units: dict[object, Unit] = {}
+        now_ms = self.clock.now_ms()
+        for at, message in enumerate(messages):
+            try:
+                pinned = self._prepared(topic, message, places, now_ms)
+            except GatewayError as error:
+                results[at] = error
+                continue
+            key: object
+            if is_held_back(message):
+                key = at
+            elif pinned is not None:
+                key = pinned
+            elif message.message_group:
+                key = message.message_group
+            else:
+                key = message.priority
+            unit = units.get(key)
+            if unit is None:
+                unit = units[key] = Unit(pinned)
+            unit.messages.append(message)
+            unit.at.append(at)
+        return list(units.values())
+
+    def _prepared(self, topic: str, message: Message, places: Places, now_ms: int) -> Target | None:
+        """Make a message ready; the queue that it names. Raises BadRequest, PropertiesTooLarge."""
+        if message.topic != topic:
+            raise BadRequest(f"messages for {topic} and other topics cannot be sent together")
+        delay_ms, longest_ms = message.deliver_at_ms - now_ms, self.traits.max_delay_ms
+        if delay_ms > longest_ms:
+            raise DelayTooLong(delay_ms, longest_ms)
+        complete(message)
+        if message.type is MessageType.TRANSACTION:
+            message.properties = half_properties(message, self.settings.transaction_check_after_s)
+            self.register.expect_checks(topic, producer_group_of(message))
+        if message.queue_id < 0:
+            return None
+        for target in places.queues:
+            if target.queue_id == message.queue_id and message.broker in ("", target.broker):
+                return target
+        where = f" at broker {shown(message.broker)}" if message.broker else ""
+        raise BadRequest(f"topic {topic} has no writable queue {message.queue_id}{where}")
