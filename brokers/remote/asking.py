@@ -31,6 +31,8 @@ Answer = TypeVar("Answer")
 _could_be_a_name = re.compile(r"[!-~]{1,512}\Z").match
 _MOVED = (ResponseCode.NOT_LEADER_FOR_QUEUE, ResponseCode.TOPIC_NOT_EXIST)
 NO_SUCCESS: tuple[int, ...] = ()
+_READ_TRIES = 3
+_LEAST_TIME_S = 0.05
 
 
 class Asking(Facet):
@@ -99,21 +101,29 @@ class Asking(Facet):
         context: Context | None = None,
         timeout_s: float | None = None,
     ) -> Command:
-        """As `callings.call`, of a slave when the master cannot be reached. Only for what changes nothing."""
-        try:
-            return await self.callings.call(
-                broker, code, fields, context=context, timeout_s=timeout_s, reading=True
-            )
-        except BrokerUnavailable as error:
-            # Now that it is known to be down another one is chosen, if there is another one.
-            if len(getattr(self.routes.clusters.get(broker), "addresses", ())) < 2:
-                raise
+        """As `callings.call`, of a slave when the master cannot be reached. Only for what changes nothing.
+
+        All in the time of one request: a master that is silent leaves none for another.
+        """
+        until = self.clock.monotonic() + self.callings.time_left(context, timeout_s)
+        for again in range(_READ_TRIES - 1, -1, -1):
             try:
+                left = until - self.clock.monotonic()
                 return await self.callings.call(
-                    broker, code, fields, context=context, timeout_s=timeout_s, reading=True
+                    broker, code, fields, context=context, timeout_s=left, reading=True
                 )
-            except BrokerUnavailable:
-                raise error from None
+            except (BrokerUnavailable, BrokerTimeout):
+                # The first failure tells that the master is gone; where it is known another one is chosen.
+                data = self.routes.clusters.get(broker)
+                others = data is not None and len(data.addresses) > 1
+                if not (again and others and until - self.clock.monotonic() > _LEAST_TIME_S):
+                    raise
+        raise BrokerUnavailable(f"broker {broker} cannot be reached")
+
+    def knows_best(self, broker: str) -> bool:
+        """Whether it is the broker's master that answers: what a slave has not, the master may have."""
+        master = self.routes.master(broker)
+        return master is not None and self.links.is_open(master)
 
     async def rest(self, seconds: float) -> None:
         """Let time pass, by the clock that everything here goes by."""

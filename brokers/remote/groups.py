@@ -13,7 +13,14 @@ from brokers.remote.settings import RemoteSettings
 from brokers.remote.topics import SLOW_S
 from brokers.remote.turns import Turns
 from popgate.clock import Clock
-from popgate.errors import AlreadyExists, GatewayError, GroupNotFound, NotFound, shown
+from popgate.errors import (
+    AlreadyExists,
+    BrokerUnavailable,
+    GatewayError,
+    GroupNotFound,
+    NotFound,
+    shown,
+)
 from popgate.model import GroupConfig
 from popgate.naming import is_derived_topic
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -145,7 +152,7 @@ class Groups(Asking):
             try:
                 return group_in(await self._told_group(broker, name))
             except GatewayError as error:
-                failures[broker] = error
+                failures[broker] = error if self.knows_best(broker) else BrokerUnavailable(error.sentence)
         silent = [one for one in failures.values() if not isinstance(one, NotFound)]
         raise silent[0] if silent else GroupNotFound(name)
 

@@ -55,6 +55,10 @@ class Positions(Groups):
             context, place, RequestCode.QUERY_CONSUMER_OFFSET, fields, reading=True, also=_NOT_FOUND
         )
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            if not self.knows_best(place.broker):
+                raise BrokerUnavailable(
+                    f"broker {place.broker} has no master now, and its slave no position of group {group}"
+                )
             return None
         return number_in(answer, place.broker, "offset")
 

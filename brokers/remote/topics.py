@@ -24,7 +24,7 @@ from popgate.errors import (
     TopicNotFound,
     shown,
 )
-from popgate.model import Route, TopicConfig
+from popgate.model import Permission, Route, TopicConfig
 from popgate.naming import is_system_topic
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.parts import as_object, table
@@ -62,8 +62,14 @@ class Topics(Asking):
     async def route(self, topic: str) -> Route:
         """The message types as any broker of the topic tells them; that none answers is told as such."""
         route = await self.route_of(topic)
-        config = await self.topic_settings.of(topic)
-        return Route(topic, config.message_types, queues_of(topic, route))
+        queues = queues_of(topic, route)
+        try:
+            types = (await self.topic_settings.of(topic)).message_types
+        except BrokerUnavailable:
+            if any(one.permission & Permission.WRITE for one in queues):
+                raise
+            types = ()  # who only reads needs none, and slaves are there for readers
+        return Route(topic, types, queues)
 
     async def topic(self, name: str) -> TopicConfig:
         if not could_be_a_name(name):
@@ -170,7 +176,7 @@ class Topics(Asking):
             try:
                 config = topic_in(await self._told(broker, name))
             except GatewayError as error:
-                failures[broker] = error
+                failures[broker] = error if self.knows_best(broker) else _not_told(error)
                 continue
             here = [one for one in route.queues if one.broker in brokers]
             return replace(
@@ -224,6 +230,10 @@ class Topics(Asking):
         )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, broker)
+
+
+def _not_told(error: GatewayError) -> GatewayError:
+    return BrokerUnavailable(error.sentence) if isinstance(error, NotFound) else error
 
 
 def _widest(one: TopicConfig | None, other: TopicConfig) -> TopicConfig:
