@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from brokers.port import Broker
 from popgate.clock import Clock
-from popgate.errors import BadRequest, Unsupported, shown
+from popgate.errors import BadRequest, shown
 
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
     from brokers.remote.settings import RemoteSettings
+    from brokers.shared.settings import SharedSettings
     from popgate.faults import Faults
 
 STORE_FOLDER = "store"
@@ -26,14 +27,16 @@ def open_broker(
     clock: Clock,
     embedded: EmbeddedSettings | None = None,
     remote: RemoteSettings | None = None,
+    shared: SharedSettings | None = None,
     faults: Faults | None = None,
 ) -> Broker:
     """Make, not yet start, the broker that `url` names.
 
     `embedded:` is a broker in this process, in the folder `data`; `embedded:./path` one elsewhere;
-    `rocketmq://ns-1:9876,ns-2:9876` a RocketMQ cluster, by its name servers.
-    `faults` are for tests only, and only an embedded broker has them. Raises Unsupported for a scheme
-    that is not built, BadRequest for what is no broker URL, ValueError for faults that cannot be.
+    `rocketmq://ns-1:9876,ns-2:9876` a RocketMQ cluster, by its name servers; `popgate://host:port` and
+    `popgate+unix:/path` the embedded broker of another gateway.
+    `faults` are for tests only, and only an embedded broker has them. Raises BadRequest for what is no
+    broker URL, ValueError for faults that cannot be.
     """
     scheme, colon, rest = url.partition(":")
     if not colon:
@@ -48,11 +51,14 @@ def open_broker(
             return EmbeddedBroker(path, clock=clock, settings=embedded, faults=faults)
         case "rocketmq":
             return _open_remote(rest, clock, remote)
-        case "popgate":
-            raise Unsupported(f"a broker reached by {scheme}:// (this version has embedded: and rocketmq://)")
+        case "popgate" | "popgate+unix":
+            from brokers.shared.broker import SharedBroker
+
+            return SharedBroker(url, clock=clock, settings=shared)
         case _:
             raise BadRequest(
-                f"{shown(url)} is no broker: the scheme is embedded: or rocketmq://, not {shown(scheme)}"
+                f"{shown(url)} is no broker: the scheme is embedded:, rocketmq:// or popgate://,"
+                f" not {shown(scheme)}"
             )
 
 

@@ -73,7 +73,7 @@ class LiteSubscribing:
 
     def start(self) -> None:
         if self._lites is not None:
-            self._lites.on_lite_gone(self._gone)
+            self._lites.on_lite_gone(self.gone)
 
     @property
     def topics(self) -> LiteTopics:
@@ -136,6 +136,12 @@ class LiteSubscribing:
         if self._lites is not None:
             self._lites.leave_lite(client_id, said_so=said_so)
 
+    def gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
+        """A lite topic went, or was taken from a client: it is told, if it can be."""
+        client: ClientHandle | None = self._clients.get(client_id)
+        if client is not None and client.group == group:
+            client.leave_lite(lite_topic)
+
     # -- inside -------------------------------------------------------------------------------
 
     def _checked(self, sync: LiteSync) -> tuple[str, ...]:
@@ -173,12 +179,6 @@ class LiteSubscribing:
         await self._broker.update_group(bound)
         self._routing.forget_group(group)
         return bound
-
-    def _gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
-        """A lite topic went, or was taken from a client: it is told, if it can be."""
-        client: ClientHandle | None = self._clients.get(client_id)
-        if client is not None and client.group == group:
-            client.leave_lite(lite_topic)
 
 
 def _is_legal(name: str, longest: int) -> bool:

@@ -62,7 +62,7 @@ class MessagingProcessor(Explaining):
         limits = limits if limits is not None else Limits()
         observer = observer if observer is not None else NullObserver()
         super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
-        self._checking = Checking(self.clients, observer)
+        self.checking = Checking(self.clients, observer)
         self.asking = Asking(broker, self.clients, clock, self._admit)
         self._registering = Registering(broker, self.clients, self.asking)
         self._announcing = Announcing(self.clients, clock)
@@ -72,7 +72,6 @@ class MessagingProcessor(Explaining):
         self._group_changed = self._announcing.group_changed
         self._sweep: Timer | None = None
         self._watch_route = Watch(observer, "route")
-        self._watch_send = Watch(observer, "send")
         self._watch_receive = Watch(observer, "receive")
         self._watch_recall = Watch(observer, "recall")
         self._watch_end = Watch(observer, "end_transaction")
@@ -91,7 +90,7 @@ class MessagingProcessor(Explaining):
 
     async def start(self) -> None:
         """The broker has been started by whoever opened it."""
-        self._broker.on_check(self._checking.ask)
+        self._broker.on_check(self.checking.ask)
         self._registering.start()
         self.lite.start()
         self._arm_sweep()
@@ -154,7 +153,7 @@ class MessagingProcessor(Explaining):
         """
         clock, limits = self._clock, self._limits
         began = clock.monotonic()
-        with self._watch_send:
+        try:
             topic = topic_of(messages, limits)
             self._admit(context, Action.PUBLISH, topic=topic, amount=len(messages))
             now_ms = clock.now_ms()
@@ -174,6 +173,9 @@ class MessagingProcessor(Explaining):
             except TopicNotFound:
                 self._routing.forget_topic(topic)
                 raise
+        except GatewayError as error:  # as `Watch` does it, without its calls
+            self._observer.failed("send", error.fault)
+            raise
         stored = len(results)
         for result in results:
             if isinstance(result, GatewayError):

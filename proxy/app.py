@@ -43,11 +43,14 @@ from proxy.values import (
     new_group,
     policies_values,
     remote_values,
+    shared_values,
     store_folder,
 )
 from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
+    from brokers.shared.host import BrokerHost
+    from brokers.shared.settings import SharedSettings
     from proxy.settings import Settings
     from proxy.tracing.exporting import Tracing
 
@@ -77,6 +80,8 @@ class App:
     faults: Faults | None = None
     lag: LoopLag | None = None
     tracing: Tracing | None = None
+    host: BrokerHost | None = None
+    """Serves the broker to other gateways, where the settings say so."""
 
     def __repr__(self) -> str:
         return f"<App {self.state} {' '.join(self.addresses)}>"
@@ -85,6 +90,11 @@ class App:
     def addresses(self) -> list[str]:
         """Where clients are served, with the ports that were chosen."""
         return [address for door in self.doors for address in door.addresses]
+
+    @property
+    def shared_at(self) -> str:
+        """Where other gateways reach the broker; empty when it is not shared."""
+        return self.host.address if self.host is not None else ""
 
     @property
     def admin_address(self) -> str:
@@ -128,6 +138,11 @@ class App:
         except GatewayError as error:
             raise CannotStart(error.sentence) from None
         await self.processor.start()
+        if self.host is not None:
+            try:
+                await self.host.start(self.processor.checking.ask, self.processor.lite.gone)
+            except OSError as error:
+                raise CannotStart(f"{_reason(error)} (choose another --share-broker)") from None
         for door in self.doors:
             try:
                 await door.start()
@@ -141,6 +156,8 @@ class App:
         if self.admin is not None:
             self.admin.drain()
         self._given_back = self.processor.given_back
+        if self.host is not None:
+            self.host.drain()
         self._told = self.processor.drain()
         await asyncio.gather(*(door.drain(deadline) for door in self.doors))
 
@@ -166,6 +183,8 @@ class App:
         for door in reversed(self.doors):
             await self._closing(door, door.stop())
         await self._closing(self.processor, self.processor.stop())
+        if self.host is not None:
+            await self._closing(self.host, self.host.stop())
         await self._closing(self.broker, self.broker.stop())
         if self.admin is not None:
             await self._closing(self.admin, self.admin.stop())
@@ -197,14 +216,17 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
         if settings.advertised.address:
             parse_advertised(settings.advertised.address)
         faults = make_faults(settings)
+        shared = shared_values(settings)
         broker = open_broker(
             settings.broker,
             data=settings.data,
             clock=clock,
             embedded=embedded_values(settings, listens),
             remote=remote_values(settings),
+            shared=shared,
             faults=faults,
         )
+        host = _host(settings, broker, clock, shared)
         tracing = _tracing(settings)
         make = MessagingProcessor if tracing is None else tracing.make_processor
         processor = make(
@@ -237,7 +259,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
     except ValueError as error:
         raise SettingsWrong(str(error)) from None
     app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
-    app.tracing = tracing
+    app.tracing, app.host = tracing, host
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
     metrics.standings.ask = broker.standings
@@ -289,7 +311,17 @@ def _admin_listen(url: str) -> Listen | None:
 
 def _figures(app: App) -> dict[str, float]:
     of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
-    return {"ready": app.condition() == "ready", **app.processor.figures(), **of_broker}
+    of_host = app.host.figures() if app.host is not None else {}
+    return {"ready": app.condition() == "ready", **app.processor.figures(), **of_broker, **of_host}
+
+
+def _host(settings: Settings, broker: Broker, clock: Clock, shared: SharedSettings) -> BrokerHost | None:
+    """None when the broker is not shared: then nothing of it is imported. Raises BadRequest."""
+    if not settings.share_broker:
+        return None
+    from brokers.shared.host import BrokerHost
+
+    return BrokerHost(broker, settings.share_broker, clock=clock, settings=shared)
 
 
 def _tracing(settings: Settings) -> Tracing | None:

@@ -42,6 +42,7 @@ async def _serve(app: App) -> None:
         started = await signals.first_of(app.start())
         if started:
             _say(*(f"listening {address}" for address in app.addresses))
+            _say(*([f"sharing {app.shared_at}"] if app.shared_at else []))
             _say(*([f"admin {app.admin_address}"] if app.admin_address else []), "ready")
             # What is loaded by now stays for good: the collector need not look at it again.
             gc.freeze()

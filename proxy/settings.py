@@ -15,6 +15,7 @@ from pydantic import Field
 
 from proxy.choices import Durability, Namespaces
 from proxy.remote_table import Remote
+from proxy.shared_table import Shared
 from proxy.tables import (
     Advertised,
     Api,
@@ -45,7 +46,10 @@ class Settings(Group):
     broker: str = Field(default="embedded:", max_length=1024)
     """Where messages are kept: `embedded:` is a broker in this process, in the data folder;
     `embedded:./path` one in another folder; `rocketmq://ns-1:9876,ns-2:9876` is a RocketMQ cluster, by its
-    name servers."""
+    name servers; `popgate://host:port` or `popgate+unix:/path` the broker that another gateway shares."""
+    share_broker: str = Field(default="", max_length=1024)
+    """Where other gateways reach the embedded broker of this one: `unix:/path`, a socket that only this user
+    can open, or `tcp://host:port`; beyond this machine only with `shared.secret`. Empty: it is not shared."""
     data: Path = Path("./data")
     """The folder of everything local; made when it is not there."""
     durability: Durability = Durability.INTERVAL
@@ -71,6 +75,7 @@ class Settings(Group):
     connections: Connections = Connections()
     embedded: Embedded = Embedded()
     remote: Remote = Remote()
+    shared: Shared = Shared()
     limits: Limits = Limits()
     budgets: Budgets = Budgets()
     topics: Topics = Topics()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +14,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from brokers.opening import STORE_FOLDER
 from brokers.remote.settings import Credentials, RemoteSettings, Tls, Verify
+from brokers.shared.settings import SharedSettings
 from popgate.faults import Faults
 from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFrom
 from processors.limits import Limits
@@ -56,7 +59,7 @@ def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSe
 def remote_values(settings: Settings) -> RemoteSettings:
     """Reads the file of the secret. Raises SettingsWrong for values that do not go together."""
     remote = settings.remote
-    secret = remote.secret_key or _secret_of(remote.secret_key_file)
+    secret = remote.secret_key or _secret_of("remote.secret_key_file", remote.secret_key_file)
     if bool(remote.access_key) != bool(secret):
         raise SettingsWrong(
             "an account at the cluster is remote.access_key with remote.secret_key or remote.secret_key_file"
@@ -87,7 +90,26 @@ def remote_values(settings: Settings) -> RemoteSettings:
     )
 
 
-def _secret_of(name: str) -> str:
+def shared_values(settings: Settings) -> SharedSettings:
+    """Reads the file of the secret. Raises SettingsWrong for values that do not go together."""
+    shared = settings.shared
+    if settings.share_broker and not settings.broker.startswith("embedded:"):
+        raise SettingsWrong(
+            f"share_broker is for an embedded broker: {settings.broker} is shared already, by where it is"
+        )
+    return SharedSettings(
+        secret=shared.secret or _secret_of("shared.secret_file", shared.secret_file),
+        gateway=f"{socket.gethostname()}:{os.getpid()}",
+        connect_timeout_s=shared.connect_timeout_s,
+        request_timeout_s=shared.request_timeout_s,
+        start_patience_s=shared.start_patience_s,
+        probe_s=shared.probe_s,
+        reconnect_longest_s=shared.reconnect_s,
+        max_guests=shared.max_guests,
+    )
+
+
+def _secret_of(setting: str, name: str) -> str:
     if not name:
         return ""
     try:
@@ -95,9 +117,9 @@ def _secret_of(name: str) -> str:
             secret = file.read(_LONGEST_SECRET).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise SettingsWrong(f"remote.secret_key_file, {name}, cannot be read: {reason}") from None
+        raise SettingsWrong(f"{setting}, {name}, cannot be read: {reason}") from None
     if not secret:
-        raise SettingsWrong(f"remote.secret_key_file, {name}, is empty")
+        raise SettingsWrong(f"{setting}, {name}, is empty")
     return secret
 
 

@@ -79,11 +79,15 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
         self._looking = asyncio.get_running_loop().create_task(self._keep_looking())
 
     async def stop(self) -> None:
+        """Pops that were given up are waited for, for a moment: what they took is given back."""
         looking, self._looking = self._looking, None
         if looking is not None:
             looking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await looking
+        if self._taking and self._link.is_open:
+            self._all_came = asyncio.get_running_loop().create_future()
+            await asyncio.wait((self._all_came,), timeout=self._settings.stop_s)
         await self._link.stop()
 
     async def end_transaction(self, context: Context, end: EndTransaction) -> None:
@@ -102,12 +106,19 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
             "store_failing": self._host.get("store_failing", 0.0) if there else 1.0,
         }
 
+    async def look(self) -> None:
+        """See how the host is; done by itself now and then."""
+        if self._link.is_open:
+            state = await self._look(self._longest_ago())
+            if state is not None:
+                self._host = state.figures
+
     # -- inside -------------------------------------------------------------------------------
 
     def _opened(self, facts: HostFacts) -> None:
         self.name, self.traits = facts.name, facts.traits
         self._host_leaves = False
-        self._taking.clear()  # no answer comes on a connection that is gone
+        self._forget_taking()  # no answer comes on a connection that is gone
 
     def _asked(self, request: Command) -> Command | Awaitable[Command | None] | None:
         """What the host asks or tells. Raises PeerWireError."""
@@ -138,12 +149,8 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
         return _told(request, asked=bool(asked))
 
     async def _keep_looking(self) -> None:
-        """See how the host is, now and then."""
         while True:
-            if self._link.is_open:
-                state = await self._look(self._longest_ago())
-                if state is not None:
-                    self._host = state.figures
+            await self.look()
             await pause(self._clock, self._settings.state_s)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,8 @@ _ENVELOPE = 1024
 class Storing(Facet):
     _taking: dict[int, Under]
     """By the number of the request, of this connection."""
+    _all_came: asyncio.Future[None] | None = None
+    """Done when no pop is left that the host may still answer."""
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         parts = _parts(messages, self._settings.max_answer_bytes)
@@ -113,9 +116,9 @@ class Storing(Facet):
         except BrokerTimeout:
             raise  # it may come late
         except GatewayError:
-            self._taking.pop(under.number, None)
+            self._came(under.number)
             raise
-        del self._taking[under.number]
+        self._came(under.number)
         if allowance is None or not messages:
             return messages
         return self._fitting(context, request, messages)
@@ -146,9 +149,19 @@ class Storing(Facet):
         under.number = number
         self._taking[number] = under
 
+    def _came(self, number: int) -> Under | None:
+        under = self._taking.pop(number, None)
+        if not self._taking and self._all_came is not None and not self._all_came.done():
+            self._all_came.set_result(None)
+        return under
+
+    def _forget_taking(self) -> None:
+        for number in list(self._taking):
+            self._came(number)
+
     def _came_late(self, answer: Command) -> None:
         """An answer that nobody waits for: what was taken is given back. Raises PeerWireError."""
-        under = self._taking.pop(answer.opaque, None)
+        under = self._came(answer.opaque)
         if under is None or answer.code != DONE:
             return
         messages = under.call.read_result(Source(answer.body))

@@ -32,7 +32,14 @@ Broker = Annotated[
     str | None,
     typer.Option(
         metavar="URL",
-        help="embedded: (in the data folder), embedded:./path, or rocketmq://ns-1:9876,ns-2:9876.",
+        help="embedded: (in the data folder), embedded:./path, rocketmq://ns-1:9876,ns-2:9876, or"
+        " popgate://host:port, the broker of another gateway.",
+    ),
+]
+ShareBroker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL", help="Serve the embedded broker to other gateways: unix:/path or tcp://host:port."
     ),
 ]
 Durability = Annotated[
@@ -57,13 +64,16 @@ def serve(
     listen: Listen = None,
     admin: AdminAt = None,
     broker: Broker = None,
+    share_broker: ShareBroker = None,
     durability: Durability = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     set_: Set = None,
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C. A second signal skips the drain."""
-    effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
+    effective = _effective(
+        config, data, listen, admin, broker, share_broker, durability, log_level, log_format, set_
+    )
     from proxy import handing
 
     if handing.is_asked_for():
@@ -91,6 +101,7 @@ def settings(
     listen: Listen = None,
     admin: AdminAt = None,
     broker: Broker = None,
+    share_broker: ShareBroker = None,
     durability: Durability = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -98,7 +109,9 @@ def settings(
     output: Shown = Output.AUTO,
 ) -> None:
     """Check the configuration and print what `serve` would run with, as TOML or JSON."""
-    effective = _effective(config, data, listen, admin, broker, durability, log_level, log_format, set_)
+    effective = _effective(
+        config, data, listen, admin, broker, share_broker, durability, log_level, log_format, set_
+    )
     from proxy.app import build
     from proxy.reference import sample_file
     from proxy.wrong import SettingsWrong
@@ -121,6 +134,7 @@ def _effective(
     listen: list[str] | None,
     admin: str | None,
     broker: str | None,
+    share_broker: str | None,
     durability: str | None,
     log_level: str | None,
     log_format: str | None,
@@ -139,6 +153,7 @@ def _effective(
             ("listen", listen),
             ("admin", admin),
             ("broker", broker),
+            ("share_broker", share_broker),
             ("durability", durability),
             ("log.level", log_level),
             ("log.format", log_format),

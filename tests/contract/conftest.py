@@ -27,6 +27,7 @@ from brokers.embedded.store import Durability
 from brokers.port import Broker
 from brokers.shared.broker import SharedBroker
 from brokers.shared.host import BrokerHost
+from brokers.shared.settings import SharedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import GatewayError
@@ -130,16 +131,22 @@ class SharedSite(EmbeddedSite):
     async def start(self) -> None:
         await super().start()
         self._hosted = self.broker
-        self._host = BrokerHost(self._hosted, "tcp://127.0.0.1:0", clock=self.clock)
+        # How the other side is would be asked every few seconds of the days that tests let pass.
+        settings = SharedSettings(state_s=1e9, heartbeat_s=1e9)
+        self._host = BrokerHost(self._hosted, "tcp://127.0.0.1:0", clock=self.clock, settings=settings)
         await self._host.start()
         url = self._host.address.replace("tcp:", "popgate:")
-        self.broker = SharedBroker(url, clock=self.clock)
+        self.broker = self._guest = SharedBroker(url, clock=self.clock, settings=settings)
         await self.broker.start()
 
     async def stop(self) -> None:
         await self.broker.stop()
         await self._host.stop()
         await self._hosted.stop()
+
+    async def pass_ms(self, ms: float) -> None:
+        await super().pass_ms(ms)
+        await self._guest.look()
 
     async def turn(self) -> None:
         for _ in range(3):  # there and back

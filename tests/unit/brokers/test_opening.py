@@ -9,8 +9,10 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.opening import STORE_FOLDER, open_broker
+from brokers.shared.broker import SharedBroker
+from brokers.shared.settings import SharedSettings
 from popgate.clock import SystemClock
-from popgate.errors import BadRequest, Unsupported
+from popgate.errors import BadRequest
 
 
 @pytest.mark.parametrize(
@@ -24,9 +26,16 @@ def test_an_embedded_broker_is_in_the_data_folder_or_where_it_says(url: str, fol
     assert str(Path(folder)) in repr(broker)
 
 
-@pytest.mark.parametrize("url", ["popgate://host:1"])
-def test_brokers_of_later_versions_are_refused_with_a_sentence(url: str) -> None:
-    with pytest.raises(Unsupported, match=r"embedded: and rocketmq://\) is not supported"):
+@pytest.mark.parametrize("url", ["popgate://host:1", "popgate+unix:/run/there"])
+def test_the_broker_of_another_gateway_is_reached_by_its_address(url: str) -> None:
+    broker = open_broker(url, data=Path("data"), clock=SystemClock(), shared=SharedSettings(secret="s"))
+    assert isinstance(broker, SharedBroker)
+    assert "not reached yet" in repr(broker)
+
+
+@pytest.mark.parametrize("url", ["popgate:", "popgate://", "popgate://host", "popgate+unix:"])
+def test_another_gateway_without_a_proper_address_is_refused_with_a_sentence(url: str) -> None:
+    with pytest.raises(BadRequest, match=r"is no address|no shared broker|names no socket"):
         open_broker(url, data=Path("data"), clock=SystemClock())
 
 
