@@ -1,0 +1,160 @@
+"""brokers.remote.clusters: where brokers are, and who stands in for a master."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from brokers.remote.clusters import MOST_BROKERS, Clusters
+from brokers.remote.links import Links
+from brokers.remote.nameservers import NameServers
+from brokers.remote.settings import RemoteSettings
+from popgate.errors import BrokerUnavailable
+from popgate.testing.clock import MovableClock
+from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
+from popgate.wire.codes import RequestCode
+from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+
+MASTER, SLAVE = "127.0.0.1:1", "127.0.0.1:2"
+CLUSTER = int(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedNameServer]:
+    one = ScriptedNameServer()
+    await one.start()
+    one.add_broker("a", MASTER, SLAVE)
+    yield one
+    await one.stop()
+
+
+@pytest.fixture
+async def clusters(server: ScriptedNameServer, links: Links, clock: MovableClock) -> AsyncIterator[Clusters]:
+    settings = RemoteSettings(name_servers=(server.address,))
+    servers = NameServers(links, settings, clock)
+    await servers.start()
+    one = Clusters(servers, links, settings, clock)
+    await one.start()
+    yield one
+    await one.stop()
+    await servers.stop()
+
+
+async def test_requests_go_to_the_master_and_reads_too_while_it_is_well(
+    clusters: Clusters, links: Links
+) -> None:
+    assert clusters.address("a") == clusters.address("a", reading=True) == MASTER
+    assert not clusters.is_acting("a")
+    with pytest.raises(BrokerUnavailable):
+        await links.call(MASTER, CLUSTER, {}, timeout_s=1.0)
+    assert clusters.address("a") == MASTER
+    assert clusters.address("a", reading=True) == SLAVE
+    assert clusters.at(MASTER) == "a"
+
+
+async def test_a_broker_without_a_master_is_read_from_its_slave_only(
+    clusters: Clusters, server: ScriptedNameServer
+) -> None:
+    server.brokers["a"] = BrokerData("c", "a", {1: SLAVE})
+    await clusters.refresh()
+    assert clusters.address("a", reading=True) == SLAVE
+    with pytest.raises(BrokerUnavailable, match="broker 'a' has no master now"):
+        clusters.address("a")
+
+
+async def test_a_broker_that_nobody_knows_cannot_be_asked(clusters: Clusters) -> None:
+    with pytest.raises(BrokerUnavailable, match="no name server knows a broker 'b'"):
+        clusters.address("b")
+
+
+async def test_a_slave_that_stands_in_for_the_master_is_found(
+    clusters: Clusters, server: ScriptedNameServer
+) -> None:
+    """Lists of brokers tell it as a slave, routes of topics that cannot be written as id 0 (6.2)."""
+    server.brokers["a"] = BrokerData("c", "a", {1: SLAVE}, acting_master=True)
+    moved = BrokerData("c", "a", {0: SLAVE}, acting_master=True)
+    server.topics["a"] = TopicRoute((QueueData("a", 1, 1, perm=4),), (moved,))
+    await clusters.refresh()
+    assert clusters.address("a") == SLAVE
+    assert clusters.is_acting("a")
+    # The master is back.
+    server.add_broker("a", MASTER, SLAVE)
+    await clusters.refresh()
+    assert clusters.address("a") == MASTER
+    assert not clusters.is_acting("a")
+
+
+async def test_what_a_route_says_of_a_broker_is_known_at_once(
+    clusters: Clusters, clock: MovableClock
+) -> None:
+    clusters.learn([BrokerData("c", "a", {0: SLAVE}, acting_master=True), BrokerData("c", "b", {0: "x:1"})])
+    assert clusters.address("a") == SLAVE
+    assert clusters.address("b") == "x:1"
+    assert clusters.changed_at == clock.monotonic()
+
+
+async def test_as_many_brokers_as_the_bound_are_known(clusters: Clusters) -> None:
+    clusters.learn(BrokerData("c", f"b{one}", {0: "x:1"}) for one in range(MOST_BROKERS + 10))
+    assert len(clusters) == MOST_BROKERS
+    assert clusters.address("a") == MASTER
+
+
+async def test_an_answer_that_cannot_be_read_changes_nothing(
+    clusters: Clusters, server: ScriptedNameServer
+) -> None:
+    for answer in (
+        lambda request: request.answer(0, body=b"nonsense"),
+        lambda request: request.answer(1, "\x1b[2J not now"),
+    ):
+        server.on(CLUSTER, answer)
+        with pytest.raises(BrokerUnavailable, match="brokers") as caught:
+            await clusters.refresh()
+        assert str(caught.value).isprintable()
+    assert clusters.address("a") == MASTER
+
+
+async def test_brokers_are_asked_for_regularly_and_suspects_more_often(
+    clusters: Clusters, server: ScriptedNameServer, clock: MovableClock, loop_turns: Callable[[], Any]
+) -> None:
+    before = len(server.of(CLUSTER))
+    await clock.run(61.0, loop_turns)
+    assert len(server.of(CLUSTER)) - before == 3
+    clusters.suspect("a")
+    clusters.suspect("nobody")
+    before = len(server.of(CLUSTER))
+    await clock.run(10.5, loop_turns)
+    assert 10 <= len(server.of(CLUSTER)) - before <= 12
+    await clock.run(60.0, loop_turns)
+    before = len(server.of(CLUSTER))
+    await clock.run(60.0, loop_turns)
+    assert len(server.of(CLUSTER)) - before <= 4
+
+
+async def test_a_broker_that_left_is_forgotten_after_a_while(
+    clusters: Clusters, server: ScriptedNameServer, clock: MovableClock, loop_turns: Callable[[], Any]
+) -> None:
+    server.add_broker("b", "127.0.0.1:3")
+    await clusters.refresh()
+    del server.brokers["a"]
+    await clusters.refresh()
+    assert [one.name for one in await clusters.brokers()] == ["b"]
+    assert clusters.address("a") == MASTER
+    await clock.run(150.0, loop_turns)
+    with pytest.raises(BrokerUnavailable, match="no name server knows"):
+        clusters.address("a")
+
+
+async def test_a_broker_that_no_name_server_names_and_a_link_reaches_is_there(
+    clusters: Clusters, server: ScriptedNameServer, links: Links
+) -> None:
+    async with ScriptedPeer() as broker:
+        server.brokers["a"] = dataclasses.replace(server.brokers["a"], addresses={0: broker.address})
+        await clusters.refresh()
+        await links.call(broker.address, RequestCode.HEART_BEAT, {}, timeout_s=3.0)
+        server.brokers.clear()
+        await clusters.refresh()
+        assert clusters.is_forgotten("a")
+        assert [one.name for one in await clusters.brokers()] == ["a"]
