@@ -71,10 +71,13 @@ class Register:
         self._dirty: deque[str] = deque()
         self._left: deque[tuple[str, Membership, int, frozenset[str]]] = deque()
         self._expected: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._expects_others = False
         self._work = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
         self._timer: Timer | None = None
         self._looked_at = float("-inf")
+        self._to_ask: dict[str, tuple[_Known, int]] = {}
+        """Brokers that were told something: one client and link of each is asked about, too."""
         self._refusals: dict[str, str] = {}
         self._links.on_open(self._opened)
 
@@ -139,17 +142,23 @@ class Register:
             self._expected[key] = self._clock.monotonic()
             if len(self._expected) > _MOST_EXPECTED:
                 self._expected.popitem(last=False)
-            self._tell_of_gateway()
+            self._expectations_changed()
 
     def nobody_asked(self, topic: str, producer_group: str) -> None:
         """No producer of this group could be asked here: brokers are to ask other replicas."""
         if self._expected.pop((topic, producer_group), None) is not None:
-            self._tell_of_gateway()
+            self._expectations_changed()
 
     # -- inside -------------------------------------------------------------------------------
 
+    def _expectations_changed(self) -> None:
+        """There may be many at once: the worker looks after all of them together."""
+        self._expects_others = True
+        self._work.set()
+
     def _tell_of_gateway(self) -> None:
         """The gateway is a client, too: a producer of the groups of half messages that nobody else is of."""
+        self._expects_others = False
         if not self._expected:
             self.left(self._settings.name)
             return
@@ -210,13 +219,15 @@ class Register:
                 self._make_dirty(client_id, one)
         while self._expected and now - next(iter(self._expected.values())) > _EXPECTED_S:
             self._expected.popitem(last=False)
-            self._tell_of_gateway()
+            self._expectations_changed()
 
     def _opened(self, address: str, link: int) -> None:
         """A new connection: the broker has forgotten, or never knew, who is on this link."""
         for known in self._by_link.get(link, {}).values():
             if address in known.told:
                 self._beat(known, address, link)
+                self._to_ask[address] = known, link
+                self._work.set()
 
     def _beat(self, known: _Known, address: str, link: int) -> None:
         for body in known.bodies.get(link, ()):
@@ -227,6 +238,8 @@ class Register:
             await self._work.wait()
             self._work.clear()
             try:
+                if self._expects_others:
+                    self._tell_of_gateway()
                 # Before anybody takes their seats, brokers must have forgotten who left.
                 while self._left:
                     some = [self._left.popleft() for _ in range(min(len(self._left), _GOODBYES))]
@@ -236,7 +249,6 @@ class Register:
                 _log.exception("brokers could not be told of clients")
 
     async def _tell_dirty(self) -> None:
-        asked: dict[str, tuple[_Known, int]] = {}
         try:
             brokers = await self._routes.brokers()
         except BrokerUnavailable:
@@ -254,12 +266,13 @@ class Register:
                 for link in known.bodies:
                     if self._links.is_open(address, link):
                         self._beat(known, address, link)
-                        asked[address] = known, link
+                        self._to_ask[address] = known, link
                     else:
                         # Told when the connection is there.
                         self._links.connect(address, link)
             if count % _AT_A_TIME == _AT_A_TIME - 1:
                 await asyncio.sleep(0)
+        asked, self._to_ask = self._to_ask, {}
         await asyncio.gather(*(self._ask(address, *one) for address, one in asked.items()))
 
     async def _ask(self, address: str, known: _Known, link: int) -> None:

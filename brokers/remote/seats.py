@@ -45,8 +45,9 @@ class Seats:
         return f"<Seats of {len(self._groups)} groups, merged {self.merged}>"
 
     def __contains__(self, membership: Membership) -> bool:
-        """Whether the group has a client here."""
-        return membership in self._groups
+        """Whether the group has a client here, and not only one that is going."""
+        group = self._groups.get(membership)
+        return group is not None and (bool(group.merged) or any(group.seats.values()))
 
     def highest(self) -> int:
         """The highest seat that somebody has; -1 when there is none."""

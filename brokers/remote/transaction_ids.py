@@ -36,6 +36,10 @@ CHECK_MARGIN_S = 5
 """The broker writes down that a half message ended up to 3 s later (its `transactionOpBatchInterval`), and
 asks about one that it did not write down. So it may ask only so long after the last end it is told of."""
 
+LONGEST_OPEN_S = 300
+"""A broker counts each look at a half message that may not be asked about yet, one every 30 s, and gives it
+up after 15 looks without asking anybody (seen on 5.5.0). So nobody is waited for longer than this."""
+
 
 @dataclass(slots=True, frozen=True)
 class Half:
@@ -157,4 +161,4 @@ def half_properties(message: Message, check_after_s: int) -> bytes:
 
 def _open_s(message: Message, check_after_s: int) -> int:
     """How long the producer may end it unasked."""
-    return max(-(-message.recovery_ms // 1000), 0) or max(check_after_s, 1)
+    return min(max(-(-message.recovery_ms // 1000), 0) or max(check_after_s, 1), LONGEST_OPEN_S)

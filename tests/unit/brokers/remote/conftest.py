@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from brokers.remote.facet import Facet
 from brokers.remote.links import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.testing.clock import MovableClock
-from popgate.testing.peers import ScriptedPeer
+from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster
 
 
 @pytest.fixture
@@ -71,3 +72,28 @@ def signs_of(clock: MovableClock) -> Callable[[Links], Turns]:
                 await asyncio.sleep(0)
 
     return lambda links: lambda: given(links)
+
+
+@pytest.fixture
+async def asking_cluster() -> AsyncIterator[tuple[ScriptedNameServer, dict[str, ScriptedPeer]]]:
+    """A name server, masters `broker-a` and `broker-b`, and topic T on both."""
+    async with scripted_cluster("broker-a", "broker-b", topics=["T"]) as made:
+        yield made
+
+
+@pytest.fixture
+async def make_facet(
+    clock: MovableClock, asking_cluster: tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
+) -> AsyncIterator[Callable[..., Any]]:
+    """Start a facet, or several in one class, on that cluster; stopped in the end."""
+    made: list[Any] = []
+
+    async def make(kind: type[Facet], **settings: Any) -> Any:
+        one = kind(RemoteSettings(name_servers=(asking_cluster[0].address,), **settings), clock=clock)
+        await one.start()
+        made.append(one)
+        return one
+
+    yield make
+    for one in made:
+        await one.stop()

@@ -96,7 +96,8 @@ def test_the_producer_group_is_the_topic_where_nothing_else_is_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recovery_ms", "seconds"), [(0, "35"), (-1, "35"), (1, "6"), (999, "6"), (1000, "6"), (1001, "7")]
+    ("recovery_ms", "seconds"),
+    [(0, "35"), (-1, "35"), (1, "6"), (999, "6"), (1000, "6"), (1001, "7"), (3_600_000, "305")],
 )
 def test_every_half_message_says_when_it_may_be_asked_about(recovery_ms: int, seconds: str) -> None:
     block = b"CHECK_IMMUNITY_TIME_IN_SECONDS\x010\x02k\x01v\x02"
