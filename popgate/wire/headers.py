@@ -8,7 +8,7 @@ they go as JSON. Source: protocol facts 5.2, 5.3 and 9.5 (57).
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum, unique
 from struct import Struct
 
@@ -44,7 +44,7 @@ class Serialization(IntEnum):
     ROCKETMQ = 1
 
 
-_JSON, _BINARY = 0, 1  # compared with plain numbers, which is quicker
+_JSON = 0  # compared with a plain number, which is quicker
 
 Header = tuple[int, str, int, int, int, str, dict[str, str]]
 """What a header says: code, language, version, opaque, flag, remark, ext fields."""
@@ -54,11 +54,9 @@ def decode_header(serialization: int, data: bytes) -> Header:
     """Read a header. Raises PeerWireError for an unknown encoding, damage, and what is above the limits."""
     if len(data) > LONGEST_HEADER:
         raise PeerWireError(f"a header has {len(data)} bytes, the limit is {LONGEST_HEADER}")
-    if serialization == _JSON:
-        return _decode_json(data)
-    if serialization == _BINARY:
-        return _decode_binary(data)
-    raise PeerWireError(f"a header is encoded in the unknown way {serialization}")
+    if not 0 <= serialization < len(DECODERS):
+        raise PeerWireError(f"a header is encoded in the unknown way {serialization}")
+    return DECODERS[serialization](data)
 
 
 def encode_header(
@@ -204,3 +202,7 @@ def _encode_binary(
     except (struct.error, UnicodeEncodeError, AttributeError) as error:
         raise LocalWireError(f"this does not fit into a binary header: {error}") from error
     return b"".join(parts)
+
+
+DECODERS: tuple[Callable[[bytes], Header], ...] = (_decode_json, _decode_binary)
+"""By Serialization, for who has checked the length already."""

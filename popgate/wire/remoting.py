@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from popgate.errors import LocalWireError, PeerWireError
-from popgate.wire.headers import LONGEST_HEADER, Serialization, decode_header, encode_header
+from popgate.wire.headers import DECODERS, LONGEST_HEADER, Serialization, encode_header
 
 VERSION = 479
 """V5_3_3, the version that is told where the caller does not say another one."""
@@ -145,15 +145,16 @@ class RemotingWire:
         there = len(data) - at
         if there >= 8:
             size, word = _unpack_lengths(data, at)
-            self._check(size, word)
+            length, serialization = word & 0xFFFFFF, word >> 24
+            if not 4 + length <= size <= self._max_frame or length > LONGEST_HEADER or serialization > 1:
+                self._check(size, word)
             end = at + 4 + size
             if end <= len(data):
                 # An idle connection holds nothing of what it was sent last.
                 self._data, self._at = (b"", 0) if end == len(data) else (data, end)
-                body = at + 8 + (word & 0xFFFFFF)
-                serialization = word >> 24
-                code, language, version, opaque, flag, remark, fields = decode_header(
-                    serialization, data[at + 8 : body]
+                body = at + 8 + length
+                code, language, version, opaque, flag, remark, fields = DECODERS[serialization](
+                    data[at + 8 : body]
                 )
                 return Command(
                     code,
