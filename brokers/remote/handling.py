@@ -131,6 +131,8 @@ class Handling(Groups):
             self.replaced.discard(handle)
             raise
         if answer.code != ResponseCode.SUCCESS:
+            if answer.code == ResponseCode.SYSTEM_BUSY:
+                self.replaced.discard(handle)
             if answer.code in _ILLEGAL:
                 raise IllegalReceipt(handle, answer.remark[:200] or "the broker refuses it")
             raise error_of(answer, broker=broker, topic=topic, group=group)
