@@ -11,7 +11,9 @@ chooses one for the whole run.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
+import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -21,10 +23,13 @@ from typing import Any
 
 import pytest
 
+from brokers.capabilities import ConnectedClient, RegistersClients
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from brokers.port import Broker
+from brokers.remote.broker import RemoteBroker
+from brokers.remote.settings import RemoteSettings
 from brokers.shared.broker import SharedBroker
 from brokers.shared.host import BrokerHost
 from brokers.shared.settings import SharedSettings
@@ -51,6 +56,16 @@ from popgate.wire.properties import decode_properties, encode_properties
 
 PATIENCE_S = 10.0
 """How long a fact may take to show itself before the test fails, in real seconds."""
+
+
+def _sibling(name: str) -> Any:
+    """A module of this folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"contract_{name}", Path(__file__).parent / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class Site(ABC):
@@ -153,6 +168,36 @@ class SharedSite(EmbeddedSite):
             await super().turn()
 
 
+class RemoteSite(Site):
+    """A gateway's replica before a real RocketMQ; stopping it leaves the cluster as it is."""
+
+    restarts = True
+    movable = False
+
+    def __init__(self, name_servers: Sequence[str]) -> None:
+        self.clock = SystemClock()
+        self._settings = RemoteSettings(name_servers=tuple(name_servers), transaction_keys=(b"contract" * 4,))
+
+    async def start(self) -> None:
+        self.broker = RemoteBroker(self._settings, clock=self.clock)
+        await self.broker.start()
+
+    async def stop(self) -> None:
+        await self.broker.stop()
+
+    def now_ms(self) -> int:
+        return self.clock.now_ms()
+
+    def monotonic(self) -> float:
+        return self.clock.monotonic()
+
+    async def pass_ms(self, ms: float) -> None:
+        await asyncio.sleep(ms / 1000)
+
+    async def turn(self) -> None:
+        await asyncio.sleep(0.05)
+
+
 _SITES: dict[str, Callable[[Path], Site]] = {
     "embedded": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=True),
     "embedded-sync": lambda path: EmbeddedSite(path, Durability.SYNC, movable=True),
@@ -189,6 +234,38 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("site", [_CHOSEN] if _CHOSEN else names, indirect=True)
 
 
+_live = _sibling("live")
+_STAGE = pytest.StashKey[Any]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Tests against a real RocketMQ run side by side."""
+    stage = session.stash[_STAGE] = _live.Stage(_live_fixtures)
+    for number, item in enumerate(items):
+        if isinstance(item, pytest.Function) and _site_of(item) == "remote":
+            items[number] = _live.in_place_of(item, stage)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _STAGE in session.stash:
+        session.stash[_STAGE].close()
+
+
+def _site_of(item: pytest.Item) -> str:
+    return getattr(getattr(item, "callspec", None), "params", {}).get("site", "")
+
+
+def _live_fixtures(cluster: Any) -> dict[str, Callable[..., Any]]:
+    async def site() -> AsyncIterator[Site]:
+        made = RemoteSite([cluster.name_server])
+        await made.start()
+        yield made
+        await made.stop()
+
+    return {"site": site}
+
+
 class User:
     """Works at the port as a gateway does. Raises what the broker raises."""
 
@@ -196,6 +273,8 @@ class User:
         self.site = site
         self.context = Context(client_id="contract", peer="127.0.0.1:40404")
         self.checks: list[TransactionCheck] = []
+        self.producer_group = f"producers-{uuid.uuid4().hex[:12]}"
+        self._topics: set[str] = set()
         self._ordered: set[str] = set()
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -250,6 +329,7 @@ class User:
 
     async def topic(self, *types: MessageType, queues: int = 4, **settings: Any) -> str:
         name = f"contract-{uuid.uuid4().hex[:12]}"
+        self._topics.add(name)
         await self.broker.create_topic(
             TopicConfig(name, message_types=types, read_queues=queues, write_queues=queues, **settings)
         )
@@ -285,12 +365,13 @@ class User:
         properties: dict[str, str] | None = None,
         message_id: str = "",
         queue: Queue | None = None,
-        producer_group: str = "producers",
+        producer_group: str = "",
         lite_topic: str = "",
         priority: int | None = None,
     ) -> Message:
         """A message as the processors make it: the fields that decide something, and the block."""
         message_id = message_id or uuid.uuid4().hex.upper()
+        producer_group = producer_group or self.producer_group
         block = dict(properties or {})
         block["UNIQ_KEY"] = message_id
         kind, deliver_at = MessageType.NORMAL, 0
@@ -468,6 +549,13 @@ class User:
             return asked
 
         self.broker.on_check(note)
+        if isinstance(self.broker, RegistersClients):
+            producer = ConnectedClient(
+                self.producer_group,
+                topics=frozenset(self._topics),
+                producer_groups=frozenset([self.producer_group]),
+            )
+            self.broker.client_is_here(producer)
 
     async def end(
         self, topic: str, sent: Sent, resolution: Resolution, *, transaction_id: str = "", **how: Any

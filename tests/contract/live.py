@@ -1,0 +1,159 @@
+"""The contract's tests against a real RocketMQ, side by side: most of them wait most of the time.
+
+Time cannot be moved there, and one after the other they would take an hour. So the selected ones are
+started together, in a loop of a thread of their own, as soon as the first of them is asked for; each item
+then waits for its own outcome. Their names keep them apart at the broker, as different users are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from popgate.testing.rocketmq import Missing, SharedRocketMQ, shared_rocketmq
+
+AT_ONCE = 48
+"""Tests under way; nearly all of them wait."""
+LONGEST_S = 110.0
+"""For one test, once it has begun."""
+IN_CI = os.environ.get("CI") == "true"
+
+
+class LiveItem(pytest.Item):
+    """Stands in for a test function with its parameters, and runs it with those of its kind."""
+
+    function: pytest.Function
+    stage: Stage
+
+    def runtest(self) -> None:
+        self.stage.outcome(self)
+
+    def reportinfo(self) -> tuple[Any, int | None, str]:
+        return self.function.reportinfo()
+
+
+def in_place_of(function: pytest.Function, stage: Stage) -> LiveItem:
+    """The item to collect instead of a test function."""
+    assert function.parent is not None
+    item: LiveItem = LiveItem.from_parent(function.parent, name=function.name)
+    item.own_markers = list(function.own_markers)
+    item.keywords.update(function.keywords)
+    item.function, item.stage = function, stage
+    return item
+
+
+class Stage:
+    """Where the items run, from the first outcome that is asked for to `close`."""
+
+    def __init__(self, fixtures: Callable[[SharedRocketMQ], Makers]) -> None:
+        """`fixtures` replace those of the same name: functions of other fixtures, as pytest's are."""
+        self._fixtures = fixtures
+        self._outcomes: dict[str, Future[None]] = {}
+        self._closing = contextlib.ExitStack()
+        self._missing: Missing | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def outcome(self, item: LiveItem) -> None:
+        """Wait for the end of an item. Raises what it raised; skips, or fails, where RocketMQ is missing."""
+        if self._loop is None and self._missing is None:
+            try:
+                self._begin([i for i in item.session.items if isinstance(i, LiveItem)])
+            except Missing as missing:
+                self._missing = missing
+        if self._missing is not None:
+            if IN_CI:
+                pytest.fail(str(self._missing))
+            pytest.skip(f"no RocketMQ: {self._missing}")
+        self._outcomes[item.nodeid].result()
+
+    def _begin(self, items: Sequence[LiveItem]) -> None:
+        """Raises Missing."""
+        overriding = self._fixtures(self._closing.enter_context(shared_rocketmq()))
+        self._loop = loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="live-contract", daemon=True)
+        thread.start()
+
+        def end() -> None:
+            async def all_ended() -> None:
+                rest = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+                for task in rest:
+                    task.cancel()
+                await asyncio.gather(*rest, return_exceptions=True)
+
+            asyncio.run_coroutine_threadsafe(all_ended(), loop).result()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+        self._closing.callback(end)
+        room = asyncio.Semaphore(AT_ONCE)
+        self._outcomes = {
+            item.nodeid: asyncio.run_coroutine_threadsafe(_perform(item.function, makers, room), loop)
+            for item, makers in [(item, _makers(item.function, overriding)) for item in items]
+        }
+
+    def close(self) -> None:
+        self._closing.close()
+
+
+Makers = dict[str, Callable[..., Any]]
+"""Fixtures by name, as functions of other fixtures."""
+
+
+def _makers(function: pytest.Function, overriding: Makers) -> Makers:
+    """The fixtures of a test that are its module's or its folder's own, and not of a plugin.
+
+    Asked before anything runs: plugins put functions of their own in place while they set fixtures up.
+    """
+    makers = {
+        name: overriding.get(name) or inspect.unwrap(definitions[-1].func)
+        for name, definitions in function._fixtureinfo.name2fixturedefs.items()
+        if definitions[-1].baseid
+    }
+    return {name: makers[name] for name in function.fixturenames if name in makers}
+
+
+async def _perform(function: pytest.Function, makers: Makers, room: asyncio.Semaphore) -> None:
+    async with room, asyncio.timeout(LONGEST_S), contextlib.AsyncExitStack() as stack:
+        made = {name: value for name, value in _parameters(function).items() if name != "site"}
+        for name in makers:
+            await _fixture(name, makers, made, stack)
+        arguments = {name: made[name] for name in inspect.signature(function.obj).parameters}
+        result = function.obj(**arguments)
+        if inspect.isawaitable(result):
+            await result
+
+
+async def _fixture(name: str, makers: Makers, made: dict[str, Any], stack: contextlib.AsyncExitStack) -> Any:
+    """The value of a fixture, made with what it asks for, and taken down with the stack."""
+    if name in made:
+        return made[name]
+    make = makers[name]
+    arguments = {
+        wanted: await _fixture(wanted, makers, made, stack) for wanted in inspect.signature(make).parameters
+    }
+    value = make(**arguments)
+    if inspect.isasyncgen(value):
+        value = await stack.enter_async_context(contextlib.asynccontextmanager(_again(value))())
+    elif inspect.isgenerator(value):
+        value = stack.enter_context(contextlib.contextmanager(_again(value))())
+    elif inspect.isawaitable(value):
+        value = await value
+    made[name] = value
+    return value
+
+
+def _parameters(function: pytest.Function) -> dict[str, Any]:
+    return dict(getattr(getattr(function, "callspec", None), "params", {}))
+
+
+def _again(generator: Any) -> Callable[[], Any]:
+    return lambda: generator
