@@ -82,7 +82,7 @@ class Noticing:
                     await pause(self._clock, _AFTER_FAILURE_S)
                     continue
                 if not there:
-                    if self._clock.monotonic() - asked < patience / 2:
+                    if line.waiters and self._clock.monotonic() - asked < patience / 2:
                         await pause(self._clock, min(patience, _AFTER_FAILURE_S))  # it did not wait
                     continue
                 if await self._serve(line, broker):

@@ -1,0 +1,50 @@
+"""Whom to ask first, and for how much."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokers.remote.recent import Recent
+
+SHELF = ("T", "G")
+
+
+@pytest.fixture
+def recent(clock) -> Recent:
+    return Recent(clock)
+
+
+def test_a_broker_had_something_for_a_moment(recent, clock):
+    assert not recent.had(SHELF, "a")
+    recent.told(SHELF, "a", found=True)
+    assert recent.had(SHELF, "a")
+    assert not recent.had(SHELF, "b")
+    assert not recent.had(("T", "H"), "a")
+    clock.advance(2.0)
+    assert not recent.had(SHELF, "a")
+
+
+def test_one_that_was_found_empty_has_nothing(recent):
+    recent.told(SHELF, "a", found=True)
+    recent.told(SHELF, "a", found=False)
+    recent.told(SHELF, "a", found=False)
+    assert not recent.had(SHELF, "a")
+
+
+def test_sizes_follow_what_comes(recent):
+    assert recent.size_of("T") == 1_024
+    recent.sized("T", 100.0)
+    assert recent.size_of("T") == 100
+    for _ in range(50):
+        recent.sized("T", 4_000_000.0)
+    assert recent.size_of("T") == pytest.approx(4_000_000, rel=0.01)
+    recent.sized("U", 0.0)
+    assert recent.size_of("U") == 1
+
+
+def test_it_is_bounded(recent):
+    for number in range(20_000):
+        recent.told((str(number), "G"), "a", found=True)
+        recent.sized(str(number), 5.0)
+    assert len(recent._found) <= 8_192
+    assert len(recent._sizes) <= 8_192
