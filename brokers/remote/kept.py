@@ -87,10 +87,6 @@ class Kept(Generic[Value]):
         self._entries.pop(name, None)
         self._asking.pop(name, None)
 
-    def put(self, name: str, value: Value) -> None:
-        """This is known from elsewhere, of now."""
-        self._asking.pop(name, None)
-        self._keep(name, _Entry(value, None, self._clock.monotonic()))
 
     async def close(self) -> None:
         """End what is being asked."""

@@ -30,8 +30,8 @@ from popgate.wire.remoting import Command
 READER_GROUP = "TOOLS_CONSUMER"
 _SUSPEND = 0x2
 _SUBSCRIPTION = 0x4
-_LONGEST_WAIT_S = 15.0
-"""Of one request at the broker, as RocketMQ's own clients wait. Brokers look at the time every 5 s only."""
+_LONGEST_WAIT_S = 5.0
+"""Of one request at the broker: it looks at the time every 5 s only, and not whether the topic is there."""
 _LATE_S = 10.0
 """How much later than it should a broker may answer a request that waits there, before it is in trouble."""
 _LEAST_WAIT_S = 0.01
