@@ -1,0 +1,226 @@
+"""brokers.remote.checking: a broker asks, and a producer is asked, with the id of the newer half message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from brokers.remote.checking import Checking
+from popgate.context import Context
+from popgate.errors import IllegalTransactionId
+from popgate.model import EndTransaction, Resolution, TransactionCheck
+from popgate.testing.clock import MovableClock
+from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
+from popgate.wire.codes import RequestCode
+from popgate.wire.hosts import pack_host
+from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.records import encode_record
+from popgate.wire.remoting import Command
+
+CHECK, END = int(RequestCode.CHECK_TRANSACTION_STATE), int(RequestCode.END_TRANSACTION)
+HOST = pack_host("10.0.0.1:10911")
+CONTEXT = Context(client_id="c")
+Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
+
+
+@pytest.fixture
+def master(asking_cluster: Cluster) -> ScriptedPeer:
+    master = asking_cluster[1]["broker-a"]
+    master.on(END, lambda request: request.answer(0))
+    return master
+
+
+@pytest.fixture
+async def broker(make_facet: Any, master: ScriptedPeer) -> Any:
+    broker = await make_facet(Checking)
+    broker.links.connect(master.address)
+    await master.until(lambda: bool(master.connections))
+    return broker
+
+
+def question(clock: MovableClock, *, commit_offset: int = 9000, **fields: str | None) -> Command:
+    """As 5.5.0 asks."""
+    properties = encode_properties(
+        {
+            "UNIQ_KEY": "01AB",
+            "PGROUP": "G",
+            "__transactionId__": "01AB",
+            "TRAN_MSG": "true",
+            "CHECK_IMMUNITY_TIME_IN_SECONDS": "6",
+            "TRAN_PREPARED_QUEUE_OFFSET": "8",
+            "TRANSACTION_CHECK_TIMES": "2",
+            "color": "red",
+            "REAL_TOPIC": "T",
+            "REAL_QID": "1",
+        }
+    )
+    record = encode_record(
+        b"T", 1, 12, commit_offset, b"body", properties, 0, 0, clock.now_ms(), HOST, clock.now_ms() + 5, HOST
+    )
+    told = {
+        "bname": "broker-a",
+        "commitLogOffset": str(commit_offset),
+        "topic": "RMQ_SYS_TRANS_HALF_TOPIC",
+        "msgId": "01AB",
+        "tranStateTableOffset": "12",
+        "offsetMsgId": "7F000001000045F7000000000000097E",
+        "transactionId": "01AB",
+        **fields,
+    }
+    return Command(
+        CHECK, fields={name: value for name, value in told.items() if value is not None}, body=record
+    )
+
+
+def checked(broker: Checking, answer: Any = True) -> list[TransactionCheck]:
+    got: list[TransactionCheck] = []
+
+    def take(check: TransactionCheck) -> Any:
+        got.append(check)
+        return answer(check) if callable(answer) else answer
+
+    broker.on_check(take)
+    return got
+
+
+async def figure(broker: Checking, name: str, value: float) -> None:
+    async with asyncio.timeout(10):
+        while broker.figures()[name] != value:
+            await asyncio.sleep(0)
+
+
+async def test_scenario_06_a_check_has_the_message_as_it_will_be_delivered_and_an_id_of_its_own(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock
+) -> None:
+    got = checked(broker)
+    master.connections[0].say(question(clock))
+    await figure(broker, "checks", 1)
+    (check,) = got
+    message = check.message
+    assert (check.topic, check.producer_group, check.checks) == ("T", "G", 2)
+    assert (message.topic, message.broker, message.queue_id, message.body) == ("T", "broker-a", 1, b"body")
+    assert decode_properties(message.properties) == {
+        "UNIQ_KEY": "01AB",
+        "PGROUP": "G",
+        "__transactionId__": "01AB",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS": "6",
+        "color": "red",
+    }
+    clock.advance(1)
+    end = EndTransaction("T", check.transaction_id, "01AB", Resolution.COMMIT, from_check=True)
+    await broker.end_transaction(CONTEXT, end)
+    (asked,) = master.of(END)
+    assert asked.fields["commitLogOffset"] == "9000"
+    assert asked.fields["tranStateTableOffset"] == "12"
+    assert asked.fields["producerGroup"] == "G"
+    assert asked.fields["fromTransactionCheck"] == "true"
+
+
+async def test_the_id_of_an_older_check_ends_the_newest_half_message(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock
+) -> None:
+    got = checked(broker)
+    for offset in (9000, 9500):
+        master.connections[0].say(question(clock, commit_offset=offset))
+    await figure(broker, "checks", 2)
+    end = EndTransaction("T", got[0].transaction_id, "01AB", Resolution.ROLLBACK, from_check=True)
+    await broker.end_transaction(CONTEXT, end)
+    assert master.of(END)[0].fields["commitLogOffset"] == "9500"
+
+
+@pytest.mark.parametrize("resolution", Resolution)
+async def test_scenario_05_what_has_ended_is_not_asked_about_and_its_copy_becomes_no_message(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock, resolution: Resolution
+) -> None:
+    got = checked(broker)
+    master.connections[0].say(question(clock))
+    await figure(broker, "checks", 1)
+    end = EndTransaction("T", got[0].transaction_id, "01AB", resolution)
+    await broker.end_transaction(CONTEXT, end)
+    master.connections[0].say(question(clock, commit_offset=9900))
+    await master.until(lambda: len(master.of(END)) == 2)
+    told = master.of(END)[1]
+    assert told.is_oneway
+    assert (told.fields["commitLogOffset"], told.fields["commitOrRollback"]) == ("9900", "12")
+    assert told.fields["fromTransactionCheck"] == "true"
+    assert told.fields["bname"] == "broker-a"
+    assert len(got) == 1
+    assert broker.figures()["checks_settled"] == 1
+    await broker.end_transaction(CONTEXT, end)
+    other = next(one for one in Resolution if one is not resolution)
+    with pytest.raises(IllegalTransactionId):
+        await broker.end_transaction(CONTEXT, EndTransaction("T", got[0].transaction_id, "01AB", other))
+
+
+@pytest.mark.parametrize("later", [False, True])
+async def test_a_check_that_nobody_can_be_asked_goes_elsewhere_the_next_time(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock, later: bool
+) -> None:
+    async def nobody() -> bool:
+        return False
+
+    checked(broker, (lambda check: nobody()) if later else False)
+    broker.register.expect_checks("T", "G")
+    master.connections[0].say(question(clock))
+    await figure(broker, "checks_unasked", 1)
+    await figure(broker, "clients_registered", 0)
+
+
+async def test_a_check_before_anybody_listens_is_not_lost_on_us(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock
+) -> None:
+    master.connections[0].say(question(clock))
+    await figure(broker, "checks_unasked", 1)
+    got = checked(broker)
+    master.connections[0].say(question(clock))
+    await figure(broker, "checks", 2)
+    assert len(got) == 1
+
+
+async def test_a_handler_that_fails_does_not_stop_the_checks(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock, caplog: Any
+) -> None:
+    def broken(check: TransactionCheck) -> bool:
+        raise RuntimeError("a bug in a handler")
+
+    broker.on_check(broken)
+    master.connections[0].say(question(clock))
+    await figure(broker, "checks", 1)
+    got = checked(broker)
+    master.connections[0].say(question(clock))
+    await figure(broker, "checks", 2)
+    assert len(got) == 1
+    assert any("could not be answered" in one.message for one in caplog.records)
+
+
+async def test_a_broker_that_does_not_say_its_name_is_known_by_its_address(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock
+) -> None:
+    got = checked(broker)
+    master.connections[0].say(question(clock, bname=None))
+    await figure(broker, "checks", 1)
+    assert got[0].message.broker == "broker-a"
+
+
+async def test_scenario_24_what_is_no_check_is_counted_and_told_of_once(
+    broker: Checking, master: ScriptedPeer, clock: MovableClock, caplog: Any
+) -> None:
+    got = checked(broker)
+    good = question(clock)
+    bad = [
+        Command(CHECK),
+        Command(CHECK, fields=good.fields, body=good.body[:-3]),
+        question(clock, commitLogOffset="-1"),
+        question(clock, commitLogOffset="9" * 19),
+        question(clock, tranStateTableOffset="x"),
+        question(clock, tranStateTableOffset=None),
+    ]
+    for one in bad:
+        master.connections[0].say(one)
+    master.connections[0].say(good)
+    await figure(broker, "checks", len(bad) + 1)
+    assert broker.figures()["checks_unreadable"] == len(bad)
+    assert len(got) == 1
+    assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
