@@ -311,11 +311,10 @@ async def test_a_slave_that_does_not_serve_readers_says_so(queue, asking_cluster
 
 def static(leader, epoch):
     names = ("broker-a", "broker-b")
-    maps = {
+    return {
         name: QueueMapping("S", "__global__", 2, name, epoch, current={0: 0, 1: 5} if name == leader else {})
         for name in names
     }
-    return maps
 
 
 async def test_a_remap_is_followed_and_offsets_are_the_logic_ones(queue):
