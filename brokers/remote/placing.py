@@ -37,12 +37,16 @@ class Places:
 
 
 class Unit:
-    """Messages for one queue, by their places in the call. `pinned`: the queue that the caller names."""
+    """Messages for one queue, by their places in the call.
 
-    __slots__ = ("at", "messages", "pinned")
+    `pinned`: the queue that the caller names. `chosen`: the one that took those before, if it can be had.
+    """
+
+    __slots__ = ("at", "chosen", "messages", "pinned")
 
     def __init__(self, pinned: Target | None) -> None:
         self.pinned = pinned
+        self.chosen: Target | None = None
         self.messages: list[Message] = []
         self.at: list[int] = []
 

@@ -121,19 +121,27 @@ class Sending(Placing):
         while True:
             if now >= until:
                 raise failure or BrokerTimeout(f"the time to send to {topic} is over")
-            target = unit.pinned or self._picker.pick(
-                places.queues,
-                places.zones,
-                now,
-                message_group=first.message_group,
-                priority=first.priority,
-                without=without,
+            target = (
+                unit.pinned
+                or unit.chosen
+                or self._picker.pick(
+                    places.queues,
+                    places.zones,
+                    now,
+                    message_group=first.message_group,
+                    priority=first.priority,
+                    without=without,
+                )
             )
             if target is not None and target.broker not in without:
                 try:
-                    return await self._ask_to_store(context, batch, target, until - now)
+                    stored = await self._ask_to_store(batch, target, until - now)
                 except _NotDone as refused:
                     failure = refused.error
+                else:
+                    unit.chosen = target
+                    return stored
+                unit.chosen = None
                 without.add(target.broker)
                 if not unit.bound:
                     now = clock.monotonic()
@@ -154,9 +162,7 @@ class Sending(Placing):
             without.clear()
             now = clock.monotonic()
 
-    async def _ask_to_store(
-        self, context: Context, batch: Sequence[Message], target: Target, timeout_s: float
-    ) -> list[Sent]:
+    async def _ask_to_store(self, batch: Sequence[Message], target: Target, timeout_s: float) -> list[Sent]:
         """Raises _NotDone when another broker may be asked, GatewayError for all else."""
         clock = self.clock
         broker, topic = target.broker, batch[0].topic

@@ -1,0 +1,161 @@
+"""Messages as a send request carries them (protocol facts 3.1, 5.5, 5.7)."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokers.remote.outgoing import complete, send_request, sent
+from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge
+from popgate.model import Message, MessageType
+from popgate.wire.batches import decode_batch
+from popgate.wire.codes import RequestCode
+from popgate.wire.properties import decode_properties, encode_properties
+
+
+def message(body: bytes = b"body", topic: str = "T", **fields) -> Message:
+    block = encode_properties({"UNIQ_KEY": "ID", "color": "red"})
+    return Message(topic, body, message_id="ID", **{"properties": block, "born_ms": 77, **fields})
+
+
+def test_one_message_has_the_short_names_of_version_two():
+    code, fields, body = send_request([message(flag=-5, sys_flag=1, producer_group="P")], 3, 77)
+    assert code == RequestCode.SEND_MESSAGE_V2
+    assert body == b"body"
+    assert fields == {
+        "a": "P",
+        "b": "T",
+        "c": "T",
+        "d": "4",
+        "e": "3",
+        "f": "1",
+        "g": "77",
+        "h": "-5",
+        "i": "UNIQ_KEY\x01ID\x02color\x01red\x02",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
+
+
+def test_over_grpc_the_producer_group_is_the_topic():
+    assert send_request([message()], 0, 1)[1]["a"] == "T"
+
+
+def test_flags_are_numbers_of_32_bits():
+    assert send_request([message(flag=1 << 31)], 0, 1)[1]["h"] == str(-(1 << 31))
+    assert send_request([message(flag=(1 << 40) + 9)], 0, 1)[1]["h"] == "9"
+
+
+def test_a_half_message_says_so():
+    assert send_request([message(type=MessageType.TRANSACTION)], 0, 1)[1]["f"] == "4"
+
+
+def test_retries_lift_their_counts_out_of_the_properties():
+    block = encode_properties({"RECONSUME_TIME": "3", "MAX_RECONSUME_TIMES": "16"})
+    _, fields, _ = send_request([message(topic="%RETRY%G", properties=block)], 0, 1)
+    assert (fields["j"], fields["l"]) == ("3", "16")
+    _, fields, _ = send_request([message(topic="%RETRY%G")], 0, 1)
+    assert fields["j"] == "0"
+    assert "l" not in fields
+
+
+def test_several_messages_are_a_batch():
+    code, fields, body = send_request([message(b"a", flag=1), message(b"")], 2, 1)
+    assert code == RequestCode.SEND_BATCH_MESSAGE
+    assert fields["m"] == "true"
+    assert [(item.flag, item.body) for item in decode_batch(body)] == [(1, b"a"), (0, b"")]
+
+
+def test_a_message_without_a_body_is_a_batch_of_one():
+    """A broker fails on a request without a body."""
+    code, fields, body = send_request([message(b"")], 2, 1)
+    assert (code, fields["m"]) == (RequestCode.SEND_BATCH_MESSAGE, "true")
+    assert len(decode_batch(body)) == 1
+
+
+@pytest.mark.parametrize(
+    "fields", [{"deliver_at_ms": 5}, {"type": MessageType.TRANSACTION}, {"topic": "%RETRY%G"}]
+)
+def test_a_message_without_a_body_cannot_be_held_back(fields):
+    with pytest.raises(BadRequest) as refused:
+        send_request([message(b"", **fields)], 0, 1)
+    assert refused.value.fault is Fault.BODY_EMPTY
+
+
+def test_every_message_of_an_answer_has_its_own_offset():
+    some = [message(), message(), message()]
+    told = {"queueId": "2", "queueOffset": "40", "msgId": "A,B,C", "transactionId": "ID"}
+    assert [(one.queue_id, one.offset, one.broker) for one in sent(some, "b", told)] == [
+        (2, 40, "b"),
+        (2, 41, "b"),
+        (2, 42, "b"),
+    ]
+
+
+def test_a_recall_handle_is_passed_on():
+    (one,) = sent([message()], "b", {"queueId": "0", "queueOffset": "0", "recallHandle": "RH"})
+    assert (one.recall_handle, one.transaction_id) == ("RH", "")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"queueId": "1"}, {"queueId": "x", "queueOffset": "1"}, {"queueId": "-1", "queueOffset": "0"}],
+)
+def test_an_answer_without_a_place_is_nonsense(told):
+    with pytest.raises(PeerWireError):
+        sent([message()], "b", told)
+
+
+def test_a_complete_message_stays_as_it_is():
+    one = message()
+    before = one.properties
+    complete(one)
+    assert one.properties == before
+
+
+def test_what_is_missing_is_made():
+    one = Message("T", b"x", tag="t", keys=("k", "l"), message_group="g", user_properties={"color": "red"})
+    complete(one)
+    assert one.message_id
+    assert decode_properties(one.properties) == {
+        "color": "red",
+        "TAGS": "t",
+        "KEYS": "k l",
+        "__SHARDINGKEY": "g",
+        "UNIQ_KEY": one.message_id,
+    }
+    nameless = Message("T", b"x", properties=b"color\x01red\x02")
+    complete(nameless)
+    assert decode_properties(nameless.properties)["UNIQ_KEY"] == nameless.message_id
+    named = Message("T", b"x", properties=b"UNIQ_KEY\x01ID\x02")
+    complete(named)
+    assert named.message_id == "ID"
+
+
+def test_the_sender_and_the_time_are_told_once():
+    one = message(born_host="192.0.2.1:5", deliver_at_ms=9_000)
+    complete(one)
+    complete(one)
+    told = decode_properties(one.properties)
+    assert (told["__BORNHOST"], told["TIMER_DELIVER_MS"]) == ("192.0.2.1:5", "9000")
+    assert one.properties.count(b"__BORNHOST") == one.properties.count(b"TIMER_DELIVER_MS") == 1
+
+
+@pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"])
+def test_a_time_that_the_door_told_stays(name):
+    one = message(deliver_at_ms=9_000, properties=encode_properties({"UNIQ_KEY": "ID", name: "3"}))
+    complete(one)
+    assert decode_properties(one.properties) == {"UNIQ_KEY": "ID", name: "3"}
+
+
+def test_a_block_that_cannot_be_stored_is_refused():
+    with pytest.raises(PropertiesTooLarge):
+        complete(message(properties=encode_properties({"UNIQ_KEY": "ID", "x": "y" * 40_000})))
+    with pytest.raises(BadRequest):
+        complete(Message("T", b"x", user_properties={"a": "b\x01c"}))
+
+
+def test_a_sender_with_separators_in_its_name_breaks_nothing():
+    one = message(born_host="a\x01b\x02c")
+    complete(one)
+    assert decode_properties(one.properties)["__BORNHOST"] == "abc"

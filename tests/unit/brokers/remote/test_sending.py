@@ -1,0 +1,371 @@
+"""Sends to scripted brokers: where they go, and when they go elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from brokers.remote.broker import RemoteBroker
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    BrokerBusy,
+    BrokerTimeout,
+    BrokerUnavailable,
+    DelayTooLong,
+    Forbidden,
+    GatewayError,
+    TopicNotFound,
+)
+from popgate.model import Message, MessageType, Sent
+from popgate.wire.batches import decode_batch
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.properties import decode_properties, encode_properties
+
+NAMES = ("broker-a", "broker-b")
+CONTEXT = Context(client_id="c")
+ids = itertools.count()
+
+
+def message(body: bytes = b"body", **fields) -> Message:
+    message_id = f"ID{next(ids)}"
+    block = encode_properties({"UNIQ_KEY": message_id})
+    return Message(fields.pop("topic", "T"), body, message_id=message_id, properties=block, **fields)
+
+
+class Stores:
+    """Both brokers store what they are sent, each queue with offsets of its own."""
+
+    def __init__(self, peers) -> None:
+        self.peers = peers
+        self.stored: list[tuple[str, int, list[bytes]]] = []
+        for name, peer in peers.items():
+            self.serve(name, peer)
+
+    def serve(self, name, peer) -> None:
+        ends: dict[int, int] = {}
+
+        def store(request):
+            queue_id = int(request.fields["e"])
+            if request.code == RequestCode.SEND_BATCH_MESSAGE:
+                bodies = [item.body for item in decode_batch(request.body)]
+            else:
+                bodies = [request.body]
+            first = ends.get(queue_id, 0)
+            ends[queue_id] = first + len(bodies)
+            self.stored.append((name, queue_id, bodies))
+            told = {"msgId": "0A00000100002A9F00000000075BCD15", "queueId": str(queue_id)}
+            return request.answer(0, fields={**told, "queueOffset": str(first)})
+
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            peer.on(code, store)
+
+    def refuse(self, code: int, remark: str = "", *, names=NAMES) -> None:
+        for name in names:
+            for asked in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+                self.peers[name].on(asked, lambda request: request.answer(code, remark))
+
+    def sends(self, *names: str) -> int:
+        codes = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+        return sum(request.code in codes for name in names or NAMES for request in self.peers[name].requests)
+
+
+@pytest.fixture
+async def servers(asking_cluster):
+    return asking_cluster[0]
+
+
+@pytest.fixture
+async def stores(asking_cluster) -> Stores:
+    return Stores(asking_cluster[1])
+
+
+@pytest.fixture
+async def broker(make_facet, stores) -> RemoteBroker:
+    return await make_facet(RemoteBroker)
+
+
+async def moving(clock, work, *, step: float = 0.05):
+    """The outcome of `work`, while the clock goes on."""
+    task = asyncio.ensure_future(work)
+    async with asyncio.timeout(20):
+        while not task.done():
+            for _ in range(30):
+                await asyncio.sleep(0)
+            clock.advance(step)
+    return await task
+
+
+async def test_messages_take_turns_over_brokers_and_queues(broker, stores):
+    for _ in range(16):
+        (one,) = await broker.send(CONTEXT, [message()])
+        assert isinstance(one, Sent)
+    assert {(name, queue_id) for name, queue_id, _ in stores.stored} == {
+        (name, queue_id) for name in NAMES for queue_id in range(4)
+    }
+
+
+async def test_nothing_is_sent_for_nothing(broker, stores):
+    assert await broker.send(CONTEXT, []) == []
+    assert stores.sends() == 0
+
+
+async def test_every_request_names_its_broker(broker, stores):
+    await broker.send(CONTEXT, [message()])
+    ((name, peer),) = [(name, peer) for name, peer in stores.peers.items() if stores.sends(name)]
+    assert peer.of(RequestCode.SEND_MESSAGE_V2)[0].fields["n"] == name
+
+
+async def test_scenario_15_a_batch_is_one_request_with_one_result_per_message(broker, stores):
+    some = [message(b"%d" % n) for n in range(5)]
+    results = await broker.send(CONTEXT, some)
+    assert stores.sends() == 1
+    ((name, queue_id, bodies),) = stores.stored
+    assert bodies == [b"0", b"1", b"2", b"3", b"4"]
+    assert [(one.message_id, one.broker, one.queue_id, one.offset) for one in results] == [
+        (each.message_id, name, queue_id, offset) for offset, each in enumerate(some)
+    ]
+
+
+async def test_message_groups_are_batches_of_their_own(broker, stores):
+    some = [message(b"%d" % n, message_group="ab"[n % 2]) for n in range(6)]
+    results = await broker.send(CONTEXT, [*some, message(b"alone")])
+    assert sorted(bodies for _, _, bodies in stores.stored) == [
+        [b"0", b"2", b"4"],
+        [b"1", b"3", b"5"],
+        [b"alone"],
+    ]
+    for group in (0, 1):
+        assert len({(one.broker, one.queue_id) for one in results[group:6:2]}) == 1
+        assert [one.offset for one in results[group:6:2]] == sorted(one.offset for one in results[group:6:2])
+
+
+async def test_what_cannot_go_together_goes_singly_and_is_answered_in_order(broker, stores, clock):
+    later = message(b"later", deliver_at_ms=clock.now_ms() + 5_000)
+    half = message(b"half", type=MessageType.TRANSACTION)
+    results = await broker.send(CONTEXT, [message(b"0"), later, message(b"1"), half])
+    assert sorted(bodies for _, _, bodies in stores.stored) == [[b"0", b"1"], [b"half"], [b"later"]]
+    assert results[1].message_id == later.message_id
+    assert results[3].transaction_id
+    assert not results[0].transaction_id
+
+
+async def test_a_half_message_says_when_it_is_checked_and_who_is_asked(broker, stores):
+    await broker.send(CONTEXT, [message(type=MessageType.TRANSACTION, recovery_ms=1_500)])
+    (request,) = [r for peer in stores.peers.values() for r in peer.of(RequestCode.SEND_MESSAGE_V2)]
+    told = decode_properties(request.fields["i"].encode())
+    assert (told["TRAN_MSG"], told["PGROUP"]) == ("true", "T")
+    assert int(told["CHECK_IMMUNITY_TIME_IN_SECONDS"]) >= 2
+    assert request.fields["f"] == "4"
+
+
+async def test_large_batches_are_several_requests_in_order(broker, stores):
+    some = [message(bytes(1_500_000)) for _ in range(5)]
+    results = await broker.send(CONTEXT, some)
+    assert [len(bodies) for _, _, bodies in stores.stored] == [2, 2, 1]
+    assert [one.offset for one in results] == [0, 1, 2, 3, 4]
+
+
+async def test_a_queue_that_the_caller_names_is_used(broker, stores):
+    (one,) = await broker.send(CONTEXT, [message(broker="broker-b", queue_id=3)])
+    assert (one.broker, one.queue_id) == ("broker-b", 3)
+    (one,) = await broker.send(CONTEXT, [message(queue_id=2)])
+    assert one.queue_id == 2
+
+
+@pytest.mark.parametrize("fields", [{"queue_id": 4}, {"queue_id": 0, "broker": "no such"}])
+async def test_a_queue_that_there_is_not_is_refused(broker, stores, fields):
+    with pytest.raises(BadRequest):
+        await broker.send(CONTEXT, [message(**fields)])
+    assert stores.sends() == 0
+
+
+async def test_one_bad_message_spoils_no_other(broker, stores, clock):
+    absurd = message(deliver_at_ms=clock.now_ms() + (1 << 60))
+    elsewhere = message(topic="U")
+    results = await broker.send(CONTEXT, [message(b"0"), absurd, message(b"1"), elsewhere])
+    assert isinstance(results[0], Sent)
+    assert isinstance(results[1], DelayTooLong)
+    assert isinstance(results[2], Sent)
+    assert isinstance(results[3], BadRequest)
+    assert stores.sends() == 1
+
+
+async def test_a_topic_that_there_is_not_is_told(broker, stores):
+    with pytest.raises(TopicNotFound):
+        await broker.send(CONTEXT, [message(topic="unknown")])
+
+
+async def test_a_topic_that_takes_nothing_is_forbidden(broker, stores, servers):
+    servers.add_topic("R", perm=4)
+    with pytest.raises(Forbidden):
+        await broker.send(CONTEXT, [message(topic="R")])
+
+
+async def test_without_any_master_nothing_is_sent(broker, stores, servers):
+    for name in NAMES:
+        data = servers.brokers[name]
+        servers.brokers[name] = type(data)(data.cluster, data.name, {1: data.addresses[0]})
+    servers.add_topic("S")
+    with pytest.raises(BrokerUnavailable):
+        await broker.send(CONTEXT, [message(topic="S")])
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.TOPIC_NOT_EXIST,
+    ],
+)
+async def test_what_a_broker_surely_did_not_do_another_one_does(broker, stores, code):
+    stores.refuse(code, names=["broker-a"])
+    for _ in range(8):
+        (one,) = await broker.send(CONTEXT, [message()])
+        assert one.broker == "broker-b"
+    assert stores.sends("broker-a") == 1  # then it is left alone for a while
+
+
+async def test_a_broker_that_refused_gets_messages_again_after_a_while(broker, stores, clock):
+    stores.refuse(ResponseCode.SYSTEM_BUSY, names=["broker-a"])
+    for _ in range(8):
+        await broker.send(CONTEXT, [message()])
+    stores.serve("broker-a", stores.peers["broker-a"])
+    clock.advance(11.0)
+    got = [(await broker.send(CONTEXT, [message()]))[0].broker for _ in range(8)]
+    assert set(got) == set(NAMES)
+
+
+async def test_scenario_11_a_broker_that_is_gone_costs_no_send(broker, stores):
+    await broker.send(CONTEXT, [message()])
+    await stores.peers["broker-a"].stop()
+    for _ in range(8):
+        (one,) = await broker.send(CONTEXT, [message()])
+        assert one.broker == "broker-b"
+
+
+async def test_what_nobody_knows_of_is_not_sent_again(broker, stores, clock):
+    for peer in stores.peers.values():
+        peer.on(RequestCode.SEND_MESSAGE_V2, lambda request: None)
+    with pytest.raises(BrokerTimeout):
+        await moving(clock, broker.send(CONTEXT, [message()]))
+    assert stores.sends() == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.FLUSH_DISK_TIMEOUT,
+        ResponseCode.FLUSH_SLAVE_TIMEOUT,
+        ResponseCode.SLAVE_NOT_AVAILABLE,
+    ],
+)
+async def test_what_is_stored_and_not_safe_is_not_told_as_done(broker, stores, code):
+    stores.refuse(code)
+    with pytest.raises(BrokerTimeout):
+        await broker.send(CONTEXT, [message()])
+    assert stores.sends() == 1
+
+
+async def test_the_callers_deadline_is_kept(broker, stores, clock):
+    stores.refuse(ResponseCode.SYSTEM_BUSY)
+    began = clock.monotonic()
+    with pytest.raises(BrokerBusy):
+        await moving(clock, broker.send(Context(deadline=began + 1.5), [message()]))
+    assert clock.monotonic() <= began + 2.0
+    with pytest.raises(GatewayError):
+        await broker.send(Context(deadline=clock.monotonic() - 1), [message()])
+
+
+async def test_busy_brokers_are_asked_again_in_a_while(broker, stores, clock):
+    stores.refuse(ResponseCode.SYSTEM_BUSY)
+    sending = asyncio.ensure_future(moving(clock, broker.send(CONTEXT, [message()])))
+    await stores.peers["broker-a"].until(lambda: stores.sends() >= 4)
+    for name, peer in stores.peers.items():
+        stores.serve(name, peer)
+    (one,) = await sending
+    assert isinstance(one, Sent)
+    assert sum(len(bodies) for _, _, bodies in stores.stored) == 1
+
+
+async def test_a_message_group_goes_to_no_other_broker(broker, stores):
+    (one,) = await broker.send(CONTEXT, [message(message_group="g")])
+    await stores.peers[one.broker].stop()
+    with pytest.raises(BrokerUnavailable):
+        await broker.send(CONTEXT, [message(message_group="g")])
+    (other,) = set(NAMES) - {one.broker}
+    assert stores.sends(other) == 0
+
+
+async def test_a_message_group_follows_a_route_that_changed(broker, stores, servers):
+    (one,) = await broker.send(CONTEXT, [message(message_group="g")])
+    (other,) = set(NAMES) - {one.broker}
+    stores.refuse(ResponseCode.NO_PERMISSION, names=[one.broker])
+    servers.add_topic("T", other)
+    (two,) = await broker.send(CONTEXT, [message(message_group="g")])
+    assert two.broker == other
+
+
+async def test_a_pinned_message_goes_nowhere_else(broker, stores):
+    stores.refuse(ResponseCode.NO_PERMISSION, names=["broker-a"])
+    with pytest.raises(Forbidden):
+        await broker.send(CONTEXT, [message(broker="broker-a", queue_id=0)])
+    assert stores.sends("broker-b") == 0
+
+
+async def test_after_a_failure_the_rest_of_a_message_group_is_not_sent(broker, stores):
+    answers = iter([0, ResponseCode.SYSTEM_ERROR])
+
+    def store(request):
+        count = len(decode_batch(request.body)) if request.code == RequestCode.SEND_BATCH_MESSAGE else 1
+        return request.answer(
+            next(answers), fields={"queueId": "0", "queueOffset": "0", "msgId": "0" * count}
+        )
+
+    for peer in stores.peers.values():
+        peer.on(RequestCode.SEND_MESSAGE_V2, store)
+        peer.on(RequestCode.SEND_BATCH_MESSAGE, store)
+    some = [message(bytes(3_000_000), message_group="g") for _ in range(4)]
+    results = await broker.send(CONTEXT, some)
+    assert isinstance(results[0], Sent)
+    assert isinstance(results[1], GatewayError)
+    assert all(isinstance(one, BrokerUnavailable) for one in results[2:])
+    assert stores.sends() == 2
+
+
+async def test_a_lower_limit_of_the_broker_is_told_with_its_number(broker, stores, clock):
+    stores.refuse(
+        ResponseCode.MESSAGE_ILLEGAL,
+        "timer message illegal, the delay time should not be bigger than the max delay 60000ms; or if set"
+        " del msg, the delay time should be bigger than the current time",
+    )
+    with pytest.raises(DelayTooLong) as refused:
+        await broker.send(CONTEXT, [message(deliver_at_ms=clock.now_ms() + 90_000)])
+    assert (refused.value.delay_ms, refused.value.limit_ms) == (90_000, 60_000)
+
+
+async def test_what_is_wrong_with_a_message_is_told_by_no_second_broker(broker, stores):
+    stores.refuse(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal")
+    with pytest.raises(BadRequest):
+        await broker.send(CONTEXT, [message()])
+    assert stores.sends() == 1
+
+
+async def test_an_answer_without_a_place_is_told_as_unknown(broker, stores):
+    stores.refuse(ResponseCode.SUCCESS)
+    with pytest.raises(BrokerTimeout):
+        await broker.send(CONTEXT, [message()])
+
+
+async def test_the_same_zone_comes_first(make_facet, stores, servers):
+    for name, zone in zip(NAMES, ("west", "east"), strict=True):
+        servers.add_broker(name, stores.peers[name].address, zone=zone)
+    servers.add_topic("T")
+    broker = await make_facet(RemoteBroker, zone="east")
+    assert {(await broker.send(CONTEXT, [message()]))[0].broker for _ in range(8)} == {"broker-b"}
+    await stores.peers["broker-b"].stop()
+    assert (await broker.send(CONTEXT, [message()]))[0].broker == "broker-a"
