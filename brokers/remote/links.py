@@ -193,11 +193,11 @@ class Links:
             "links_open": sum(one.is_open for one in self._links.values()),
             "requests_in_flight": flying,
             "requests_queued": queued,
-            "late_answers": late,
+            "late_answers_total": late,
             "links_silent": sum(one.awaits_sign for one in self._links.values()),
-            "probes": probes,
-            "connections_lost": lost,
-            "oneway_dropped": self._dropped,
+            "probes_total": probes,
+            "connections_lost_total": lost,
+            "oneway_dropped_total": self._dropped,
         }
 
     def _link(self, address: str, number: int) -> Link:

@@ -151,7 +151,7 @@ class Routes:
             "oldest_route_s": now - oldest,
             "name_servers": len(self.servers.addresses),
             "name_servers_silent_s": 0.0 if age is None else age,
-            "route_failures": self._failures + self.clusters.failures,
+            "route_failures_total": self._failures + self.clusters.failures,
             "brokers_known": len(self.clusters),
         }
 

@@ -167,6 +167,26 @@ _STORE = (
     Spec("popgate_broker_store_sync_longest_seconds", "gauge", "The longest since the start."),
 )
 
+OF_CLUSTER = (
+    Spec("popgate_broker_name_servers", "gauge", "Addresses of name servers."),
+    Spec("popgate_broker_name_servers_silent_s", "gauge", "Seconds since one of them answered."),
+    Spec("popgate_broker_brokers_known", "gauge", "Brokers, by name."),
+    Spec("popgate_broker_routes", "gauge", "Topics whose route is known."),
+    Spec("popgate_broker_oldest_route_s", "gauge", "Seconds since the oldest of these was told."),
+    Spec("popgate_broker_route_failures_total", "counter", "Routes or lists of brokers that were not told."),
+    Spec("popgate_broker_links", "gauge", "Links to brokers and name servers."),
+    Spec("popgate_broker_links_open", "gauge", "Those that are connected."),
+    Spec(
+        "popgate_broker_links_silent", "gauge", "Those that were asked for a sign of life in vain so far."
+    ),
+    Spec("popgate_broker_requests_in_flight", "gauge", "Requests that wait for an answer."),
+    Spec("popgate_broker_requests_queued", "gauge", "Requests that are not written yet."),
+    Spec("popgate_broker_late_answers_total", "counter", "Answers that nobody waited for any more."),
+    Spec("popgate_broker_probes_total", "counter", "Signs of life that were asked for."),
+    Spec("popgate_broker_connections_lost_total", "counter", "Connections lost, or not made."),
+    Spec("popgate_broker_oneway_dropped_total", "counter", "Oneway requests without a connection."),
+)
+
 _LOOP = (
     Spec(
         "popgate_event_loop_lag_seconds",
@@ -184,6 +204,7 @@ SECTIONS: tuple[tuple[str, tuple[Spec, ...]], ...] = (
     ("The gateway", _GATEWAY),
     ("The embedded broker", _BROKER),
     ("Its store", _STORE),
+    ("The links to a RocketMQ cluster", OF_CLUSTER),
     ("The event loop", _LOOP),
 )
 

@@ -54,7 +54,7 @@ async def test_an_address_where_nobody_listens_is_tried_less_and_less_often_but_
     lost = []
     for _ in range(6):
         await clock.run(10.0, loop_turns)
-        lost.append(links.figures()["connections_lost"])
+        lost.append(links.figures()["connections_lost_total"])
     tries = [after - before for before, after in pairwise(lost)]
     assert all(4 <= each <= 11 for each in tries)
     await peer.start()
