@@ -45,6 +45,7 @@ from proxy.values import (
     remote_values,
     shared_values,
     store_folder,
+    transactions_are_bound,
 )
 from proxy.wrong import SettingsWrong
 
@@ -226,6 +227,11 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             shared=shared,
             faults=faults,
         )
+        if transactions_are_bound(settings):
+            _log.warning(
+                "transactions can be ended through this gateway only, and not after its end:"
+                " set remote.transaction_key, the same for all gateways of the cluster"
+            )
         host = _host(settings, broker, clock, shared)
         tracing = _tracing(settings)
         make = MessagingProcessor if tracing is None else tracing.make_processor

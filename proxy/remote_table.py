@@ -58,8 +58,23 @@ class Remote(Group):
     reconnect_s: Seconds = Field(default=2.0, gt=0, le=60)
     """The longest rest between two attempts to reach a broker."""
     max_links: Count = Field(default=64, ge=1, le=1024)
-    """Connections to one broker. A broker keeps one client of a group for each; further clients of a group
-    share, and the cluster's tools see them as one."""
+    """Connections to one broker: as many are made as the largest group of this gateway has clients, each of
+    them costs both sides a socket and some 20 kB. A broker keeps one client of a group for each; further
+    clients of a group share, and the cluster's tools see them as one."""
+    transaction_key: Secret = ""
+    """The key that ids of transactions are made with, the same for all gateways of the cluster: 16 characters
+    or more. Without one, each makes its own, and a transaction can be ended only through the gateway, and
+    during the life of the process, that took its message. It is never shown; a file is better still."""
+    transaction_key_file: str = Field(default="", max_length=4096)
+    """A file that has that key, read at the start; blanks around it do not count."""
+    transaction_key_before: Secret = ""
+    """A second key that ids are read with, while keys are changed: first give every gateway the new key here,
+    then change it for the old one, and leave it out when the last transaction with it is over."""
+    transaction_key_before_file: str = Field(default="", max_length=4096)
+    """A file that has that second key."""
+    transaction_check_s: Seconds = Field(default=30.0, ge=1, le=300)
+    """How long after its message a transaction may be ended unasked, where the client does not say; then its
+    producer is asked. A client's own time counts up to 300 s."""
     route_refresh_s: Seconds = Field(default=20.0, ge=0.1, le=3600)
     """How old routes get before they are asked for again; in the background, the old one serves meanwhile."""
     name_refresh_s: Seconds = Field(default=30.0, ge=1, le=3600)

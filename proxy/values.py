@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from proxy.settings import Settings
 
 _LONGEST_SECRET = 4096
+_SHORTEST_KEY = 16
 
 
 def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSettings:
@@ -66,7 +67,20 @@ def remote_values(settings: Settings) -> RemoteSettings:
         )
     if not remote.tls and (remote.ca_file or remote.cert_file or remote.key_file or remote.server_name):
         raise SettingsWrong("remote.ca_file, cert_file, key_file and server_name need remote.tls = true")
+    keys = [
+        _key("remote.transaction_key", remote.transaction_key, remote.transaction_key_file),
+        _key(
+            "remote.transaction_key_before", remote.transaction_key_before, remote.transaction_key_before_file
+        ),
+    ]
+    if keys[1] and not keys[0]:
+        raise SettingsWrong(
+            "remote.transaction_key_before is beside remote.transaction_key, not in its place"
+        )
+    given: dict[str, Any] = {"transaction_keys": tuple(key for key in keys if key)} if keys[0] else {}
     return RemoteSettings(
+        **given,
+        transaction_check_after_s=round(remote.transaction_check_s),
         credentials=Credentials(remote.access_key, secret) if secret else None,
         tls=Tls(
             ca=_file(remote.ca_file),
@@ -107,6 +121,22 @@ def shared_values(settings: Settings) -> SharedSettings:
         reconnect_longest_s=shared.reconnect_s,
         max_guests=shared.max_guests,
     )
+
+
+def transactions_are_bound(settings: Settings) -> bool:
+    """Whether transactions can be ended only through the gateway that took their messages."""
+    remote = settings.remote
+    return settings.broker.startswith("rocketmq:") and not (
+        remote.transaction_key or remote.transaction_key_file
+    )
+
+
+def _key(setting: str, told: str, name: str) -> bytes:
+    """Raises SettingsWrong for a key that could be guessed."""
+    key = told or _secret_of(f"{setting}_file", name)
+    if key and len(key) < _SHORTEST_KEY:
+        raise SettingsWrong(f"{setting} has {len(key)} characters, at least {_SHORTEST_KEY} are needed")
+    return key.encode()
 
 
 def _secret_of(setting: str, name: str) -> str:
