@@ -11,15 +11,17 @@ chooses one for the whole run.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import importlib.util
 import os
+import re
 import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -208,9 +210,6 @@ _SITES: dict[str, Callable[[Path], Site]] = {
     "embedded-real-time": lambda path: EmbeddedSite(path, Durability.INTERVAL, movable=False),
     "shared": lambda path: SharedSite(path, Durability.INTERVAL, movable=True),
     "shared-real-time": lambda path: SharedSite(path, Durability.INTERVAL, movable=False),
-    "shared-repeats-unknown": lambda path: SharedSite(
-        path, Durability.INTERVAL, movable=True, repeat_window_ms=0
-    ),
 }
 _CHOSEN = os.environ.get("TEST_CONTRACT_SITE")
 
@@ -224,11 +223,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" not in metafunc.fixturenames:
         return
-    names = ["embedded"]
+    names = ["embedded", "shared"]
     if metafunc.definition.get_closest_marker("every_durability"):
         names += ["embedded-sync", "embedded-none"]
     if metafunc.definition.get_closest_marker("also_in_real_time"):
-        names += ["embedded-real-time"]
+        names += ["embedded-real-time", "shared-real-time"]
     if metafunc.definition.get_closest_marker("also_without_repeats"):
         names += ["embedded-repeats-unknown"]
     metafunc.parametrize("site", [_CHOSEN] if _CHOSEN else names, indirect=True)
@@ -252,6 +251,64 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.stash[_STAGE].close()
 
 
+class Differs(pytest.skip.Exception):
+    """The test does not hold for this broker, which is allowed: other tests hold instead."""
+
+    def __init__(self, why: str, *instead: str) -> None:
+        super().__init__(f"{why}: {', '.join(instead)} instead")
+        self.why = why
+        self.instead = instead
+
+
+def _differs(why: str, *instead: str) -> NoReturn:
+    """End a test that this broker need not pass, because of a trait; name the tests that it must pass."""
+    raise Differs(why, *instead)
+
+
+@pytest.fixture(name="differs")
+def _differs_fixture() -> Callable[..., NoReturn]:
+    return _differs
+
+
+_NAMES = {
+    name
+    for path in Path(__file__).parent.glob("test_*.py")
+    for name in re.findall(r"^(?:async )?def (test_\w+)", path.read_text(), re.MULTILINE)
+}
+_traits_of: dict[str, dict[str, str]] = {}
+"""What the brokers of this process declare, by site."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Tell the controller of the run what differs; a test that is skipped for no good reason has failed."""
+    report: pytest.TestReport = yield
+    site = _site_of(item)
+    if not site:
+        return report
+    report.user_properties.append(("site", site))
+    report.user_properties.append(("traits", dict(_traits_of)))
+    skipped = call.excinfo.value if call.excinfo is not None else None
+    if isinstance(skipped, Differs):
+        report.user_properties.append(("difference", (skipped.why, list(skipped.instead))))
+        unknown = set(skipped.instead) - _NAMES
+        if unknown or not skipped.instead:
+            report.outcome = "failed"
+            report.longrepr = f"{skipped}: there is no such test"
+    elif isinstance(skipped, pytest.skip.Exception) and not str(skipped).startswith(_live.NO_ROCKETMQ):
+        report.outcome = "failed"
+        report.longrepr = f"skipped without naming the test that holds instead: {skipped}"
+    return report
+
+
+def _note_traits(site: str, broker: Broker) -> None:
+    _traits_of[site] = {
+        field.name: getattr(value, "value", str(value))
+        for field in dataclasses.fields(broker.traits)
+        for value in [getattr(broker.traits, field.name)]
+    }
+
+
 def _site_of(item: pytest.Item) -> str:
     return getattr(getattr(item, "callspec", None), "params", {}).get("site", "")
 
@@ -260,6 +317,7 @@ def _live_fixtures(cluster: Any) -> dict[str, Callable[..., Any]]:
     async def site() -> AsyncIterator[Site]:
         made = RemoteSite([cluster.name_server])
         await made.start()
+        _note_traits("remote", made.broker)
         yield made
         await made.stop()
 
@@ -315,15 +373,17 @@ class User:
             await self.site.turn()
 
     async def restart(self) -> None:
-        if not self.site.restarts:
-            pytest.skip("this broker is not ours to restart")
         await self.site.stop()
         await self.site.start()
 
-    def moved_by_hand(self) -> None:
-        """Skip where hours would have to be waited for."""
+    def moved_by_hand(self, *instead: str) -> None:
+        """End the test where hours would have to be waited for; others are there with shorter times."""
         if not self.site.movable:
-            pytest.skip("the time of this broker cannot be moved")
+            _differs("hours would have to be waited for", *instead)
+
+    def differs(self, why: str, *instead: str) -> NoReturn:
+        """End a test that this broker need not pass, because of a trait; name the tests that it must pass."""
+        _differs(why, *instead)
 
     # -- topics and groups ----------------------------------------------------------------------
 
@@ -594,6 +654,7 @@ def _properties_of() -> Callable[[StoredMessage], dict[str, str]]:
 async def site(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Site]:
     made = _SITES[request.param](tmp_path / "store")
     await made.start()
+    _note_traits(request.param, made.broker)
     yield made
     await made.stop()
 
