@@ -138,9 +138,14 @@ class RocketMQ:
         made = self.brokers[plan.name, plan.number] = self._broker(plan)
         return made.start()
 
-    def start_proxy(self, settings: Mapping[str, object] | None = None) -> JavaServer:
-        """The Java proxy before this cluster; `address` is its gRPC door. Raises RocketMQDidNotStart."""
-        made = self._proxy(settings or {})
+    def start_proxy(
+        self, settings: Mapping[str, object] | None = None, *, options: Sequence[str] | None = None
+    ) -> JavaServer:
+        """The Java proxy before this cluster; `address` is its gRPC door. Raises RocketMQDidNotStart.
+
+        `options` are its virtual machine's; None: those of the cluster.
+        """
+        made = self._proxy(settings or {}, self._options if options is None else options)
         self.proxies.append(made)
         return made.start()
 
@@ -236,7 +241,7 @@ class RocketMQ:
         slaves = loads(answer.body).get("haConnectionInfo", []) if answer.body else []
         return bool(slaves) and all(slave.get("inSync", True) for slave in slaves)
 
-    def _proxy(self, settings: Mapping[str, object]) -> JavaServer:
+    def _proxy(self, settings: Mapping[str, object], wanted: Sequence[str] | None) -> JavaServer:
         def arguments(server: JavaServer) -> list[str]:
             server.port = server.port or free_ports(2)
             told: dict[str, object] = {
@@ -252,7 +257,7 @@ class RocketMQ:
             path.write_text(json.dumps(told))
             return ["-pc", str(path)]
 
-        options = plans.PROXY_HEAP if self._options is None else self._options
+        options = plans.PROXY_HEAP if wanted is None else wanted
         name = f"proxy-{len(self.proxies)}"
         return self._server(
             name,
