@@ -1,0 +1,496 @@
+"""Pops of scripted brokers: what is asked of whom, and what becomes of what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+
+import pytest
+
+from brokers.remote.broker import RemoteBroker
+from popgate.context import Context
+from popgate.errors import BadRequest, BrokerUnavailable, Forbidden, GroupNotFound, TopicNotFound
+from popgate.filters import EVERYTHING, compile_filter
+from popgate.model import FilterKind, Pop
+from popgate.wire.bodies import decode_batch_acks
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.hosts import pack_host
+from popgate.wire.properties import encode_properties
+from popgate.wire.records import encode_record
+
+NAMES = ("broker-a", "broker-b")
+CONTEXT = Context(client_id="c")
+LATEST = 513
+
+
+def record(offset: int, body: bytes, *, topic="T", reconsumed=0, **properties) -> bytes:
+    return encode_record(
+        topic.encode(),
+        0,
+        offset,
+        offset,
+        body,
+        encode_properties({"UNIQ_KEY": f"ID{offset}", **properties}),
+        sys_flag=0,
+        flag=0,
+        born_ms=1,
+        born_host=pack_host("10.0.0.1:1"),
+        store_ms=1,
+        store_host=pack_host("10.0.0.1:1"),
+        reconsume_times=reconsumed,
+    )
+
+
+class Shelves:
+    """What each broker has: records are popped once; questions are answered when something comes."""
+
+    def __init__(self, peers, clock) -> None:
+        self.peers = peers
+        self.clock = clock
+        self.config = {"groupName": "G", "retryMaxTimes": 16}
+        self.has: dict[str, list[bytes]] = {name: [] for name in peers}
+        self.news: dict[str, asyncio.Event] = {name: asyncio.Event() for name in peers}
+        self.held: dict[str, asyncio.Event] = {}
+        self.version = LATEST
+        self.positions: dict[tuple[str, str, str], str] = {}
+        for name, peer in peers.items():
+            self.serve(name, peer)
+
+    def put(self, name: str, *records: bytes) -> None:
+        self.has[name] += records
+        self.news[name].set()
+
+    def serve(self, name, peer) -> None:
+        async def pop(request):
+            if name in self.held:
+                await self.held[name].wait()
+            most = int(request.fields["maxMsgNums"])
+            taken, self.has[name] = self.has[name][:most], self.has[name][most:]
+            told = {
+                "popTime": str(self.clock.now_ms()),
+                "invisibleTime": request.fields["invisibleTime"],
+                "reviveQid": "999" if request.fields["order"] == "true" else "0",
+                "restNum": str(len(self.has[name])),
+            }
+            code = ResponseCode.SUCCESS if taken else ResponseCode.POLLING_TIMEOUT
+            answer = request.answer(code, fields=told, body=b"".join(taken))
+            answer.version = self.version
+            return answer
+
+        async def notify(request):
+            if not self.has[name]:
+                self.news[name].clear()
+                await self.news[name].wait()
+            return request.answer(0, fields={"hasMsg": "true", "pollingFull": "false"})
+
+        def change(request):
+            told = {"popTime": str(self.clock.now_ms()), "invisibleTime": request.fields["invisibleTime"]}
+            return request.answer(0, fields={**told, "reviveQid": "0"})
+
+        def position(request):
+            key = name, request.fields["consumerGroup"], request.fields["queueId"]
+            if request.code == RequestCode.UPDATE_CONSUMER_OFFSET:
+                self.positions[key] = request.fields["commitOffset"]
+                return request.answer(0)
+            if key not in self.positions:
+                return request.answer(ResponseCode.QUERY_NOT_FOUND)
+            return request.answer(0, fields={"offset": self.positions[key]})
+
+        peer.on(RequestCode.POP_MESSAGE, pop)
+        peer.on(RequestCode.NOTIFICATION, notify)
+        peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, change)
+        peer.on(RequestCode.QUERY_CONSUMER_OFFSET, position)
+        peer.on(RequestCode.UPDATE_CONSUMER_OFFSET, position)
+        peer.on(RequestCode.GET_MAX_OFFSET, lambda request: request.answer(0, fields={"offset": "40"}))
+        for code in (
+            RequestCode.ACK_MESSAGE,
+            RequestCode.BATCH_ACK_MESSAGE,
+            RequestCode.CONSUMER_SEND_MSG_BACK,
+        ):
+            peer.on(code, lambda request: request.answer(0))
+        peer.on(
+            RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+            lambda request: request.answer(0, body=json.dumps(self.config).encode()),
+        )
+
+    def asked(self, code, *names: str):
+        return [request for name in names or NAMES for request in self.peers[name].of(code)]
+
+    async def until(self, holds) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+def servers(asking_cluster):
+    return asking_cluster[0]
+
+
+@pytest.fixture
+async def shelves(asking_cluster, clock) -> Shelves:
+    return Shelves(asking_cluster[1], clock)
+
+
+@pytest.fixture
+async def broker(make_facet, shelves) -> RemoteBroker:
+    return await make_facet(RemoteBroker)
+
+
+@pytest.fixture
+def request_of(clock):
+    def make(at_most=32, *, wait_s=None, **fields) -> Pop:
+        until = None if wait_s is None else clock.monotonic() + wait_s
+        given = {"topic": "T", "group": "G", "filter": EVERYTHING, "invisible_ms": 60_000, **fields}
+        return Pop(max_messages=at_most, wait_until=until, **given)
+
+    return make
+
+
+def bodies(messages) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+async def test_brokers_are_asked_in_turn_until_one_has_something(broker, shelves, request_of):
+    shelves.put("broker-b", record(0, b"b"))
+    assert bodies(await broker.pop(CONTEXT, request_of())) == [b"b"]
+    assert await broker.pop(CONTEXT, request_of()) == []
+    assert len(shelves.asked(RequestCode.POP_MESSAGE, "broker-a")) >= 1
+    fields = shelves.asked(RequestCode.POP_MESSAGE, "broker-b")[0].fields
+    assert fields["bname"] == "broker-b"
+    assert (fields["pollTime"], fields["bornTime"], fields["queueId"]) == ("0", "0", "-1")
+    assert (fields["order"], fields["expType"], fields["exp"], fields["initMode"]) == (
+        "false",
+        "TAG",
+        "*",
+        "0",
+    )
+
+
+async def test_a_broker_that_had_something_is_asked_first(broker, shelves, request_of):
+    for number in range(10):
+        shelves.put("broker-b", record(number, b"b"))
+        assert len(await broker.pop(CONTEXT, request_of(1))) == 1
+    assert len(shelves.asked(RequestCode.POP_MESSAGE, "broker-a")) <= 1
+
+
+async def test_no_more_is_asked_for_than_fits(broker, shelves, request_of):
+    shelves.put("broker-a", *(record(n, bytes(1_000)) for n in range(3)))
+    await broker.pop(CONTEXT, request_of(100))
+    await broker.pop(CONTEXT, request_of(5))
+    await broker.pop(CONTEXT, request_of(max_bytes=3_000))
+    await broker.pop(CONTEXT, request_of(one_per_message_group=True, ordered=True))
+    asked = [int(request.fields["maxMsgNums"]) for request in shelves.asked(RequestCode.POP_MESSAGE)]
+    assert set(asked) == {32, 5, 3, 1}
+
+
+async def test_what_is_too_much_is_given_back_but_never_the_first(broker, shelves, request_of):
+    shelves.put("broker-a", *(record(n, bytes(700)) for n in range(3)))
+    got = await broker.pop(CONTEXT, request_of(max_bytes=1_500, broker="broker-a"))
+    assert len(got) == 1
+    shelves.put("broker-a", record(9, bytes(9_000)), record(10, b"x"))
+    got = await broker.pop(CONTEXT, request_of(max_bytes=10, broker="broker-a"))
+    assert len(got) == 1
+
+
+class Allowance:
+    def __init__(self, room: int) -> None:
+        self.left, self.taken = room, 0
+
+    def for_group(self, group):
+        pass
+
+    def room(self):
+        return self.left
+
+    def take(self, size):
+        self.add(size)
+
+    def add(self, size):
+        self.taken += size
+
+
+async def test_an_allowance_is_told_what_was_taken(broker, shelves, request_of):
+    shelves.put("broker-a", record(0, b"12345"), record(1, b"123"))
+    allowance = Allowance(1 << 20)
+    await broker.pop(replace(CONTEXT, allowance=allowance), request_of(broker="broker-a"))
+    assert allowance.taken == 8
+
+
+async def test_filters_are_passed_on_and_looked_at_again(broker, shelves, request_of):
+    """A broker compares hashes of tags: what collides is finished for the group (protocol facts 4.8)."""
+    shelves.put("broker-a", record(0, b"yes", TAGS="red"), record(1, b"no", TAGS="blue"))
+    passing = compile_filter(FilterKind.TAG, "red")
+    assert bodies(await broker.pop(CONTEXT, request_of(filter=passing, broker="broker-a"))) == [b"yes"]
+    assert shelves.asked(RequestCode.POP_MESSAGE)[0].fields["exp"] == "red"
+    await shelves.until(lambda: shelves.asked(RequestCode.ACK_MESSAGE))
+    assert shelves.asked(RequestCode.ACK_MESSAGE)[0].fields["offset"] == "1"
+    sql = compile_filter(FilterKind.SQL92, "a > 1")
+    await broker.pop(CONTEXT, request_of(filter=sql, broker="broker-a"))
+    fields = shelves.asked(RequestCode.POP_MESSAGE)[-1].fields
+    assert (fields["expType"], fields["exp"]) == ("SQL92", "a > 1")
+
+
+async def test_a_message_without_attempts_left_is_buried_and_not_delivered(broker, shelves, request_of):
+    shelves.config["retryMaxTimes"] = 2
+    shelves.put("broker-a", record(0, b"used up", reconsumed=3), record(1, b"last", reconsumed=2))
+    got = await broker.pop(CONTEXT, request_of(broker="broker-a"))
+    assert bodies(got) == [b"last"]
+    await shelves.until(lambda: shelves.asked(RequestCode.ACK_MESSAGE))
+    (back,) = shelves.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert (back.fields["delayLevel"], back.fields["offset"], back.fields["originTopic"]) == ("-1", "0", "T")
+    assert shelves.asked(RequestCode.ACK_MESSAGE)[0].fields["offset"] == "0"
+
+
+async def test_what_could_not_be_buried_is_not_finished(broker, shelves, request_of, caplog):
+    shelves.config["retryMaxTimes"] = 0
+    shelves.peers["broker-a"].on(
+        RequestCode.CONSUMER_SEND_MSG_BACK, lambda request: request.answer(ResponseCode.SYSTEM_ERROR, "no")
+    )
+    shelves.put("broker-a", record(0, b"used up", reconsumed=3))
+    assert await broker.pop(CONTEXT, request_of(broker="broker-a")) == []
+    await shelves.until(lambda: "was not buried" in caplog.text)
+    assert shelves.asked(RequestCode.ACK_MESSAGE) == []
+
+
+@pytest.mark.parametrize(("version", "ordered"), [(479, False), (LATEST, True)])
+async def test_with_one_attempt_a_return_makes_no_dead_letter(broker, shelves, request_of, version, ordered):
+    """Where the broker counts returns, this process knows better (any-replica, section 1)."""
+    shelves.version = version
+    shelves.config |= {"retryMaxTimes": 0, "consumeMessageOrderly": ordered}
+    shelves.put("broker-a", record(7, b"m"))
+    (first,) = await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=ordered))
+    assert await broker.give_back(CONTEXT, "T", "G", [first.receipt]) == 1
+    shelves.put("broker-a", record(7, b"m", reconsumed=1))
+    (second,) = await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=ordered))
+    assert second.attempt == 2
+    shelves.put("broker-a", record(7, b"m", reconsumed=2))
+    assert await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=ordered)) == []
+    await shelves.until(lambda: shelves.asked(RequestCode.CONSUMER_SEND_MSG_BACK))
+
+
+async def test_a_return_is_told_as_one(broker, shelves, request_of):
+    shelves.put("broker-a", record(7, b"m"))
+    (message,) = await broker.pop(CONTEXT, request_of(broker="broker-a"))
+    await broker.give_back(CONTEXT, "T", "G", [message.receipt])
+    (change,) = shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert (change.fields["invisibleTime"], change.fields["suspend"]) == ("0", "true")
+
+
+async def test_a_waiting_pop_takes_nothing_while_it_waits(broker, shelves, request_of):
+    waiting = [asyncio.ensure_future(broker.pop(CONTEXT, request_of(wait_s=20))) for _ in range(5)]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.NOTIFICATION)) == 2)
+    assert shelves.asked(RequestCode.POP_MESSAGE) == []
+    for request in shelves.asked(RequestCode.NOTIFICATION):
+        assert 0 < int(request.fields["pollTime"]) <= 5_000
+        assert request.fields["bornTime"] == "0"
+    shelves.put("broker-b", record(0, b"m"))
+    await shelves.until(lambda: any(task.done() for task in waiting))
+    (done,) = [task for task in waiting if task.done()]
+    assert bodies(done.result()) == [b"m"]
+    assert len(shelves.asked(RequestCode.POP_MESSAGE)) == 1
+    for task in waiting:
+        task.cancel()
+
+
+async def test_scenario_26_one_message_wakes_one_of_many(broker, shelves, request_of):
+    waiting = [asyncio.ensure_future(broker.pop(CONTEXT, request_of(1, wait_s=20))) for _ in range(10)]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.NOTIFICATION)) == 2)
+    for number in range(5):
+        shelves.put("broker-a", record(number, b"m"))
+        await shelves.until(lambda n=number: sum(task.done() for task in waiting) == n + 1)
+    assert len(shelves.asked(RequestCode.POP_MESSAGE)) == 5
+    for task in waiting:
+        task.cancel()
+
+
+async def test_an_empty_poll_ends_at_its_time(broker, shelves, request_of, clock):
+    waiting = asyncio.ensure_future(broker.pop(CONTEXT, request_of(wait_s=3)))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.NOTIFICATION)) == 2)
+    clock.advance(2.9)
+    assert not waiting.done()
+    clock.advance(0.2)
+    assert await waiting == []
+    assert await broker.pop(CONTEXT, request_of(wait_s=-1)) == []
+
+
+async def test_a_repeated_receive_of_an_ordered_group_looks_before_it_waits(broker, shelves, request_of):
+    shelves.config["consumeMessageOrderly"] = True
+    shelves.put("broker-a", record(0, b"held"))
+    got = await broker.pop(CONTEXT, request_of(ordered=True, attempt_id="again", wait_s=20))
+    assert bodies(got) == [b"held"]
+    assert shelves.asked(RequestCode.NOTIFICATION) == []
+    fields = shelves.asked(RequestCode.POP_MESSAGE, "broker-a")[0].fields
+    assert (fields["order"], fields["attemptId"]) == ("true", "again")
+
+
+async def test_what_comes_after_a_cancel_is_given_back(broker, shelves, request_of):
+    held = shelves.held["broker-a"] = asyncio.Event()
+    shelves.put("broker-a", record(0, b"m"), record(1, b"n"))
+    popping = asyncio.ensure_future(broker.pop(CONTEXT, request_of(broker="broker-a")))
+    await shelves.until(lambda: shelves.asked(RequestCode.POP_MESSAGE))
+    popping.cancel()
+    await asyncio.gather(popping, return_exceptions=True)
+    assert shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+    held.set()
+    await shelves.until(lambda: len(shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 2)
+    assert {
+        request.fields["offset"] for request in shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    } == {
+        "0",
+        "1",
+    }
+    assert broker.figures()["late_pops_given_back"] == 2
+
+
+async def test_a_woken_client_that_vanishes_leaves_the_message_to_the_next(broker, shelves, request_of):
+    held = shelves.held["broker-a"] = asyncio.Event()
+    vanishing = asyncio.ensure_future(broker.pop(CONTEXT, request_of(wait_s=20)))
+    staying = asyncio.ensure_future(broker.pop(CONTEXT, request_of(wait_s=20)))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.NOTIFICATION)) == 2)
+    shelves.put("broker-a", record(0, b"m"))
+    await shelves.until(lambda: shelves.asked(RequestCode.POP_MESSAGE))
+    vanishing.cancel()
+    held.set()
+    await shelves.until(lambda: shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+    shelves.put("broker-a", record(1, b"m", reconsumed=0))  # the broker has it again
+    assert bodies(await staying) == [b"m"]
+
+
+async def test_the_woken_replicas_client_vanishes_and_another_replica_delivers_within_five_seconds(
+    make_facet, shelves, request_of, clock
+):
+    """A broker wakes one asker for an arrival; the others have asked anew 5 s later at most."""
+    one, other = await make_facet(RemoteBroker), await make_facet(RemoteBroker)
+    askers: list[asyncio.Future[bool]] = []
+
+    async def notify(request):
+        if shelves.has["broker-a"]:
+            return request.answer(0, fields={"hasMsg": "true"})
+        asker = asyncio.get_running_loop().create_future()
+        askers.append(asker)
+        clock.call_later(
+            int(request.fields["pollTime"]) / 1000, lambda: asker.done() or asker.set_result(False)
+        )
+        return request.answer(0, fields={"hasMsg": "true" if await asker else "false"})
+
+    shelves.peers["broker-a"].on(RequestCode.NOTIFICATION, notify)
+    vanishing = asyncio.ensure_future(one.pop(CONTEXT, request_of(wait_s=20, broker="broker-a")))
+    await shelves.until(lambda: len(askers) == 1)
+    staying = asyncio.ensure_future(other.pop(CONTEXT, request_of(wait_s=20, broker="broker-a")))
+    await shelves.until(lambda: len(askers) == 2)
+    vanishing.cancel()
+    await asyncio.gather(vanishing, return_exceptions=True)
+    arrived = clock.monotonic()
+    shelves.put("broker-a", record(0, b"m"))
+    askers[0].set_result(True)  # the broker wakes the one whose client is gone
+    async with asyncio.timeout(20):
+        while not staying.done():
+            for _ in range(40):
+                await asyncio.sleep(0)
+            clock.advance(0.1)
+    assert bodies(staying.result()) == [b"m"]
+    assert clock.monotonic() - arrived <= 5.5
+
+
+async def test_a_broker_that_is_down_costs_no_poll(broker, shelves, request_of):
+    await shelves.peers["broker-a"].stop()
+    shelves.put("broker-b", record(0, b"m"))
+    assert bodies(await broker.pop(CONTEXT, request_of())) == [b"m"]
+    waiting = asyncio.ensure_future(broker.pop(CONTEXT, request_of(wait_s=20)))
+    await shelves.until(lambda: shelves.asked(RequestCode.NOTIFICATION, "broker-b"))
+    shelves.put("broker-b", record(1, b"n"))
+    assert bodies(await waiting) == [b"n"]
+
+
+async def test_without_any_broker_a_pop_says_so(broker, shelves, request_of):
+    await broker.pop(CONTEXT, request_of())
+    for peer in shelves.peers.values():
+        await peer.stop()
+    with pytest.raises(BrokerUnavailable):
+        await broker.pop(CONTEXT, request_of())
+
+
+async def test_an_answer_that_cannot_be_read_fails_that_broker_only(broker, shelves, request_of):
+    shelves.peers["broker-a"].on(
+        RequestCode.POP_MESSAGE, lambda request: request.answer(0, fields={"popTime": "?"}, body=b"?")
+    )
+    shelves.put("broker-b", record(0, b"m"))
+    assert bodies(await broker.pop(CONTEXT, request_of())) == [b"m"]
+    with pytest.raises(BrokerUnavailable):
+        await broker.pop(CONTEXT, request_of(broker="broker-a"))
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ResponseCode.TOPIC_NOT_EXIST, TopicNotFound),
+        (ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, GroupNotFound),
+        (ResponseCode.NO_PERMISSION, Forbidden),
+    ],
+)
+async def test_what_a_broker_refuses_is_told(broker, shelves, request_of, code, error):
+    for peer in shelves.peers.values():
+        for asked in (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION):
+            peer.on(asked, lambda request: request.answer(code, "no"))
+    with pytest.raises(error):
+        await broker.pop(CONTEXT, request_of())
+    with pytest.raises(error):
+        await broker.pop(CONTEXT, request_of(wait_s=20))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"queue_id": 4}, {"broker": "no such"}, {"at_most": 0}, {"invisible_ms": 0}, {"invisible_ms": 1 << 40}],
+)
+async def test_what_cannot_be_is_refused(broker, shelves, request_of, fields):
+    with pytest.raises(BadRequest):
+        await broker.pop(CONTEXT, request_of(**fields))
+    assert shelves.asked(RequestCode.POP_MESSAGE) == []
+
+
+async def test_a_group_that_is_switched_off_gets_nothing(broker, shelves, request_of):
+    shelves.config["consumeEnable"] = False
+    with pytest.raises(Forbidden):
+        await broker.pop(CONTEXT, request_of())
+
+
+async def test_a_topic_that_nobody_may_read_is_forbidden(broker, shelves, request_of, servers):
+    servers.add_topic("W", perm=2)
+    with pytest.raises(Forbidden):
+        await broker.pop(CONTEXT, request_of(topic="W"))
+
+
+async def test_a_group_that_starts_from_the_last_message_gets_a_position_first(broker, shelves, request_of):
+    shelves.config["consumeFromMinEnable"] = False
+    await asyncio.gather(*(broker.pop(CONTEXT, request_of()) for _ in range(5)))
+    assert shelves.positions == {(name, "G", str(queue)): "40" for name in NAMES for queue in range(4)}
+    assert len(shelves.asked(RequestCode.UPDATE_CONSUMER_OFFSET)) == 8
+    await broker.pop(CONTEXT, request_of())
+    assert len(shelves.asked(RequestCode.QUERY_CONSUMER_OFFSET)) == 8
+
+
+async def test_a_group_that_has_read_the_topic_keeps_its_position(broker, shelves, request_of):
+    """Its new queues are read from their first message."""
+    shelves.config["consumeFromMinEnable"] = False
+    shelves.positions["broker-b", "G", "2"] = "7"
+    await broker.pop(CONTEXT, request_of())
+    assert shelves.positions == {("broker-b", "G", "2"): "7"}
+
+
+async def test_those_who_wait_are_let_go_when_the_broker_stops(broker, shelves, request_of):
+    waiting = [asyncio.ensure_future(broker.pop(CONTEXT, request_of(wait_s=20))) for _ in range(3)]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.NOTIFICATION)) == 2)
+    await broker.stop()
+    assert await asyncio.gather(*waiting) == [[], [], []]
+
+
+async def test_acknowledgements_of_what_was_popped_go_together(broker, shelves, request_of):
+    shelves.put("broker-a", *(record(n, b"m") for n in range(3)))
+    got = await broker.pop(CONTEXT, request_of(broker="broker-a"))
+    assert await broker.ack(CONTEXT, "T", "G", [message.receipt for message in got]) == [None] * 3
+    (request,) = shelves.asked(RequestCode.BATCH_ACK_MESSAGE)
+    name, acks = decode_batch_acks(request.body)
+    assert name == "broker-a"
+    assert sorted(offset for ack in acks for offset in ack.offsets) == [0, 1, 2]
