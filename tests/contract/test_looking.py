@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.errors import GroupNotFound, ReceiptExpired, TopicNotFound
+from popgate.errors import GroupNotFound, ReceiptExpired, TopicNotFound, Unsupported
 
 
 async def test_a_held_message_is_named_with_its_holder_and_its_times(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs("this broker tells nobody what is held", "test_what_is_held_is_said_not_to_be_told")
     topic, group = await user.topic(), await user.group()
     (sent,) = await user.send(topic, "a", tag="new", keys=("k1", "k2"))
     before = user.now_ms()
@@ -31,6 +33,8 @@ async def test_a_held_message_is_named_with_its_holder_and_its_times(user):
 
 
 async def test_who_has_renewed_is_told_how_often_and_since_when_it_was_first_held(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs("this broker tells nobody what is held", "test_what_is_held_is_said_not_to_be_told")
     user.moved_by_hand()
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
@@ -49,6 +53,8 @@ async def test_who_has_renewed_is_told_how_often_and_since_when_it_was_first_hel
 
 
 async def test_renewals_are_counted_as_far_as_there_is_room(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs("this broker tells nobody what is held", "test_what_is_held_is_said_not_to_be_told")
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
     handle = (await user.one(topic, group)).receipt
@@ -58,6 +64,8 @@ async def test_renewals_are_counted_as_far_as_there_is_room(user):
 
 
 async def test_scenario_02_the_held_head_of_a_message_group_is_told_with_what_waits_behind_it(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs("this broker tells nobody what is held", "test_what_is_held_is_said_not_to_be_told")
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "B1", "A2", "A3", "B2")
     head = await user.one(topic, group, invisible_ms=60_000)
@@ -72,6 +80,8 @@ async def test_scenario_02_the_held_head_of_a_message_group_is_told_with_what_wa
 
 
 async def test_what_is_held_the_longest_comes_first_and_never_more_than_asked_for(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs("this broker tells nobody what is held", "test_what_is_held_is_said_not_to_be_told")
     user.moved_by_hand()
     topic, group = await user.topic(), await user.group()
     await user.send(topic, *"abcdef")
@@ -87,6 +97,8 @@ async def test_what_is_held_the_longest_comes_first_and_never_more_than_asked_fo
 
 
 async def test_what_came_back_or_was_given_back_is_not_held(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs("this broker tells nobody what is held", "test_what_is_held_is_said_not_to_be_told")
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a", "b")
     first, second = await user.collect(topic, group, 2, invisible_ms=1_000)
@@ -97,6 +109,8 @@ async def test_what_came_back_or_was_given_back_is_not_held(user):
 
 
 async def test_freeing_what_is_held_never_undoes_an_acknowledgement(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs("this broker tells nobody what is held", "test_what_is_held_is_said_not_to_be_told")
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
     message = await user.one(topic, group, invisible_ms=60_000)
@@ -111,6 +125,11 @@ async def test_freeing_what_is_held_never_undoes_an_acknowledgement(user):
 
 
 async def test_a_standing_adds_up_to_the_lag(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells nobody what is held",
+            "test_a_standing_tells_what_was_never_popped_and_what_came_back",
+        )
     topic, group = await user.topic(), await user.group()
     await user.send(topic, *"abcdefgh")
     never_read = await user.broker.standing(group, topic)
@@ -128,6 +147,11 @@ async def test_a_standing_adds_up_to_the_lag(user):
 
 
 async def test_a_standing_of_an_ordered_group_tells_what_is_kept_back(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells nobody what is held",
+            "test_a_standing_tells_what_was_never_popped_and_what_came_back",
+        )
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2", "A3", "B1")
     await user.one(topic, group, invisible_ms=60_000)
@@ -138,6 +162,11 @@ async def test_a_standing_of_an_ordered_group_tells_what_is_kept_back(user):
 
 
 async def test_what_passes_no_filter_and_who_waits_are_told(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells nobody what is held",
+            "test_a_standing_tells_what_was_never_popped_and_what_came_back",
+        )
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a", tag="old")
     message = await user.one(topic, group)
@@ -151,6 +180,11 @@ async def test_what_passes_no_filter_and_who_waits_are_told(user):
 
 
 async def test_redeliveries_and_dead_letters_are_counted(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells nobody what is held",
+            "test_a_standing_tells_what_was_never_popped_and_what_came_back",
+        )
     topic, group = await user.topic(), await user.group(max_attempts=2)
     await user.send(topic, "a")
     for _ in range(2):
@@ -181,9 +215,55 @@ async def test_standings_go_round_in_slices(user):
 
 async def test_what_is_not_there_has_no_standing_and_holds_nothing(user):
     topic, group = await user.topic(), await user.group()
-    assert await user.broker.held(group, topic, 5) == []
+    if user.broker.traits.tells_deliveries:
+        assert await user.broker.held(group, topic, 5) == []
     for ask in (lambda g, t: user.broker.held(g, t, 5), user.broker.standing):
         with pytest.raises(GroupNotFound):
             await ask("no-such-group", topic)
         with pytest.raises(TopicNotFound):
             await ask(group, "no-such-topic")
+
+
+async def test_what_is_held_is_said_not_to_be_told(user):
+    if user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells what is held", "test_a_held_message_is_named_with_its_holder_and_its_times"
+        )
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, "a")
+    await user.one(topic, group)
+    with pytest.raises(Unsupported):
+        await user.broker.held(group, topic, 10)
+
+
+async def test_a_standing_tells_what_was_never_popped_and_what_came_back(user):
+    if user.broker.traits.tells_deliveries:
+        user.differs("this broker tells what is held", "test_a_standing_adds_up_to_the_lag")
+    topic, group = await user.topic(), await user.group()
+    await user.send(topic, *"abcdefgh")
+
+    async def standing(lag, unread, free):
+        async def so():
+            found = await user.broker.standing(group, topic)
+            return (found.lag, found.unread, found.free) == (lag, unread, free)
+
+        await user.eventually(so)
+
+    await standing(8, 8, 0)
+    taken = await user.collect(topic, group, 5, invisible_ms=60_000)
+    await user.ack(topic, group, taken[0])
+    await standing(3, 3, 0)
+    await user.hide(topic, group, taken[1].receipt, 0)
+    await user.lag()
+    await standing(4, 3, 1)
+    progress = await user.broker.progress(group, topic)
+    assert sum(one.lag for one in progress) == 4
+    assert sum(one.lag for one in progress if one.retry) == 1
+    everybodys: list[str] = []
+    start: int | None = 0
+    while start is not None:
+        some, start = await user.broker.standings(start, 50)
+        everybodys += [
+            (one.lag, one.unread, one.free) for one in some if (one.group, one.topic) == (group, topic)
+        ]
+    assert everybodys == [(4, 3, 1)]

@@ -54,6 +54,11 @@ async def test_a_start_at_the_last_survives_a_restart(user, texts):
 
 
 async def test_progress_counts_what_is_new_held_and_resting(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells nobody what is held",
+            "test_a_position_is_how_far_a_group_popped_where_deliveries_are_not_told",
+        )
     topic, group = await user.topic(), await user.group()
     await user.send(topic, *(str(n) for n in range(10)))
     messages = await user.collect(topic, group, 6, invisible_ms=10_000)
@@ -105,6 +110,11 @@ async def test_a_group_knows_the_topics_it_has_read(user):
 
 
 async def test_committed_is_none_before_the_group_reads_and_then_the_lowest_unfinished(user):
+    if not user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells nobody what is held",
+            "test_a_position_is_how_far_a_group_popped_where_deliveries_are_not_told",
+        )
     topic, group = await user.topic(queues=1), await user.group()
     (queue,) = await user.queues(topic)
     where = (group, topic, queue.broker, queue.queue_id)
@@ -146,6 +156,11 @@ async def test_a_commit_backwards_brings_everything_again_as_if_new(user, texts)
 
 
 async def test_a_commit_forwards_skips_and_forgets_what_was_held(user, texts):
+    if not user.broker.traits.resets_forget_deliveries:
+        user.differs(
+            "what was held comes back after a commit",
+            "test_what_was_held_comes_back_after_a_reset_where_it_is_not_forgotten",
+        )
     topic, group = await user.topic(queues=1), await user.group(max_attempts=1)
     (queue,) = await user.queues(topic)
     sent = await user.send(topic, *"abcd")
@@ -235,6 +250,11 @@ async def test_a_reset_to_the_first_brings_everything_again(user, texts):
 
 
 async def test_a_reset_to_the_last_skips_everything(user, texts):
+    if not user.broker.traits.resets_forget_deliveries:
+        user.differs(
+            "what was held comes back after a reset",
+            "test_what_was_held_comes_back_after_a_reset_where_it_is_not_forgotten",
+        )
     topic, group = await user.topic(), await user.group(max_attempts=1)
     await user.send(topic, *"abcd")
     await user.collect(topic, group, 2, invisible_ms=5_000)
@@ -248,10 +268,9 @@ async def test_a_reset_to_the_last_skips_everything(user, texts):
 
 
 async def test_a_reset_to_a_time_brings_what_was_stored_since(user, texts):
-    user.moved_by_hand()
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "old", "older")
-    await user.pass_ms(60_000)
+    await user.pass_ms(user.either(60_000, 2_000))
     since = user.now_ms()
     await user.pass_ms(1)
     await user.send(topic, "new", "newer")
@@ -298,3 +317,33 @@ async def test_a_position_set_by_hand_survives_a_restart(user, texts):
     await user.broker.reset(group, topic, StartFrom.FIRST)
     await user.restart()
     assert texts(await user.collect(topic, group, 2)) == ["a", "b"]
+
+
+async def test_a_position_is_how_far_a_group_popped_where_deliveries_are_not_told(user):
+    if user.broker.traits.tells_deliveries:
+        user.differs(
+            "this broker tells what is held",
+            "test_committed_is_none_before_the_group_reads_and_then_the_lowest_unfinished",
+        )
+    topic, group = await user.topic(queues=1), await user.group()
+    (queue,) = await user.queues(topic)
+    where = (group, topic, queue.broker, queue.queue_id)
+    assert await user.broker.committed(user.context, *where) is None
+    sent = await user.send(topic, *"abcd")
+    await user.collect(topic, group, 3)
+    assert await user.broker.committed(user.context, *where) == sent[2].offset + 1
+    (found,) = await user.broker.progress(group, topic)
+    assert (found.committed, found.frontier, found.lag) == (sent[2].offset + 1, sent[2].offset + 1, 1)
+
+
+async def test_what_was_held_comes_back_after_a_reset_where_it_is_not_forgotten(user, texts):
+    if user.broker.traits.resets_forget_deliveries:
+        user.differs("a reset forgets what is held", "test_a_reset_to_the_last_skips_everything")
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.send(topic, *"abcd")
+    await user.collect(topic, group, 2, invisible_ms=5_000)
+    await user.broker.reset(group, topic, StartFrom.LAST)
+    await user.nothing(topic, group)
+    await user.lag(5_000)
+    assert sorted(texts(await user.collect(topic, group, 2))) == ["a", "b"]
+    await user.nothing(topic, group)
