@@ -38,6 +38,7 @@ class Traits:
     comes when its time is over.
     `deletes_everything`: a topic or group made again has nothing of the deleted one of its name; else
     old handles, recalls, transactions and look-ups may reach into it.
+    `reading_lag_ms`: who reads by position, or looks up, sees what is stored at most this late.
     """
 
     order_scope: OrderScope
@@ -55,3 +56,4 @@ class Traits:
     tells_deliveries: bool = True
     resets_forget_deliveries: bool = True
     deletes_everything: bool = True
+    reading_lag_ms: int = 0

@@ -57,4 +57,5 @@ class RemoteBroker(
             tells_deliveries=False,
             resets_forget_deliveries=False,
             deletes_everything=False,
+            reading_lag_ms=300,
         )
