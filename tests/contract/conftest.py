@@ -21,7 +21,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import pytest
 
@@ -56,6 +56,7 @@ from popgate.model import (
 from popgate.testing import MovableClock
 from popgate.wire.properties import decode_properties, encode_properties
 
+T = TypeVar("T")
 PATIENCE_S = 10.0
 """How long a fact may take to show itself before the test fails, in real seconds."""
 
@@ -74,8 +75,6 @@ class Site(ABC):
     """One implementation under test, and what a test may do to it."""
 
     broker: Broker
-    restarts: bool
-    """Whether the test may stop and start it."""
     movable: bool
     """Whether time is moved by hand, so that hours cost nothing."""
 
@@ -95,20 +94,22 @@ class Site(ABC):
     async def pass_ms(self, ms: float) -> None:
         """Let time pass, and let the broker do what became due."""
 
+    async def stay_stopped(self, seconds: float) -> None:
+        """Let time pass between `stop` and `start`; where it cannot be moved, enough for what tests make due."""
+        await asyncio.sleep(min(seconds, 20.0))
+
     @abstractmethod
     async def turn(self) -> None:
         """Let the broker work for a moment; called while a test looks for a fact again and again."""
 
 
 class EmbeddedSite(Site):
-    restarts = True
-
     def __init__(self, path: Path, durability: Durability, *, movable: bool, **settings: Any) -> None:
         self._path = path
         self._durability = durability
         self._settings = EmbeddedSettings(durability=durability, **settings)
         self.movable = movable
-        self.clock = MovableClock(now_ms=time.time_ns() // 1_000_000) if movable else SystemClock()
+        self.clock = MovableClock(now_ms=time.time_ns() // 1_000_000) if movable else WrongClock()
 
     async def start(self) -> None:
         self.broker = EmbeddedBroker(self._path, clock=self.clock, settings=self._settings)
@@ -132,6 +133,12 @@ class EmbeddedSite(Site):
                 await asyncio.sleep(0.001)
         for _ in range(4):
             await self.turn()
+
+    async def stay_stopped(self, seconds: float) -> None:
+        if isinstance(self.clock, MovableClock):
+            self.clock.advance(seconds)
+        else:
+            await super().stay_stopped(seconds)
 
     async def turn(self) -> None:
         for _ in range(6):
@@ -170,14 +177,25 @@ class SharedSite(EmbeddedSite):
             await super().turn()
 
 
+class WrongClock(SystemClock):
+    """The system's clock, whose wall time may be set."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+    def set_wall(self, now_ms: int) -> None:
+        self.ahead_ms += now_ms - self.now_ms()
+
+
 class RemoteSite(Site):
     """A gateway's replica before a real RocketMQ; stopping it leaves the cluster as it is."""
 
-    restarts = True
     movable = False
 
     def __init__(self, name_servers: Sequence[str]) -> None:
-        self.clock = SystemClock()
+        self.clock = WrongClock()
         self._settings = RemoteSettings(name_servers=tuple(name_servers), transaction_keys=(b"contract" * 4,))
 
     async def start(self) -> None:
@@ -376,6 +394,10 @@ class User:
         await self.site.stop()
         await self.site.start()
 
+    def either(self, by_hand: T, real: T) -> T:
+        """A time, or whatever depends on it: `by_hand` where time costs nothing, else `real`."""
+        return by_hand if self.site.movable else real
+
     def moved_by_hand(self, *instead: str) -> None:
         """End the test where hours would have to be waited for; others are there with shorter times."""
         if not self.site.movable:
@@ -484,6 +506,8 @@ class User:
         for result in results:
             if isinstance(result, GatewayError):
                 raise result
+        if self.broker.traits.reading_lag_ms:
+            await self.site.pass_ms(self.broker.traits.reading_lag_ms)
         return [result for result in results if isinstance(result, Sent)]
 
     async def send(self, topic: str, *bodies: str, **how: Any) -> list[Sent]:

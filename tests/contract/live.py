@@ -24,6 +24,7 @@ AT_ONCE = 48
 """Tests under way; nearly all of them wait."""
 LONGEST_S = 110.0
 """For one test, once it has begun."""
+NO_ROCKETMQ = "no RocketMQ"
 IN_CI = os.environ.get("CI") == "true"
 
 
@@ -71,7 +72,7 @@ class Stage:
         if self._missing is not None:
             if IN_CI:
                 pytest.fail(str(self._missing))
-            pytest.skip(f"no RocketMQ: {self._missing}")
+            pytest.skip(f"{NO_ROCKETMQ}: {self._missing}")
         self._outcomes[item.nodeid].result()
 
     def _begin(self, items: Sequence[LiveItem]) -> None:
