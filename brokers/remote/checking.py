@@ -54,10 +54,10 @@ class Checking(Transacting):
     def figures(self) -> dict[str, float]:
         return {
             **super().figures(),
-            "checks": self._checks,
-            "checks_unasked": self._unasked_checks,
-            "checks_settled": self._settled_checks,
-            "checks_unreadable": self._bad_checks,
+            "checks_total": self._checks,
+            "checks_unasked_total": self._unasked_checks,
+            "checks_settled_total": self._settled_checks,
+            "checks_unreadable_total": self._bad_checks,
         }
 
     def on_check(self, handler: CheckHandler) -> None:

@@ -176,15 +176,27 @@ OF_CLUSTER = (
     Spec("popgate_broker_route_failures_total", "counter", "Routes or lists of brokers that were not told."),
     Spec("popgate_broker_links", "gauge", "Links to brokers and name servers."),
     Spec("popgate_broker_links_open", "gauge", "Those that are connected."),
-    Spec(
-        "popgate_broker_links_silent", "gauge", "Those that were asked for a sign of life in vain so far."
-    ),
+    Spec("popgate_broker_links_silent", "gauge", "Those that were asked for a sign of life in vain so far."),
     Spec("popgate_broker_requests_in_flight", "gauge", "Requests that wait for an answer."),
     Spec("popgate_broker_requests_queued", "gauge", "Requests that are not written yet."),
     Spec("popgate_broker_late_answers_total", "counter", "Answers that nobody waited for any more."),
     Spec("popgate_broker_probes_total", "counter", "Signs of life that were asked for."),
     Spec("popgate_broker_connections_lost_total", "counter", "Connections lost, or not made."),
     Spec("popgate_broker_oneway_dropped_total", "counter", "Oneway requests without a connection."),
+)
+
+OF_CLIENTS = (
+    Spec("popgate_broker_clients_registered", "gauge", "Clients of this gateway that brokers are told of."),
+    Spec("popgate_broker_clients_merged", "gauge", "Those for which a broker has no link of their own."),
+    Spec("popgate_broker_client_links", "gauge", "Links to each broker that its clients take."),
+    Spec("popgate_broker_registrations_refused", "gauge", "Brokers that take no heartbeats of clients."),
+    Spec("popgate_broker_known_ends", "gauge", "Transactions whose end is remembered."),
+    Spec("popgate_broker_checks_total", "counter", "Questions of brokers about half messages."),
+    Spec("popgate_broker_checks_unasked_total", "counter", "Those that no producer here could be asked."),
+    Spec(
+        "popgate_broker_checks_settled_total", "counter", "Those about transactions that had ended, settled."
+    ),
+    Spec("popgate_broker_checks_unreadable_total", "counter", "Those that could not be read."),
 )
 
 _LOOP = (
@@ -205,6 +217,7 @@ SECTIONS: tuple[tuple[str, tuple[Spec, ...]], ...] = (
     ("The embedded broker", _BROKER),
     ("Its store", _STORE),
     ("The links to a RocketMQ cluster", OF_CLUSTER),
+    ("The clients and transactions at a RocketMQ cluster", OF_CLIENTS),
     ("The event loop", _LOOP),
 )
 

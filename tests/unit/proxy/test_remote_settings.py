@@ -13,7 +13,7 @@ from popgate.testing.peers import scripted_cluster
 from proxy.app import CannotStart, build
 from proxy.handing import settle
 from proxy.layers import load_settings
-from proxy.metrics.names import OF_CLUSTER
+from proxy.metrics.names import OF_CLIENTS, OF_CLUSTER
 from proxy.reference import sample_file
 from proxy.settings import Settings
 from proxy.values import remote_values, transactions_are_bound
@@ -130,7 +130,7 @@ async def test_a_gateway_starts_in_front_of_a_cluster(tmp_path: Path) -> None:
         await app.start()
         assert app.condition() == "ready"
         figures = {f"popgate_broker_{name}" for name in app.broker.figures()}
-        assert {spec.name for spec in OF_CLUSTER} <= figures
+        assert {spec.name for spec in (*OF_CLUSTER, *OF_CLIENTS)} <= figures
         await app.stop()
 
 

@@ -96,7 +96,7 @@ async def test_scenario_06_a_check_has_the_message_as_it_will_be_delivered_and_a
 ) -> None:
     got = checked(broker)
     master.connections[0].say(question(clock))
-    await figure(broker, "checks", 1)
+    await figure(broker, "checks_total", 1)
     (check,) = got
     message = check.message
     assert (check.topic, check.producer_group, check.checks) == ("T", "G", 2)
@@ -124,7 +124,7 @@ async def test_the_id_of_an_older_check_ends_the_newest_half_message(
     got = checked(broker)
     for offset in (9000, 9500):
         master.connections[0].say(question(clock, commit_offset=offset))
-    await figure(broker, "checks", 2)
+    await figure(broker, "checks_total", 2)
     end = EndTransaction("T", got[0].transaction_id, "01AB", Resolution.ROLLBACK, from_check=True)
     await broker.end_transaction(CONTEXT, end)
     assert master.of(END)[0].fields["commitLogOffset"] == "9500"
@@ -136,7 +136,7 @@ async def test_scenario_05_what_has_ended_is_not_asked_about_and_its_copy_become
 ) -> None:
     got = checked(broker)
     master.connections[0].say(question(clock))
-    await figure(broker, "checks", 1)
+    await figure(broker, "checks_total", 1)
     end = EndTransaction("T", got[0].transaction_id, "01AB", resolution)
     await broker.end_transaction(CONTEXT, end)
     master.connections[0].say(question(clock, commit_offset=9900))
@@ -147,7 +147,7 @@ async def test_scenario_05_what_has_ended_is_not_asked_about_and_its_copy_become
     assert told.fields["fromTransactionCheck"] == "true"
     assert told.fields["bname"] == "broker-a"
     assert len(got) == 1
-    assert broker.figures()["checks_settled"] == 1
+    assert broker.figures()["checks_settled_total"] == 1
     await broker.end_transaction(CONTEXT, end)
     other = next(one for one in Resolution if one is not resolution)
     with pytest.raises(IllegalTransactionId):
@@ -164,7 +164,7 @@ async def test_a_check_that_nobody_can_be_asked_goes_elsewhere_the_next_time(
     checked(broker, (lambda check: nobody()) if later else False)
     broker.register.expect_checks("T", "G")
     master.connections[0].say(question(clock))
-    await figure(broker, "checks_unasked", 1)
+    await figure(broker, "checks_unasked_total", 1)
     await figure(broker, "clients_registered", 0)
 
 
@@ -172,10 +172,10 @@ async def test_a_check_before_anybody_listens_is_not_lost_on_us(
     broker: Checking, master: ScriptedPeer, clock: MovableClock
 ) -> None:
     master.connections[0].say(question(clock))
-    await figure(broker, "checks_unasked", 1)
+    await figure(broker, "checks_unasked_total", 1)
     got = checked(broker)
     master.connections[0].say(question(clock))
-    await figure(broker, "checks", 2)
+    await figure(broker, "checks_total", 2)
     assert len(got) == 1
 
 
@@ -187,10 +187,10 @@ async def test_a_handler_that_fails_does_not_stop_the_checks(
 
     broker.on_check(broken)
     master.connections[0].say(question(clock))
-    await figure(broker, "checks", 1)
+    await figure(broker, "checks_total", 1)
     got = checked(broker)
     master.connections[0].say(question(clock))
-    await figure(broker, "checks", 2)
+    await figure(broker, "checks_total", 2)
     assert len(got) == 1
     assert any("could not be answered" in one.message for one in caplog.records)
 
@@ -200,7 +200,7 @@ async def test_a_broker_that_does_not_say_its_name_is_known_by_its_address(
 ) -> None:
     got = checked(broker)
     master.connections[0].say(question(clock, bname=None))
-    await figure(broker, "checks", 1)
+    await figure(broker, "checks_total", 1)
     assert got[0].message.broker == "broker-a"
 
 
@@ -220,7 +220,7 @@ async def test_scenario_24_what_is_no_check_is_counted_and_told_of_once(
     for one in bad:
         master.connections[0].say(one)
     master.connections[0].say(good)
-    await figure(broker, "checks", len(bad) + 1)
-    assert broker.figures()["checks_unreadable"] == len(bad)
+    await figure(broker, "checks_total", len(bad) + 1)
+    assert broker.figures()["checks_unreadable_total"] == len(bad)
     assert len(got) == 1
     assert len([one for one in caplog.records if one.levelname == "WARNING"]) == 1
