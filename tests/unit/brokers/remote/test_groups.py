@@ -1,0 +1,234 @@
+"""Groups of a cluster of scripted brokers: shown, made, changed, deleted with what belongs to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from brokers.remote.deleting import Deleting
+from popgate.errors import (
+    AlreadyExists,
+    BrokerBusy,
+    BrokerUnavailable,
+    GroupNotFound,
+    TopicNotFound,
+    Unsupported,
+)
+from popgate.model import GroupConfig, StartFrom
+from popgate.wire.codes import RequestCode, ResponseCode
+
+SET, GET, ALL, DELETE = (
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+)
+
+
+class Cluster:
+    """Brokers that keep groups, positions and topics as RocketMQ's do."""
+
+    def __init__(self, servers, masters):
+        self.servers = servers
+        self.masters = masters
+        self.groups = {name: {"g": {"groupName": "g"}} for name in masters}
+        self.read = {name: {"g": ["T", "%RETRY%g_T"]} for name in masters}
+        self.deleted = []
+        servers.on(RequestCode.DELETE_TOPIC_IN_NAMESRV, self.unname)
+        for name, peer in masters.items():
+            for code, script in {
+                SET: self.set,
+                GET: self.get,
+                ALL: self.all,
+                DELETE: self.delete,
+                RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics,
+                RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.readers,
+                RequestCode.DELETE_TOPIC_IN_BROKER: self.delete_topic,
+            }.items():
+                peer.on(code, lambda request, name=name, script=script: script(name, request))
+
+    def set(self, broker, request):
+        told = json.loads(request.body)
+        self.groups[broker][told["groupName"]] = told
+        told["attributes"] = {key[1:]: value for key, value in told["attributes"].items() if key[0] == "+"}
+        return request.answer(0)
+
+    def get(self, broker, request):
+        found = self.groups[broker].get(request.fields["group"])
+        if found is None:
+            return request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return request.answer(0, body=json.dumps(found).encode())
+
+    def all(self, broker, request):
+        return request.answer(0, body=json.dumps({"subscriptionGroupTable": self.groups[broker]}).encode())
+
+    def delete(self, broker, request):
+        assert request.fields["cleanOffset"] == "true"
+        self.groups[broker].pop(request.fields["groupName"], None)
+        return request.answer(0)
+
+    def topics(self, broker, request):
+        found = self.read[broker].get(request.fields["group"], [])
+        return request.answer(0, body=json.dumps({"topicList": found}).encode())
+
+    def readers(self, broker, request):
+        found = [group for group, topics in self.read[broker].items() if request.fields["topic"] in topics]
+        return request.answer(0, body=json.dumps({"groupList": found}).encode())
+
+    def delete_topic(self, broker, request):
+        self.deleted.append((broker, request.fields["topic"]))
+        return request.answer(0)
+
+    def unname(self, request):
+        self.deleted.append(("name server", request.fields["topic"]))
+        assert request.fields["clusterName"] == "DefaultCluster"
+        self.servers.topics.pop(request.fields["topic"], None)
+        return request.answer(0)
+
+
+@pytest.fixture
+def cluster(asking_cluster):
+    return Cluster(*asking_cluster)
+
+
+@pytest.fixture
+async def facet(cluster, make_facet):
+    return await make_facet(Deleting)
+
+
+async def test_a_group_is_asked_for_once(cluster, facet):
+    for _ in range(4):
+        assert await facet.group("g") == GroupConfig("g")
+    assert sum(len(peer.of(GET)) for peer in cluster.masters.values()) == 1
+
+
+@pytest.mark.parametrize("name", ["nope", "", "\x00", "\udcff", "x" * 100_000])
+async def test_what_is_no_group_is_told_to_be_none(facet, name):
+    calls = [facet.group, facet.delete_group, facet.topics_of]
+    for call in (*calls, lambda name: facet.update_group(GroupConfig(name))):
+        with pytest.raises(GroupNotFound):
+            await call(name)
+
+
+async def test_a_group_that_one_broker_has_is_there(cluster, facet):
+    cluster.groups["broker-b"]["late"] = {"groupName": "late", "retryMaxTimes": 2}
+    assert (await facet.group("late")).max_attempts == 3
+
+
+async def test_a_group_is_missing_only_when_all_say_so(cluster, facet):
+    await cluster.masters["broker-b"].stop()
+    assert await facet.group("g") == GroupConfig("g")
+    with pytest.raises(BrokerUnavailable):
+        await facet.group("nope")
+
+
+async def test_all_groups_are_told_but_those_of_the_system(cluster, facet):
+    for name in ("TOOLS_CONSUMER", "CID_RMQ_SYS_x", "mine"):
+        cluster.groups["broker-b"][name] = {"groupName": name}
+    assert [one.name for one in await facet.groups()] == ["g", "mine"]
+    await cluster.masters["broker-b"].stop()
+    assert [one.name for one in await facet.groups()] == ["g"]
+
+
+async def test_a_group_is_made_on_every_broker_and_once(cluster, facet):
+    config = GroupConfig("new", ordered=True, max_attempts=3, start_from=StartFrom.LAST)
+    with pytest.raises(GroupNotFound):
+        await facet.group("new")
+    outcomes = await asyncio.gather(*(facet.create_group(config) for _ in range(3)), return_exceptions=True)
+    assert outcomes.count(None) == 1
+    assert sum(isinstance(one, AlreadyExists) for one in outcomes) == 2
+    assert await facet.group("new") == config
+    assert all("new" in groups for groups in cluster.groups.values())
+    # A broker may make a group of which it is asked by name.
+    for peer in cluster.masters.values():
+        codes = [one.code for one in peer.requests]
+        assert codes.index(ALL) < codes.index(SET)
+
+
+async def test_a_group_is_made_without_a_broker_that_is_down(cluster, facet):
+    await cluster.masters["broker-b"].stop()
+    await facet.create_group(GroupConfig("new"))
+    assert await facet.group("new") == GroupConfig("new")
+    await cluster.masters["broker-a"].stop()
+    with pytest.raises(BrokerUnavailable):
+        await facet.create_group(GroupConfig("newer"))
+
+
+async def test_what_a_broker_refuses_is_refused(cluster, facet):
+    remark = "java.lang.RuntimeException: unsupported key: owner, org.apache.rocketmq"
+    cluster.masters["broker-b"].on(SET, lambda request: request.answer(1, remark))
+    with pytest.raises(Unsupported, match="owner"):
+        await facet.create_group(GroupConfig("new", attributes={"owner": "me"}))
+
+
+async def test_a_group_is_changed_on_every_broker_also_where_it_was_missing(cluster, facet):
+    del cluster.groups["broker-b"]["g"]
+    cluster.groups["broker-a"]["g"]["groupSysFlag"] = 7
+    await facet.group("g")
+    await facet.update_group(GroupConfig("g", max_attempts=2))
+    assert (await facet.group("g")).max_attempts == 2
+    assert cluster.groups["broker-b"]["g"]["retryMaxTimes"] == 1
+    assert cluster.groups["broker-a"]["g"]["groupSysFlag"] == 7
+
+
+async def test_a_change_that_not_all_brokers_make_is_told(cluster, facet):
+    cluster.masters["broker-b"].on(SET, lambda request: request.answer(ResponseCode.SYSTEM_BUSY, "later"))
+    with pytest.raises(BrokerBusy, match="later"):
+        await facet.update_group(GroupConfig("g", max_attempts=2))
+    await cluster.masters["broker-b"].stop()
+    with pytest.raises(BrokerUnavailable):
+        await facet.update_group(GroupConfig("g", max_attempts=3))
+
+
+async def test_the_topics_of_a_group_are_those_of_all_brokers_without_its_retries(cluster, facet):
+    cluster.read["broker-b"]["g"] = ["U"]
+    assert await facet.topics_of("g") == ["T", "U"]
+
+
+async def test_a_group_is_deleted_with_its_retries(cluster, facet):
+    cluster.servers.add_topic("%RETRY%g_T", "broker-a")
+    await facet.group("g")
+    await facet.delete_group("g")
+    assert all("g" not in groups for groups in cluster.groups.values())
+    assert cluster.deleted == [("broker-a", "%RETRY%g_T"), ("name server", "%RETRY%g_T")]
+    with pytest.raises(GroupNotFound):
+        await facet.group("g")
+
+
+async def test_a_topic_is_deleted_everywhere_with_the_retries_of_its_readers(cluster, facet):
+    cluster.servers.add_topic("%RETRY%g_T", "broker-a")
+    cluster.servers.add_topic("%RETRY%h_T", "broker-a")
+    await facet.delete_topic("T")
+    assert set(cluster.deleted) == {
+        ("broker-a", "T"),
+        ("broker-b", "T"),
+        ("name server", "T"),
+        ("broker-a", "%RETRY%g_T"),
+        ("name server", "%RETRY%g_T"),
+    }
+    with pytest.raises(TopicNotFound):
+        await facet.delete_topic("T")
+
+
+async def test_a_topic_that_a_broker_would_bring_back_is_told_not_to_be_deleted(cluster, facet):
+    await cluster.masters["broker-b"].stop()
+    with pytest.raises(BrokerUnavailable):
+        await facet.delete_topic("T")
+    assert ("name server", "T") not in cluster.deleted
+    await cluster.masters["broker-b"].start()
+    facet.clock.advance(10)
+    await facet.delete_topic("T")
+
+
+async def test_a_topic_whose_master_is_gone_is_not_deleted(cluster, facet):
+    cluster.servers.brokers["broker-b"] = cluster.servers.add_broker("broker-b")
+    address = cluster.masters["broker-b"].address
+    data = cluster.servers.add_broker("broker-b", address)
+    cluster.servers.brokers["broker-b"] = type(data)(data.cluster, data.name, {1: address})
+    cluster.servers.add_topic("T")
+    facet.routes.forget("T")
+    with pytest.raises(BrokerUnavailable, match="no master"):
+        await facet.delete_topic("T")
+    assert cluster.deleted == []
