@@ -1,0 +1,492 @@
+"""Acknowledging, hiding, freeing and burying at scripted brokers, whose SUCCESS means little."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from brokers.remote.broker import RemoteBroker
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    BrokerBusy,
+    BrokerTimeout,
+    BrokerUnavailable,
+    GatewayError,
+    GroupNotFound,
+    IllegalReceipt,
+    ReceiptExpired,
+    TopicNotFound,
+)
+from popgate.receipt import Receipt, parse_receipt
+from popgate.wire.bodies import decode_batch_acks
+from popgate.wire.codes import RequestCode, ResponseCode
+
+NAMES = ("broker-a", "broker-b")
+CONTEXT = Context(client_id="c")
+HOUR_MS = 3_600_000
+
+
+class Peers:
+    """Two brokers that answer SUCCESS to everything, as real ones do."""
+
+    def __init__(self, peers, clock) -> None:
+        self.peers = peers
+        self.clock = clock
+        config = json.dumps({"groupName": "G"}).encode()
+        for peer in peers.values():
+            for code in (
+                RequestCode.ACK_MESSAGE,
+                RequestCode.BATCH_ACK_MESSAGE,
+                RequestCode.CONSUMER_SEND_MSG_BACK,
+            ):
+                peer.on(code, lambda request: request.answer(0))
+            peer.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, self.change)
+            peer.on(
+                RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
+                lambda request: (
+                    request.answer(0, body=config)
+                    if request.fields["group"] == "G"
+                    else request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+                ),
+            )
+
+    def change(self, request):
+        told = {"popTime": str(self.clock.now_ms()), "invisibleTime": request.fields["invisibleTime"]}
+        return request.answer(0, fields={**told, "reviveQid": "5"})
+
+    def on(self, code, script) -> None:
+        for peer in self.peers.values():
+            peer.on(code, script)
+
+    def asked(self, *codes):
+        return [request for peer in self.peers.values() for code in codes for request in peer.of(code)]
+
+    async def until(self, holds) -> None:
+        async with asyncio.timeout(20):
+            while not holds():
+                await asyncio.sleep(0)
+
+
+@pytest.fixture
+async def peers(asking_cluster, clock) -> Peers:
+    return Peers(asking_cluster[1], clock)
+
+
+@pytest.fixture
+async def broker(make_facet, peers) -> RemoteBroker:
+    return await make_facet(RemoteBroker)
+
+
+@pytest.fixture
+def handle(clock):
+    def make(offset: int = 0, **fields) -> str:
+        given = {
+            "start_offset": 0,
+            "pop_ms": clock.now_ms(),
+            "invisible_ms": 60_000,
+            "revive_queue": 3,
+            "topic_type": 0,
+            "broker": "broker-a",
+            "queue_id": 0,
+            "offset": offset,
+            "commit_offset": 4_096,
+        }
+        return Receipt(**{**given, **fields}).encode()
+
+    return make
+
+
+def told_time(broker, clock, name: str = "broker-a") -> None:
+    """The broker's clock is known, and ours."""
+    broker.clocks.told(name, clock.now_ms(), clock.monotonic(), clock.monotonic())
+
+
+async def moving(clock, work, *, step: float = 0.05):
+    task = asyncio.ensure_future(work)
+    async with asyncio.timeout(20):
+        while not task.done():
+            for _ in range(30):
+                await asyncio.sleep(0)
+            clock.advance(step)
+    return await task
+
+
+# -- acknowledging ---------------------------------------------------------------------------------
+
+
+async def test_one_acknowledgement_is_asked_alone(broker, peers, handle):
+    mine = handle(7, queue_id=2)
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+    (request,) = peers.asked(RequestCode.ACK_MESSAGE)
+    assert request.fields == {
+        "consumerGroup": "G",
+        "topic": "T",
+        "queueId": "2",
+        "extraInfo": mine,
+        "offset": "7",
+        "bname": "broker-a",
+    }
+
+
+async def test_those_of_one_turn_go_to_each_broker_in_one_request(broker, peers, handle):
+    handles = [handle(n, broker=NAMES[n % 2]) for n in range(8)]
+    some, more = await asyncio.gather(
+        broker.ack(CONTEXT, "T", "G", handles[:5]), broker.ack(CONTEXT, "T", "G", handles[5:])
+    )
+    assert some + more == [None] * 8
+    assert peers.asked(RequestCode.ACK_MESSAGE) == []
+    told = dict(decode_batch_acks(request.body) for request in peers.asked(RequestCode.BATCH_ACK_MESSAGE))
+    assert {name: [ack.offsets for ack in acks] for name, acks in told.items()} == {
+        "broker-a": [(0, 2, 4, 6)],
+        "broker-b": [(1, 3, 5, 7)],
+    }
+
+
+async def test_different_pops_and_kinds_are_kept_apart(broker, peers, handle, clock):
+    handles = [
+        handle(1),
+        handle(2),
+        handle(1, topic_type=1),
+        handle(1, topic_type=2),
+        handle(1, pop_ms=clock.now_ms() - 5),
+        handle(1, revive_queue=999),
+    ]
+    assert await broker.ack(CONTEXT, "T", "G", handles) == [None] * 6
+    (request,) = peers.asked(RequestCode.BATCH_ACK_MESSAGE)
+    acks = decode_batch_acks(request.body)[1]
+    assert sorted((ack.retry, ack.revive_queue, ack.offsets) for ack in acks) == [
+        *((0, 3, (1,)), (0, 3, (1, 2)), (0, 999, (1,)), (1, 3, (1,)), (2, 3, (1,)))
+    ]
+    assert {(ack.topic, ack.group) for ack in acks} == {("T", "G")}
+
+
+async def test_what_is_far_from_its_start_is_asked_alone(broker, peers, handle):
+    handles = [handle(1), handle(2), handle(1 << 40)]
+    assert await broker.ack(CONTEXT, "T", "G", handles) == [None] * 3
+    assert len(peers.asked(RequestCode.BATCH_ACK_MESSAGE)) == 1
+    assert peers.asked(RequestCode.ACK_MESSAGE)[0].fields["offset"] == str(1 << 40)
+
+
+@pytest.mark.parametrize(("kind", "topic"), [(0, "T"), (1, "%RETRY%G_T"), (2, "%RETRY%G+T")])
+async def test_a_redelivery_is_acknowledged_in_its_retry_topic(broker, peers, handle, kind, topic):
+    await broker.ack(CONTEXT, "T", "G", [handle(topic_type=kind)])
+    assert peers.asked(RequestCode.ACK_MESSAGE)[0].fields["topic"] == topic
+
+
+async def test_a_broker_that_knows_no_batches_is_asked_singly_from_then_on(broker, peers, handle):
+    peers.on(
+        RequestCode.BATCH_ACK_MESSAGE,
+        lambda request: request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
+    )
+    for _ in range(2):
+        assert await broker.ack(CONTEXT, "T", "G", [handle(1), handle(2)]) == [None, None]
+    assert len(peers.asked(RequestCode.BATCH_ACK_MESSAGE)) == 1
+    assert len(peers.asked(RequestCode.ACK_MESSAGE)) == 4
+
+
+async def test_each_handle_has_its_own_answer(broker, peers, handle):
+    results = await broker.ack(
+        CONTEXT,
+        "T",
+        "G",
+        [handle(1), "nonsense", handle(1, broker="unknown"), handle(1, queue_id=4), handle(2)],
+    )
+    assert [type(one) for one in results] == [type(None), *[IllegalReceipt] * 3, type(None)]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE])
+async def test_nonsense_is_told_where_the_broker_tells_it(broker, peers, handle, code):
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(code, "offset is illegal"))
+    (result,) = await broker.ack(CONTEXT, "T", "G", [handle()])
+    assert isinstance(result, IllegalReceipt)
+
+
+async def test_unknown_topics_and_groups_are_told(broker, peers, handle):
+    with pytest.raises(TopicNotFound):
+        await broker.ack(CONTEXT, "unknown", "G", [handle()])
+    with pytest.raises(GroupNotFound):
+        await broker.ack(CONTEXT, "T", "unknown", [handle()])
+    assert await broker.ack(CONTEXT, "T", "G", []) == []
+
+
+async def test_scenario_04_a_handle_whose_time_is_over_is_sent_and_told(broker, peers, handle, clock):
+    told_time(broker, clock)
+    old, fresh = handle(1, pop_ms=clock.now_ms() - 60_001), handle(2, pop_ms=clock.now_ms() - 59_000)
+    results = await broker.ack(CONTEXT, "T", "G", [old, fresh])
+    assert isinstance(results[0], ReceiptExpired)
+    assert results[1] is None
+    (request,) = peers.asked(RequestCode.BATCH_ACK_MESSAGE)
+    assert len(decode_batch_acks(request.body)[1]) == 2
+
+
+@pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
+async def test_expiry_is_judged_by_the_brokers_clock(broker, peers, handle, clock, ahead_ms):
+    now = clock.monotonic()
+    broker.clocks.told("broker-a", clock.now_ms() + ahead_ms, now, now)
+    good = handle(1, pop_ms=clock.now_ms() + ahead_ms - 50_000)
+    over = handle(2, pop_ms=clock.now_ms() + ahead_ms - 70_000)
+    results = await broker.ack(CONTEXT, "T", "G", [good, over])
+    assert results[0] is None
+    assert isinstance(results[1], ReceiptExpired)
+
+
+async def test_of_a_broker_whose_time_is_not_known_a_minute_is_believed(broker, peers, handle, clock):
+    believed = handle(1, pop_ms=clock.now_ms() - 110_000)
+    over = handle(2, pop_ms=clock.now_ms() - 130_000)
+    results = await broker.ack(CONTEXT, "T", "G", [believed, over])
+    assert results[0] is None
+    assert isinstance(results[1], ReceiptExpired)
+
+
+async def test_what_was_acknowledged_here_is_no_error_later(broker, peers, handle, clock):
+    told_time(broker, clock)
+    mine = handle(1)
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+    clock.advance(61.0)
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+
+
+async def test_a_broker_that_is_down_is_told_for_its_messages_only(broker, peers, handle):
+    await peers.peers["broker-b"].stop()
+    results = await broker.ack(CONTEXT, "T", "G", [handle(1), handle(2, broker="broker-b")])
+    assert results[0] is None
+    assert isinstance(results[1], BrokerUnavailable)
+    with pytest.raises(BrokerUnavailable):
+        await broker.ack(CONTEXT, "T", "G", [handle(3, broker="broker-b")])
+
+
+async def test_a_busy_broker_is_asked_again_for_a_while(broker, peers, handle, clock):
+    answers = iter([ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_BUSY, 0])
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(next(answers)))
+    assert await moving(clock, broker.ack(CONTEXT, "T", "G", [handle()])) == [None]
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_BUSY))
+    with pytest.raises(BrokerBusy):
+        await moving(clock, broker.ack(CONTEXT, "T", "G", [handle(9)]))
+
+
+async def test_who_goes_away_keeps_nobody_from_being_answered(broker, peers, handle):
+    first = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [handle(1)]))
+    second = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [handle(2)]))
+    await peers.until(lambda: broker.acking._parts or peers.asked(RequestCode.BATCH_ACK_MESSAGE))
+    first.cancel()
+    assert await second == [None]
+
+
+# -- changing the invisible time -------------------------------------------------------------------
+
+
+async def test_a_change_makes_a_new_handle(broker, peers, handle, clock):
+    mine = handle(7, start_offset=3, queue_id=1)
+    new = await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
+    assert new == f"7 {clock.now_ms()} 9000 5 0 broker-a 1 7 4096"
+    (request,) = peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert (request.fields["extraInfo"], request.fields["invisibleTime"]) == (mine, "9000")
+    assert (request.fields["suspend"], request.fields["offset"]) == ("false", "7")
+    assert await broker.ack(CONTEXT, "T", "G", [new]) == [None]
+
+
+async def test_the_older_handle_is_worth_nothing_where_that_is_known(broker, peers, handle):
+    mine = handle()
+    await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
+    (result,) = await broker.ack(CONTEXT, "T", "G", [mine])
+    assert isinstance(result, ReceiptExpired)
+    for work in (
+        broker.change_invisible(CONTEXT, "T", "G", mine, 9_000),
+        broker.dead_letter(CONTEXT, "T", "G", mine),
+    ):
+        with pytest.raises(ReceiptExpired):
+            await work
+    assert await broker.give_back(CONTEXT, "T", "G", [mine]) == 0
+    assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 1
+
+
+async def test_an_ordered_delivery_keeps_its_pop_time_and_all_its_handles(broker, peers, handle, clock):
+    popped = clock.now_ms() - 1_000
+    peers.on(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        lambda request: request.answer(
+            0, fields={"popTime": str(popped), "invisibleTime": "31000", "reviveQid": "999"}
+        ),
+    )
+    mine = handle(4, start_offset=2, revive_queue=999, pop_ms=popped)
+    new = await broker.change_invisible(CONTEXT, "T", "G", mine, 30_000)
+    assert new == f"2 {popped} 31000 999 0 broker-a 0 4 4096"
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+
+
+async def test_an_ordered_delivery_below_the_position_is_finished(broker, peers, handle):
+    peers.on(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        lambda request: request.answer(0, fields={"popTime": "0", "invisibleTime": "0", "reviveQid": "0"}),
+    )
+    with pytest.raises(ReceiptExpired):
+        await broker.change_invisible(CONTEXT, "T", "G", handle(revive_queue=999), 30_000)
+
+
+async def test_what_is_finished_or_over_is_never_hidden_again(broker, peers, handle, clock):
+    """A broker would bring it back."""
+    told_time(broker, clock)
+    done, over = handle(1), handle(2, pop_ms=clock.now_ms() - 61_000)
+    await broker.ack(CONTEXT, "T", "G", [done])
+    for mine in (done, over):
+        with pytest.raises(ReceiptExpired):
+            await broker.change_invisible(CONTEXT, "T", "G", mine, 0)
+        with pytest.raises(ReceiptExpired):
+            await broker.dead_letter(CONTEXT, "T", "G", mine)
+        assert await broker.give_back(CONTEXT, "T", "G", [mine]) == 0
+    assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, RequestCode.CONSUMER_SEND_MSG_BACK) == []
+
+
+async def test_an_acknowledgement_under_way_keeps_a_change_away(broker, peers, handle):
+    mine = handle()
+    acking = asyncio.ensure_future(broker.ack(CONTEXT, "T", "G", [mine]))
+    changing = asyncio.ensure_future(broker.change_invisible(CONTEXT, "T", "G", mine, 0))
+    done, refused = await asyncio.gather(acking, changing, return_exceptions=True)
+    assert done == [None]
+    assert isinstance(refused, ReceiptExpired)
+
+
+async def test_a_change_that_surely_was_not_done_may_be_tried_again(broker, peers, handle):
+    mine = handle()
+    peer = peers.peers["broker-a"]
+    await peer.stop()
+    with pytest.raises(BrokerUnavailable):
+        await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
+    assert mine not in broker.replaced
+
+
+async def test_a_change_that_nobody_knows_of_is_not_tried_again(broker, peers, handle, clock):
+    peers.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, lambda request: None)
+    mine = handle()
+    with pytest.raises(BrokerTimeout):
+        await moving(clock, broker.change_invisible(CONTEXT, "T", "G", mine, 9_000))
+    with pytest.raises(ReceiptExpired):
+        await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
+    # But whether the older handle still acknowledges is left to the broker.
+    await broker.ack(CONTEXT, "T", "G", [mine])
+    assert len(peers.asked(RequestCode.ACK_MESSAGE)) == 1
+
+
+@pytest.mark.parametrize("invisible_ms", [-1, 4 * 24 * HOUR_MS])
+async def test_times_that_a_broker_cannot_keep_are_refused(broker, peers, handle, invisible_ms):
+    with pytest.raises(BadRequest):
+        await broker.change_invisible(CONTEXT, "T", "G", handle(), invisible_ms)
+    assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+
+
+async def test_given_up_without_an_attempt_both_handles_are_worth_nothing(broker, peers, handle):
+    mine = handle()
+    new = await broker.change_invisible(CONTEXT, "T", "G", mine, 0, suspend=True)
+    assert peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)[0].fields["suspend"] == "true"
+    for one in (mine, new):
+        (result,) = await broker.ack(CONTEXT, "T", "G", [one])
+        assert isinstance(result, ReceiptExpired)
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        (ResponseCode.MESSAGE_ILLEGAL, IllegalReceipt),
+        (ResponseCode.NO_MESSAGE, IllegalReceipt),
+        (ResponseCode.TOPIC_NOT_EXIST, TopicNotFound),
+        (ResponseCode.SYSTEM_ERROR, GatewayError),
+    ],
+)
+async def test_a_refused_change_is_told(broker, peers, handle, code, error):
+    peers.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, lambda request: request.answer(code, "no"))
+    with pytest.raises(error):
+        await broker.change_invisible(CONTEXT, "T", "G", handle(), 9_000)
+
+
+async def test_answers_to_changes_tell_the_brokers_time(broker, peers, handle, clock):
+    await broker.change_invisible(CONTEXT, "T", "G", handle(), 9_000)
+    assert abs(broker.clocks.surely_past_ms("broker-a") - clock.now_ms()) <= 2
+
+
+# -- giving back and burying -----------------------------------------------------------------------
+
+
+async def test_each_delivery_is_given_back_once(broker, peers, handle):
+    mine = [handle(n) for n in range(3)]
+    assert await broker.give_back(CONTEXT, "T", "G", [*mine, mine[0], "nonsense"]) == 3
+    assert await broker.give_back(CONTEXT, "T", "G", mine) == 0
+    assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 3
+
+
+async def test_nothing_is_given_back_of_what_is_not_there(broker, peers, handle):
+    assert await broker.give_back(CONTEXT, "unknown", "G", [handle()]) == 0
+    assert await broker.give_back(CONTEXT, "T", "unknown", [handle()]) == 0
+
+
+async def test_what_fails_is_not_counted(broker, peers, handle):
+    peers.on(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME, lambda request: request.answer(ResponseCode.SYSTEM_ERROR)
+    )
+    assert await broker.give_back(CONTEXT, "T", "G", [handle()]) == 0
+
+
+async def test_a_dead_letter_is_copied_and_then_finished(broker, peers, handle):
+    mine = handle(7, topic_type=1, commit_offset=123)
+    await broker.dead_letter(CONTEXT, "T", "G", mine)
+    (back,) = peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
+    assert {name: back.fields[name] for name in ("offset", "group", "delayLevel", "originTopic")} == {
+        "offset": "123",
+        "group": "G",
+        "delayLevel": "-1",
+        "originTopic": "%RETRY%G_T",
+    }
+    (ack,) = peers.asked(RequestCode.ACK_MESSAGE)
+    assert (ack.fields["extraInfo"], ack.fields["topic"]) == (mine, "%RETRY%G_T")
+    with pytest.raises(ReceiptExpired):
+        await broker.dead_letter(CONTEXT, "T", "G", mine)
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+
+
+async def test_a_handle_without_a_place_cannot_be_buried(broker, peers, handle):
+    with pytest.raises(IllegalReceipt):
+        await broker.dead_letter(CONTEXT, "T", "G", handle(commit_offset=-1))
+
+
+async def test_a_message_that_is_not_there_is_told(broker, peers, handle):
+    peers.on(
+        RequestCode.CONSUMER_SEND_MSG_BACK,
+        lambda request: request.answer(ResponseCode.SYSTEM_ERROR, "look message by offset failed, 5"),
+    )
+    with pytest.raises(IllegalReceipt):
+        await broker.dead_letter(CONTEXT, "T", "G", handle())
+    assert peers.asked(RequestCode.ACK_MESSAGE) == []
+
+
+async def test_what_was_not_buried_can_be_tried_again(broker, peers, handle):
+    mine = handle()
+    peers.on(RequestCode.CONSUMER_SEND_MSG_BACK, lambda request: request.answer(ResponseCode.NO_PERMISSION))
+    with pytest.raises(GatewayError):
+        await broker.dead_letter(CONTEXT, "T", "G", mine)
+    peers.on(RequestCode.CONSUMER_SEND_MSG_BACK, lambda request: request.answer(0))
+    await broker.dead_letter(CONTEXT, "T", "G", mine)
+
+
+async def test_a_burial_that_nobody_knows_of_is_not_repeated(broker, peers, handle, clock):
+    mine = handle()
+    peers.on(RequestCode.CONSUMER_SEND_MSG_BACK, lambda request: None)
+    with pytest.raises(BrokerTimeout):
+        await moving(clock, broker.dead_letter(CONTEXT, "T", "G", mine))
+    with pytest.raises(ReceiptExpired):
+        await broker.dead_letter(CONTEXT, "T", "G", mine)
+
+
+async def test_a_dead_letter_whose_delivery_cannot_be_finished_is_one_all_the_same(
+    broker, peers, handle, clock
+):
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: None)
+    await moving(clock, broker.dead_letter(CONTEXT, "T", "G", handle()), step=0.2)
+    assert len(peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
+    assert len(peers.asked(RequestCode.ACK_MESSAGE)) == 3
+
+
+async def test_handles_have_nine_fields(broker, peers, handle):
+    new = await broker.change_invisible(CONTEXT, "T", "G", handle(), 9_000)
+    assert parse_receipt(new).commit_offset == 4_096
