@@ -222,7 +222,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             settings.broker,
             data=settings.data,
             clock=clock,
-            embedded=embedded_values(settings, listens),
+            embedded=embedded_values(settings, listens) if settings.broker.startswith("embedded:") else None,
             remote=remote_values(settings),
             shared=shared,
             faults=faults,

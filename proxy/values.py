@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
 from brokers.opening import STORE_FOLDER
 from brokers.remote.settings import Credentials, RemoteSettings, Tls, Verify
 from brokers.shared.settings import SharedSettings
@@ -24,6 +22,7 @@ from proxy.choices import RetryKind
 from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
+    from brokers.embedded.settings import EmbeddedSettings
     from proxy.settings import Settings
 
 _LONGEST_SECRET = 4096
@@ -31,6 +30,10 @@ _SHORTEST_KEY = 16
 
 
 def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSettings:
+    # RocksDB comes along, and a gateway before another broker needs none.
+    from brokers.embedded.settings import EmbeddedSettings
+    from brokers.embedded.store import Durability
+
     embedded, retention, transactions = settings.embedded, settings.retention, settings.transactions
     return EmbeddedSettings(
         name=embedded.name,

@@ -137,8 +137,7 @@ class NameServers:
 
     async def _look_all(self) -> None:
         try:
-            for server in self._settings.name_servers:
-                await self._look_one(server)
+            await asyncio.gather(*(self._look_one(server) for server in self._settings.name_servers))
             self._arrange()
         finally:
             self._looked_up_at = self._clock.monotonic()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from proxy.reference import sample_file
 from proxy.settings import Settings
 from proxy.values import remote_values, transactions_are_bound
 from proxy.wrong import SettingsWrong
+
+ROOT = Path(__file__).parents[3]
 
 
 def settings(environment: dict[str, str] | None = None, **remote: Any) -> Settings:
@@ -132,6 +136,15 @@ async def test_a_gateway_starts_in_front_of_a_cluster(tmp_path: Path) -> None:
         figures = {f"popgate_broker_{name}" for name in app.broker.figures()}
         assert {spec.name for spec in (*OF_CLUSTER, *OF_CLIENTS)} <= figures
         await app.stop()
+
+
+def test_a_gateway_in_front_of_a_cluster_loads_no_store_of_its_own(tmp_path: Path) -> None:
+    program = (
+        "import sys; from proxy.app import build; from proxy.layers import load_settings;"
+        f"build(load_settings(environment={{}}, flags={_flags('ns:1', tmp_path)!r}));"
+        "sys.exit('rocksdict' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program], cwd=ROOT).returncode == 0
 
 
 async def test_a_gateway_without_a_name_server_does_not_start_and_says_why(tmp_path: Path) -> None:
