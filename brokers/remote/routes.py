@@ -32,10 +32,12 @@ _SWEEP_S = 30.0
 
 @dataclass(slots=True)
 class _Kept:
-    """`told_at`: when a name server said it; `due`: when it is asked again; `doubted`: before it is used."""
+    """`told_at`: when a name server said it; `asked_at`: when it was asked for, in vain or not;
+    `due`: when it is asked for again; `doubted`: before it is used."""
 
     route: TopicRoute
     told_at: float
+    asked_at: float
     used_at: float
     due: float
     doubted: bool = False
@@ -84,7 +86,7 @@ class Routes:
         kept = self._kept.get(topic)
         if kept is not None and not kept.doubted:
             kept.used_at = now
-            if now >= kept.due or (kept.told_at < self.clusters.changed_at and topic not in self._asking):
+            if now >= kept.due or kept.asked_at < self.clusters.changed_at:
                 self._refresh(topic, kept, now)
             return kept.route
         if kept is None and now < self._missing.get(topic, now):
@@ -157,7 +159,7 @@ class Routes:
 
     def _refresh(self, topic: str, kept: _Kept, now: float) -> None:
         if len(self._asking) < _MOST_REFRESHES and not self._stopped:
-            kept.due = now + self._settings.route_refresh_s
+            kept.asked_at, kept.due = now, now + self._settings.route_refresh_s
             self._ask(topic)
 
     def _ask(self, topic: str) -> asyncio.Task[TopicRoute]:
@@ -201,7 +203,7 @@ class Routes:
         if kept is None and len(self._kept) >= self._settings.max_routes:
             del self._kept[next(iter(self._kept))]
         self._missing.pop(topic, None)
-        self._kept[topic] = _Kept(route, now, used_at, now + self._settings.route_refresh_s)
+        self._kept[topic] = _Kept(route, now, now, used_at, now + self._settings.route_refresh_s)
 
     async def _fetch(self, topic: str) -> TopicRoute:
         settings = self._settings

@@ -116,6 +116,23 @@ async def test_a_refresh_that_fails_keeps_what_is_known(
     assert routes.figures()["route_failures_total"] >= 3
 
 
+async def test_a_change_of_brokers_has_routes_asked_for_once_also_when_nobody_can_tell(
+    routes: Routes, server: ScriptedNameServer, clock: MovableClock, loop_turns: Turns
+) -> None:
+    await routes.of("t")
+    clock.advance(0.1)
+    routes.clusters.learn([BrokerData("c", "new", {0: "127.0.0.1:9"})])
+    server.on(ROUTE, lambda request: request.answer(1, "name server not ready"))
+    for _ in range(20):
+        await routes.of("t")
+        await loop_turns()
+    assert asked(server) == 2
+    await clock.run(2.5, loop_turns)
+    await routes.of("t")
+    await loop_turns()
+    assert asked(server) == 3
+
+
 async def test_a_topic_that_is_missing_is_not_asked_for_all_the_time(
     routes: Routes, server: ScriptedNameServer, clock: MovableClock
 ) -> None:
