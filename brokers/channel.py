@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import cast
 
+from brokers.in_flight import ChannelSettings, Waiting, named
 from brokers.keepalive import keep_alive
 from popgate.clock import Clock, Timer
 from popgate.driving import WireDriver
@@ -24,7 +25,7 @@ from popgate.errors import (
     LocalWireError,
     PeerWireError,
 )
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import VERSION, Command, RemotingWire, encode_command
 
 _WRITE_BYTES = 256 * 1024
@@ -40,41 +41,6 @@ Speaker = tuple[str, int]
 """Whose language and version a request tells, as RocketMQ names them (protocol facts 5.3): those of a
 client where the gateway speaks for it."""
 GATEWAY: Speaker = ("PYTHON", VERSION)
-
-
-class ChannelSettings(Protocol):
-    """The numbers of a channel.
-
-    Silent for `probe_s` while it owes an answer, or for `heartbeat_s`: the other side is asked for a
-    sign of life, and has `probe_s` for it.
-    """
-
-    @property
-    def probe_s(self) -> float: ...
-    @property
-    def heartbeat_s(self) -> float: ...
-    @property
-    def max_in_flight(self) -> int: ...
-    @property
-    def max_queued_bytes(self) -> int: ...
-    @property
-    def max_frame_bytes(self) -> int: ...
-
-
-class Waiting:
-    """A request that has no answer yet."""
-
-    __slots__ = ("code", "deadline", "future", "opaque", "timeout_s", "written")
-
-    def __init__(
-        self, code: int, opaque: int, future: asyncio.Future[Command], deadline: float, timeout_s: float
-    ) -> None:
-        self.code = code
-        self.opaque = opaque
-        self.future = future
-        self.deadline = deadline
-        self.timeout_s = timeout_s
-        self.written = False
 
 
 class Channel(WireDriver[Command]):
@@ -191,17 +157,19 @@ class Channel(WireDriver[Command]):
         command = Command(code, opaque, _ONEWAY, cast("dict[str, str]", fields), body, "", *speaker)
         self._enqueue(_UNANSWERED, _encode(command))
 
-    def answer(self, command: Command, undone: Callable[[], None] | None = None) -> None:
+    def answer(self, command: Command, undone: Callable[[], None] | None = None) -> bool:
         """Answer a request of the other side; dropped when it is gone, or does not read what it is told.
 
-        `undone` is called when the answer was certainly not written. Raises LocalWireError, and calls
-        nothing, for one that does not fit into a frame.
+        False: dropped. `undone` is called when the answer was certainly not written. Raises
+        LocalWireError, and calls nothing, for one that does not fit into a frame.
         """
         data = encode_command(command)
         if not self.over and self._queued_bytes <= self._settings.max_queued_bytes:
-            self._enqueue(_UNANSWERED, data, undone)
-        elif undone is not None:
+            self._put(_UNANSWERED, data, undone)
+            return True
+        if undone is not None:
             undone()
+        return False
 
     def forget(self, one: Waiting) -> None:
         """Nobody waits for this answer any more; it is not sent if it can be helped."""
@@ -227,9 +195,12 @@ class Channel(WireDriver[Command]):
         self._finishing = True
         self._write()
 
-    def _enqueue(self, opaque: int, data: bytes, undone: Callable[[], None] | None = None) -> None:
+    def _enqueue(self, opaque: int, data: bytes) -> None:
         if self._queue and self._queued_bytes + len(data) > self._settings.max_queued_bytes:
             raise BrokerBusy(f"{self.name} does not read: {self._queued_bytes} bytes wait to be written")
+        self._put(opaque, data)
+
+    def _put(self, opaque: int, data: bytes, undone: Callable[[], None] | None = None) -> None:
         self._queue.append((opaque, data, undone))
         self._queued_bytes += len(data)
         self.write_soon()
@@ -314,7 +285,7 @@ class Channel(WireDriver[Command]):
 
     def _lost(self, one: Waiting) -> BrokerTimeout | BrokerUnavailable:
         if one.written:
-            return BrokerTimeout(f"{self.name} was lost before it answered {_named(one.code)}: {self._why}")
+            return BrokerTimeout(f"{self.name} was lost before it answered {named(one.code)}: {self._why}")
         return BrokerUnavailable(f"{self.name} cannot be reached: {self._why}")
 
     def _arm_next(self, now: float) -> None:
@@ -374,7 +345,7 @@ class Channel(WireDriver[Command]):
         unwritten = silent = False
         for one in due:
             del self._waiting[one.opaque]
-            told = f"{self.name} did not answer {_named(one.code)} within {one.timeout_s:.1f} s"
+            told = f"{self.name} did not answer {named(one.code)} within {one.timeout_s:.1f} s"
             if one.written:
                 silent = silent or self._heard_at < one.deadline - one.timeout_s
                 failure: BrokerTimeout | BrokerUnavailable = BrokerTimeout(told)
@@ -395,10 +366,3 @@ def _encode(command: Command) -> bytes:
         return encode_command(command)
     except LocalWireError as error:
         raise BadRequest(f"the broker cannot be told this: {error}", Fault.BODY_TOO_LARGE) from None
-
-
-def _named(code: int) -> str:
-    try:
-        return RequestCode(code).name
-    except ValueError:
-        return f"request {code}"

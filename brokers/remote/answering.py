@@ -12,7 +12,7 @@ from popgate.wire.remoting import Command
 
 Handler = Callable[[str, int, Command], Command | Awaitable[Command | None] | None]
 """(address, link, request) -> the answer, or None."""
-Answer = Callable[[Command], None]
+Answer = Callable[[Command], object]
 
 _log = logging.getLogger(__name__)
 

@@ -9,7 +9,8 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from brokers.channel import Channel, Waiting
+from brokers.channel import Channel
+from brokers.in_flight import Waiting
 from brokers.shared.addresses import Address
 from brokers.shared.calls import CANCELLED, DONE, FAILED, WAITING, Call, decode, takes_context
 from brokers.shared.errors import ERROR

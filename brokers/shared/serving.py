@@ -120,9 +120,14 @@ class Serving:
 
     def reply(self, request: Command, code: int, body: bytes) -> None:
         if not request.is_oneway:
-            self.channel.answer(request.answer(code, body=body))
+            self._say(request.answer(code, body=body))
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _say(self, answer: Command, undone: _GivingBack | None = None) -> None:
+        """A guest whose answers have to be dropped would wait for them: it had better connect anew."""
+        if not self.channel.answer(answer, undone) and not self.channel.over:
+            self.channel.close("it does not read its answers")
 
     async def _serve(
         self,
@@ -172,7 +177,7 @@ class Serving:
         try:
             sink = Sink(self.house.clock.monotonic())
             call.write_result(sink, result)
-            self.channel.answer(request.answer(DONE, body=sink.data()), undone)
+            self._say(request.answer(DONE, body=sink.data()), undone)
         except LocalWireError as error:
             _log.error("what %s found cannot be told: %s", call.name, error)
             if undone is not None:
@@ -195,7 +200,8 @@ class _Room:
     def room(self) -> int:
         serving = self._serving
         held = serving.taking_bytes + serving.channel.queued_bytes
-        left = serving.house.settings.max_queued_bytes - held
+        # Half of the queue is for messages, so that what is said beside them never has to be dropped.
+        left = serving.house.settings.max_queued_bytes // 2 - held
         if left <= 0:
             raise TooManyRequests(f"the gateway has {held} bytes of messages to read first", alone=True)
         return left

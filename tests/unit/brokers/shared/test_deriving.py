@@ -7,7 +7,7 @@ import inspect
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokers.capabilities import Redriven
@@ -29,6 +29,7 @@ PECULIAR = {"wait_until": st.none(), "filter": st.just(compile_filter(FilterKind
 
 
 @pytest.mark.parametrize("kind", [*DOMAIN, Traits, Redriven], ids=lambda kind: kind.__name__)
+@settings(deadline=None)
 @given(data=st.data())
 def test_every_dataclass_of_the_domain_is_read_as_it_was(kind: type, data: Any) -> None:
     overrides = {name: made for name, made in PECULIAR.items() if name in kind.__annotations__}

@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokers.shared.calls import decode, encode
@@ -39,16 +39,19 @@ ANY_TEXT = st.text(st.characters(exclude_categories=()))
 EITHER = OneOf([(str, TEXT), (int, NUMBER), (type(None), NOTHING)])
 
 
+@settings(deadline=None)
 @given(st.integers(-(1 << 500), 1 << 500) | st.sampled_from([-(1 << 63), 1 << 63, (1 << 63) - 1]))
 def test_numbers_of_any_size_are_read_as_they_were(number: int) -> None:
     assert decode(NUMBER, encode(NUMBER, number)) == number
 
 
+@settings(deadline=None)
 @given(ANY_TEXT)
 def test_any_text_is_read_as_it_was_lone_surrogates_too(text: str) -> None:
     assert decode(TEXT, encode(TEXT, text)) == text
 
 
+@settings(deadline=None)
 @given(st.lists(st.none() | ANY_TEXT | st.integers(-(1 << 70), 1 << 70)))
 def test_lists_of_what_may_be_one_of_several_are_read_as_they_were(values: list[Any]) -> None:
     assert decode(Listed(EITHER), encode(Listed(EITHER), values)) == values

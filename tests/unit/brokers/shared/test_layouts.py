@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokers.shared.calls import decode, encode
@@ -27,6 +27,7 @@ VALUES = st.tuples(
 )
 
 
+@settings(deadline=None)
 @given(VALUES)
 def test_fields_come_back_in_their_places(values: tuple[Any, ...]) -> None:
     assert decode(MIXED, encode(MIXED, values)) == values
