@@ -38,7 +38,11 @@ class Traits:
     comes when its time is over.
     `deletes_everything`: a topic or group made again has nothing of the deleted one of its name; else
     old handles, recalls, transactions and look-ups may reach into it.
+    `ordered_groups_get_retries`: a group that is made ordered gets what waits for another attempt; else
+    that waits until the group is unordered again.
     `reading_lag_ms`: who reads by position, or looks up, sees what is stored at most this late.
+    `chooses_queues`: it knows better than the house which queue takes a message that names none: which
+    brokers are slow or down, and which are near.
     """
 
     order_scope: OrderScope
@@ -57,3 +61,5 @@ class Traits:
     resets_forget_deliveries: bool = True
     deletes_everything: bool = True
     reading_lag_ms: int = 0
+    chooses_queues: bool = False
+    ordered_groups_get_retries: bool = True

@@ -269,6 +269,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
     metrics.standings.ask = broker.standings
+    metrics.standings.whole = broker.traits.tells_deliveries
     if admin_at is not None:
         waits = Waits()
         routes = [

@@ -57,5 +57,7 @@ class RemoteBroker(
             tells_deliveries=False,
             resets_forget_deliveries=False,
             deletes_everything=False,
+            chooses_queues=True,
             reading_lag_ms=300,
+            ordered_groups_get_retries=False,
         )

@@ -65,6 +65,9 @@ _STANDING_GAUGES: tuple[tuple[str, str], ...] = (
     ("popgate_group_waiting", "receivers"),
 )
 
+_ALWAYS_TOLD = frozenset({"lag", "unread", "free"})
+"""Of standings also by brokers that tell nobody what is held; their other figures would be invented."""
+
 _STANDING_COUNTERS: tuple[tuple[str, Callable[[Standing], float]], ...] = (
     ("popgate_group_redeliveries_total", lambda one: one.redelivered),
     ("popgate_group_dead_letters_total", lambda one: one.dead_lettered),
@@ -129,6 +132,7 @@ class Metrics(Counting, Collector):
             events=list(self.events.items()),
             made=list(self.made.items()),
             standings=list(self.standings),
+            whole=self.standings.whole,
             others=self.standings.others,
             ages=list(self.ages(self._max_groups).items()),
             figures=list(self.figures().items()),
@@ -150,6 +154,7 @@ class _Moment:
     events: list[tuple[str, int]]
     made: list[tuple[str, int]]
     standings: list[Standing]
+    whole: bool
     others: Sum
     ages: list[tuple[tuple[str, str], float]]
     figures: list[tuple[str, float]]
@@ -194,13 +199,15 @@ def _families(moment: _Moment) -> Iterator[Metric]:
 
 def _of_standings(moment: _Moment) -> Iterator[Metric]:
     for name, attribute in _STANDING_GAUGES:
+        if not moment.whole and attribute not in _ALWAYS_TOLD:
+            continue
         family = _family(name)
         for one in moment.standings:
             family.add_metric([one.topic, one.group], getattr(one, attribute))
         if moment.others.groups:
             family.add_metric([OTHER, OTHER], getattr(moment.others, attribute))
         yield family
-    for name, of_standing in _STANDING_COUNTERS:
+    for name, of_standing in _STANDING_COUNTERS if moment.whole else ():
         yield _counters(name, (((one.topic, one.group), of_standing(one)) for one in moment.standings))
     ages = _family("popgate_group_renew_age_seconds")
     for (topic, group), age in moment.ages:

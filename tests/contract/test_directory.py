@@ -384,6 +384,17 @@ async def test_a_group_that_changes_its_order_loses_nothing(user, texts):
     await user.lag(5_000)
     got = await user.collect(topic, group, 5, invisible_ms=5_000)
     assert sorted(texts(got)) == ["A1", "A2", "A3", "B1", "B2"]
+
+
+async def test_a_group_that_is_made_ordered_gets_what_waits_for_another_attempt(user, texts):
+    if not user.broker.traits.ordered_groups_get_retries:
+        user.differs(
+            "what was popped before waits until the group is unordered again",
+            "test_what_waits_for_another_attempt_is_there_when_a_group_is_unordered_again",
+        )
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.send_in_order(topic, "A1", "A2", "B1", "A3", "B2")
+    got = await user.collect(topic, group, 5, invisible_ms=5_000)
     await user.broker.update_group(GroupConfig(group, ordered=True))
     user.is_ordered(group, True)
     await user.ack(topic, group, got[0])
@@ -393,6 +404,16 @@ async def test_a_group_that_changes_its_order_loses_nothing(user, texts):
     for letter in "AB":
         mine = [t for t in texts(again) if t[0] == letter]
         assert mine == sorted(mine)
+
+
+async def test_what_waits_for_another_attempt_is_there_when_a_group_is_unordered_again(user, texts):
+    topic, group = await user.topic(queues=1), await user.group()
+    await user.send(topic, "a", "b")
+    await user.collect(topic, group, 2, invisible_ms=1_000)
+    await user.broker.update_group(GroupConfig(group, ordered=True))
+    await user.lag(1_000)
+    await user.broker.update_group(GroupConfig(group, ordered=False))
+    assert sorted(texts(await user.collect(topic, group, 2))) == ["a", "b"]
 
 
 async def test_attributes_and_limits_take_effect_at_once(user):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from popgate.errors import BrokerUnavailable
 from popgate.model import Standing
 from popgate.naming import member_group
+from proxy.metrics.exposing import Metrics
 from proxy.metrics.standing import Standings
 
 
@@ -99,3 +100,18 @@ async def test_the_clients_of_a_broadcast_group_are_told_together() -> None:
     assert site.lags() == {"a": 1, "news": 10}
     await site.round()
     assert site.lags() == {"a": 1, "news": 10}
+
+
+async def test_figures_that_a_broker_does_not_tell_are_left_out() -> None:
+    metrics = Metrics()
+
+    async def ask(start: int, queues: int) -> tuple[list[Standing], int | None]:
+        return [Standing("g", "t", 7, 4, 3, 0, 0, 0, 0, False, 0, 0)], None
+
+    metrics.standings.ask = ask
+    metrics.standings.whole = False
+    text = (await metrics.scrape()).decode()
+    for name, value in (("lag", 7), ("unread", 4), ("free", 3)):
+        assert f'popgate_group_{name}{{group="g",topic="t"}} {value}.0' in text
+    for name in ("in_flight", "behind", "waiting", "redeliveries_total", "dead_letters_total"):
+        assert f"popgate_group_{name}" not in text
