@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable
 
 from brokers.port import CheckHandler
+from brokers.remote.ends import Ending
 from brokers.remote.pulling import stored
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transacting import Transacting, end_fields
@@ -67,7 +68,7 @@ class Checking(Transacting):
     def _check(self, address: str, link: int, request: Command) -> Awaitable[None] | None:
         self._checks += 1
         try:
-            half, message, checks = self._read_check(address, request)
+            half, message = self._read_check(address, request)
         except PeerWireError as error:
             self._bad_checks += 1
             # Once: a broker asks again and again.
@@ -87,23 +88,25 @@ class Checking(Transacting):
             half.producer_group,
             make_transaction_id(self.settings.transaction_keys[0], half),
             message,
-            checks,
+            # The broker's own count has every look at the message, also those before it may ask.
+            known.asked + 1,
         )
         asked = self._check_handler is not None and self._check_handler(check)
         if isinstance(asked, bool):
-            self._check_asked(half, asked)
+            self._check_asked(half, known, asked)
             return None
-        return self._check_asked_later(half, asked)
+        return self._check_asked_later(half, known, asked)
 
-    async def _check_asked_later(self, half: Half, asked: Awaitable[bool]) -> None:
-        self._check_asked(half, await asked)
+    async def _check_asked_later(self, half: Half, known: Ending, asked: Awaitable[bool]) -> None:
+        self._check_asked(half, known, await asked)
 
-    def _check_asked(self, half: Half, asked: bool) -> None:
+    def _check_asked(self, half: Half, known: Ending, asked: bool) -> None:
+        known.asked += asked
         if not asked:
             self._unasked_checks += 1
             self.register.nobody_asked(half.topic, half.producer_group)
 
-    def _read_check(self, address: str, request: Command) -> tuple[Half, StoredMessage, int]:
+    def _read_check(self, address: str, request: Command) -> tuple[Half, StoredMessage]:
         """Raises PeerWireError."""
         commit_offset = _offset(request, "commitLogOffset")
         queue_offset = _offset(request, "tranStateTableOffset")
@@ -114,14 +117,12 @@ class Checking(Transacting):
         if not broker or not record.topic or not message_id or record.born_ms < 0:
             raise PeerWireError("it does not say which message of which broker it is about")
         group = _text(properties.get(PGROUP.encode())) or record.topic
-        times = _text(properties.get(TRANSACTION_CHECK_TIMES.encode()))
         half = Half(
             broker, record.topic, group, message_id, commit_offset, queue_offset, record.born_ms, checked=True
         )
-        checks = int(times) if times.isascii() and times.isdigit() and len(times) < 10 else 1
         message = stored(record, broker, record.queue_id, record.offset)
         message.properties = drop_properties(record.properties, _OF_THE_HALF)
-        return half, message, checks
+        return half, message
 
 
 def _offset(request: Command, name: str) -> int:

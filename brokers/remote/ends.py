@@ -18,15 +18,16 @@ class Ending:
     """One transaction. `newest`: the place of its half message that counts, as far as known here.
 
     `verdict`: how it ended, for certain. `doubted`: the offset of a place whose end nobody knows the
-    outcome of. `under_way`: set while a broker is asked.
+    outcome of. `asked`: how often a producer here was asked. `under_way`: set while a broker is told.
     """
 
-    __slots__ = ("doubted", "newest", "under_way", "verdict")
+    __slots__ = ("asked", "doubted", "newest", "under_way", "verdict")
 
     def __init__(self, newest: Half) -> None:
         self.newest = newest
         self.verdict: Resolution | None = None
         self.doubted = -1
+        self.asked = 0
         self.under_way: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
