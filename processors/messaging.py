@@ -9,7 +9,7 @@ topics, groups, positions and look-ups are in `processors.directing`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from brokers.port import Broker
@@ -25,7 +25,7 @@ from popgate.errors import (
 )
 from popgate.kinds import Action
 from popgate.lite import takes_lite_topics
-from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Route, Sent, StoredMessage
+from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Queue, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.announcing import Announcing
 from processors.asking import Asking
@@ -36,6 +36,7 @@ from processors.explaining import Explaining
 from processors.limits import Limits
 from processors.lite import LiteSubscribing
 from processors.observing import NullObserver, Observer, Watch
+from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message, topic_of
 from processors.pushing import PushSession
@@ -161,7 +162,7 @@ class MessagingProcessor(Explaining):
             for message in messages:
                 check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
             route = await self._routing.route(topic)
-            place(messages, route, self._policies.queues.pick, began, check_types=limits.check_message_types)
+            place(messages, route, self._pick(), began, check_types=limits.check_message_types)
             size = 0
             for message in messages:
                 finish_message(message)
@@ -183,6 +184,13 @@ class MessagingProcessor(Explaining):
                 self._observer.failed("send", result.fault)
         self._observer.sent(topic, stored, size, clock.monotonic() - began)
         return results
+
+    def _pick(self) -> Callable[[Message, Sequence[Queue], float], Queue] | None:
+        """Who chooses queues; None: the broker, where it knows more than the house's own policy."""
+        queues = self._policies.queues
+        if self._broker.traits.chooses_queues and type(queues) is GroupsThenTurns:
+            return None
+        return queues.pick
 
     async def receive(self, context: Context, request: Receive) -> list[StoredMessage]:
         """Take messages; empty when none came in time, a margin before the request's deadline.

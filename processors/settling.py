@@ -44,7 +44,6 @@ class Settling(Directing):
         self._returns: set[asyncio.Task[int]] = set()
         self.given_back = 0
         """Messages that did not reach their client and are there again, since the start."""
-        self._watch_ack = Watch(observer, "ack")
         self._watch_change = Watch(observer, "change_invisible")
         self._watch_dead_letter = Watch(observer, "dead_letter")
 
@@ -88,7 +87,7 @@ class Settling(Directing):
         TopicNotFound, GroupNotFound, Forbidden.
         """
         began = self._clock.monotonic()
-        with self._watch_ack:
+        try:
             check_topic(topic)
             check_group(group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
@@ -104,6 +103,9 @@ class Settling(Directing):
                 results = await self._insist_on_ack(error, context, topic, reader, claim.handles)
             finally:
                 self.renewing.settled(topic, reader, claim, results)
+        except GatewayError as error:  # as `Watch` does it, without its calls
+            self._observer.failed("ack", error.fault)
+            raise
         refused = len(results) - results.count(None)
         if refused:
             for result in results:

@@ -68,10 +68,12 @@ class FaultyDoor(Door):
         super().__init__(service, health, clock, authenticator)
         self._faults = faults
 
-    async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
+    async def unary(
+        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+    ) -> Any:
         """Raises CallFailed, which a `Door` does not."""
         rule = self._faults.strike(what.name)
-        work = super().unary(what, request, call)
+        work = super().unary(what, request, call, size)
         if rule is None:
             return await work
         if rule.verb == "cancel":

@@ -25,7 +25,7 @@ from protocols.grpc.grpcio_calls import (
 )
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from protocols.grpc.reading import Unreadable, reader_of
+from protocols.grpc.reading import Unreadable, measuring_reader_of, reader_of
 from protocols.grpc.reflection import Reflection
 from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary
 from protocols.grpc.transport import BrokenStream, CallFailed
@@ -178,7 +178,7 @@ class GrpcioServer:
         handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             what.name: grpc.unary_unary_rpc_method_handler(
                 cast(Any, partial(unary, what)),
-                request_deserializer=cast(Any, reader_of(what.request)),
+                request_deserializer=cast(Any, measuring_reader_of(what.request)),
                 response_serializer=what.answer.SerializeToString,
             )
             for what in UNARY
@@ -219,11 +219,12 @@ class GrpcioServer:
             for service in reflecting.SERVICES
         )
 
-    async def _unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
+    async def _unary(self, what: Unary, measured: tuple[Message | Unreadable, int], context: _Context) -> Any:
+        request, size = measured
         call = GrpcioCall(context, self.local_towards)
         self.under_way.requests[call] = call.peer
         try:
-            answer = await self._door.unary(what, request, call)
+            answer = await self._door.unary(what, request, call, size)
             if self._told is not None:
                 await self._told.wait()
             return answer
@@ -240,8 +241,10 @@ class GrpcioServer:
         finally:
             self.under_way.over(call)
 
-    async def _failing_unary(self, what: Unary, request: Message | Unreadable, context: _Context) -> Any:
-        return await _ending(context, self._unary(what, request, context))
+    async def _failing_unary(
+        self, what: Unary, measured: tuple[Message | Unreadable, int], context: _Context
+    ) -> Any:
+        return await _ending(context, self._unary(what, measured, context))
 
     async def _failing_streamed(
         self, what: Streamed, request: Message | Unreadable, context: _Context

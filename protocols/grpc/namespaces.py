@@ -205,9 +205,11 @@ class NamespacedDoor:
     def fails_calls(self) -> bool:
         return self._inner.fails_calls
 
-    async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
+    async def unary(
+        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+    ) -> Any:
         request, known = _taken_in(request)
-        answer = await self._inner.unary(what, request, call)
+        answer = await self._inner.unary(what, request, call, size)
         tell(answer, known)
         return answer
 

@@ -78,6 +78,12 @@ def reader_of(kind: type[Message]) -> Callable[[bytes], Message | Unreadable]:
     return read
 
 
+def measuring_reader_of(kind: type[Message]) -> Callable[[bytes], tuple[Message | Unreadable, int]]:
+    """The same, with how many bytes the request came in."""
+    read = reader_of(kind)
+    return lambda data: (read(data), len(data))
+
+
 class _Much(Exception):
     """The sentence without its beginning."""
 

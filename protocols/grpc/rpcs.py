@@ -160,7 +160,9 @@ class Calls(Protocol):
     @property
     def fails_calls(self) -> bool: ...
 
-    async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any: ...
+    async def unary(
+        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+    ) -> Any: ...
 
     async def streamed(
         self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
@@ -192,34 +194,38 @@ class Door:
         self._authenticator = authenticator
         self._budgets = service.budgets
 
-    async def unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
-        """The answer to a unary RPC: a message of its answer's class."""
-        began = self._clock.monotonic()
-        answer = await self._unary(what, request, call)
-        code = answer.status.code
-        self.calls.answered(what.name, _CODES.get(code, "OTHER"), self._clock.monotonic() - began)
-        if code != pb.OK:
-            self.calls.refused(*names_of(request))
-        return answer
+    async def unary(
+        self, what: Unary, request: Message | Unreadable, call: Call, size: int | None = None
+    ) -> Any:
+        """The answer to a unary RPC: a message of its answer's class.
 
-    async def _unary(self, what: Unary, request: Message | Unreadable, call: Call) -> Any:
+        `size`: how many bytes the request came in, where that is known: to find it out is dear.
+        """
+        answer: Any
+        began = self._clock.monotonic()
         context = open_context(call, self._clock)
         held = context.allowance = self._budgets.allowance(context.connection)
         try:
             self._admit(context, call)
             readable = _readable(request)
-            size = readable.ByteSize()
+            if size is None:
+                size = readable.ByteSize()
             if size > what.spared_bytes:
                 held.take(size)
             else:
                 held.add(size)
-            return await what.method(self._service, readable, context)
+            answer = await what.method(self._service, readable, context)
         except GatewayError as error:
-            return what.answer(status=status_of(error, context))
+            answer = what.answer(status=status_of(error, context))
         except Exception:
-            return what.answer(status=_bug(what.name, context))
+            answer = what.answer(status=_bug(what.name, context))
         finally:
             held.release()
+        code = answer.status.code
+        self.calls.answered(what.name, _CODES.get(code, "OTHER"), self._clock.monotonic() - began)
+        if code != pb.OK:
+            self.calls.refused(*names_of(request))
+        return answer
 
     async def streamed(
         self, what: Streamed, request: Message | Unreadable, call: Call, answers: Answers[Any]
