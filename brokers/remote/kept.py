@@ -87,7 +87,6 @@ class Kept(Generic[Value]):
         self._entries.pop(name, None)
         self._asking.pop(name, None)
 
-
     async def close(self) -> None:
         """End what is being asked."""
         tasks = list(self._asking.values())
