@@ -63,24 +63,28 @@ def check_type(kind: MessageType, route: Route) -> None:
 def place(
     messages: Sequence[Message],
     to: Routed,
-    pick: Callable[[Message, Sequence[Queue], float], Queue],
+    pick: Callable[[Message, Sequence[Queue], float], Queue] | None,
     now: float,
     *,
     check_types: bool,
 ) -> None:
-    """Give every message its queue.
+    """Give every message its queue. Without `pick` the broker chooses, for those that name none.
 
     Raises Forbidden when the topic has no writable queue, BadRequest when a message names one
     that is none, MessageTypeMismatch.
     """
     route, queues = to.route, to.writable
-    if not queues:
+    if not queues and pick is not None:
         raise Forbidden(f"topic {route.topic} has no writable queue")
     check_types = check_types and bool(route.message_types)
     shared = None
     for message in messages:
         if check_types:
             check_type(message.type, route)
+        if pick is None:
+            if message.queue_id >= 0:
+                _check_queue(message, route.topic, queues)
+            continue
         if message.priority is not None:
             queue = _queue_of_priority(message.priority, pick(message, queues, now), queues)
             message.broker, message.queue_id = queue.broker, queue.queue_id

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +28,7 @@ from popgate.model import (
     Message,
     MessageType,
     Permission,
+    Queue,
     Resolution,
     Sent,
     TopicConfig,
@@ -36,11 +37,19 @@ from popgate.testing.clock import MovableClock
 from processors.clients import ClientKind
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
+from processors.policies.registry import Policies
 from processors.requests import Receive
 
 Settle = Callable[[], Awaitable[None]]
 Make = Callable[..., MessagingProcessor]
 AT_ONCE = Receive("orders", "readers", invisible_ms=30_000, wait_s=0.0)
+
+
+class FirstQueue:
+    """A policy of an operator."""
+
+    def pick(self, message: Message, queues: Sequence[Queue], now: float) -> Queue:
+        return queues[0]
 
 
 def batch(count: int, **fields: Any) -> list[Message]:
@@ -106,6 +115,18 @@ async def test_scenario_28_the_longest_delay_is_the_lower_of_the_setting_and_the
     broker.traits = replace(broker.traits, max_delay_ms=1 << 50)
     with pytest.raises(BadRequest, match="the longest delay is 86400000 ms"):
         await processor.send(context, batch(1, deliver_at_ms=clock.now_ms() + 86_400_001))
+
+
+async def test_a_broker_that_knows_better_chooses_the_queues_unless_an_operator_does(
+    make_processor: Make, context: Context, broker: Any
+) -> None:
+    broker.traits = replace(broker.traits, chooses_queues=True)
+    house, own = make_processor(), make_processor(policies=Policies(queues=FirstQueue()))
+    for processor in (house, own):
+        await processor.send(context, batch(1))
+    (left,), (chosen,) = broker.asked("send")
+    assert (left.broker, left.queue_id) == ("", -1)
+    assert chosen.queue_id == 0
 
 
 async def test_a_send_to_an_unknown_topic_is_topic_not_found_where_topics_are_not_made(

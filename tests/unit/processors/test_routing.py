@@ -185,6 +185,21 @@ def test_a_batch_without_groups_stays_together_and_batches_take_turns() -> None:
     assert sorted(seen) == [0, 1, 2, 3]
 
 
+def test_where_the_broker_chooses_only_what_the_client_chose_is_looked_at() -> None:
+    def left(*messages: Message, where: Route | None = None) -> list[tuple[str, int]]:
+        place(messages, routed(where or route()), None, 0.0, check_types=True)
+        return [(message.broker, message.queue_id) for message in messages]
+
+    plain, grouped = Message("orders", b"b"), Message("orders", b"b", message_group="g")
+    first = Message("orders", b"b", priority=1)
+    assert left(plain, grouped, first) == [("", -1)] * 3
+    assert left(Message("orders", b"b", queue_id=3)) == [("", 3)]
+    with pytest.raises(BadRequest):
+        left(Message("orders", b"b", queue_id=99))
+    with pytest.raises(MessageTypeMismatch):
+        left(plain, where=route(types=(MessageType.FIFO,)))
+
+
 def test_a_queue_that_the_client_chose_is_kept_if_it_is_one() -> None:
     assert placed([Message("orders", b"b", queue_id=3, broker="b")], route()) == [3]
     assert placed([Message("orders", b"b", queue_id=3)], route()) == [3]
