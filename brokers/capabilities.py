@@ -15,7 +15,8 @@ from typing import Protocol
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.lite import LiteSync, LiteTopicState
-from popgate.model import FilterKind, Message, Pop, Sent, StoredMessage, Verdict
+from popgate.model import FilterKind, Message, Pop, Sent, StoredMessage
+from popgate.verdict import Verdict
 
 
 @dataclass(slots=True, frozen=True)

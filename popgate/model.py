@@ -390,14 +390,3 @@ class TransactionCheck:
     transaction_id: str
     message: StoredMessage
     checks: int
-
-
-@unique
-class Verdict(Enum):
-    """What became of a message that a client was made to consume."""
-
-    CONSUMED = "consumed"
-    FAILED = "failed"
-    """Its listener said so, or raised."""
-    CORRUPTED = "corrupted"
-    """The client could not read the message."""

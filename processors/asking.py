@@ -21,8 +21,9 @@ from popgate.errors import (
     shown,
 )
 from popgate.kinds import Action
-from popgate.model import StoredMessage, Verdict
+from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
+from popgate.verdict import Verdict
 from processors.clients import ClientHandle, Clients
 from processors.questions import Question, StackQuestion, VerifyQuestion
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 
 from popgate.errors import GatewayError
-from popgate.model import StoredMessage, Verdict
+from popgate.model import StoredMessage
+from popgate.verdict import Verdict
 
 
 class Question:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from brokers.capabilities import ConnectedClient, RegistersClients
 from brokers.port import Broker
-from popgate.model import StoredMessage, Verdict
+from popgate.model import StoredMessage
+from popgate.verdict import Verdict
 from processors.asking import Asking
 from processors.clients import ClientHandle, ClientKind, Clients
 

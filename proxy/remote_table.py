@@ -59,8 +59,8 @@ class Remote(Group):
     """The longest rest between two attempts to reach a broker."""
     max_links: Count = Field(default=64, ge=1, le=1024)
     """Connections to one broker: as many are made as the largest group of this gateway has clients, each of
-    them costs both sides a socket, and this one some 75 kB. A broker keeps one client of a group for each; further
-    clients of a group share, and the cluster's tools see them as one."""
+    them costs both sides a socket, and this one some 75 kB. A broker keeps one client of a group for each;
+    further clients of a group share, and the cluster's tools see them as one."""
     transaction_key: Secret = ""
     """The key that ids of transactions are made with, the same for all gateways of the cluster: 16 characters
     or more. Without one, each makes its own, and a transaction can be ended only through the gateway, and

@@ -16,7 +16,7 @@ from brokers.remote.routes import Routes
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.errors import GatewayError, PeerWireError
-from popgate.model import Verdict
+from popgate.verdict import Verdict
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command

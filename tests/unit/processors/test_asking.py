@@ -14,8 +14,9 @@ from popgate.errors import (
     NotFound,
     TooManyRequests,
 )
-from popgate.model import Message, Verdict
+from popgate.model import Message
 from popgate.testing.clock import MovableClock
+from popgate.verdict import Verdict
 from processors.asking import ANSWER_S, Asking
 from processors.clients import ClientKind, Clients
 from processors.messaging import MessagingProcessor

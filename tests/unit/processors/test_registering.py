@@ -8,8 +8,9 @@ import pytest
 from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound
-from popgate.model import FilterKind, Message, MessageType, StoredMessage, Verdict
+from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from popgate.testing.clock import MovableClock
+from popgate.verdict import Verdict
 from processors.clients import ClientKind
 from processors.messaging import MessagingProcessor
 from processors.questions import StackQuestion, VerifyQuestion

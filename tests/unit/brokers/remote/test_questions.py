@@ -9,9 +9,10 @@ import pytest
 from brokers.capabilities import ConnectedClient
 from brokers.remote.registering import Registering
 from popgate.errors import ClientTimeout, GatewayError
-from popgate.model import FilterKind, StoredMessage, Verdict
+from popgate.model import FilterKind, StoredMessage
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import PeerConnection, ScriptedNameServer, ScriptedPeer
+from popgate.verdict import Verdict
 from popgate.wire.codes import RequestCode
 from popgate.wire.hosts import pack_host
 from popgate.wire.records import encode_record

@@ -11,7 +11,8 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, TooManyRequests, Unsupported
-from popgate.model import ExponentialRetry, GroupConfig, TopicConfig, Verdict
+from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
+from popgate.verdict import Verdict
 from processors.questions import StackQuestion
 from protocols.draining import Waits
 from protocols.grpc.asked import Asked

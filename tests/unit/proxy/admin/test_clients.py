@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from popgate.model import FilterKind, TransactionCheck, Verdict
+from popgate.model import FilterKind, TransactionCheck
+from popgate.verdict import Verdict
 from processors.clients import ClientKind
 from processors.questions import Question, StackQuestion, VerifyQuestion
 from proxy.app import App

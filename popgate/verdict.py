@@ -1,0 +1,16 @@
+"""How a client fared with a message that it was made to consume. Source: protocol facts 1.7."""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+
+
+@unique
+class Verdict(Enum):
+    """What became of a message that a client was made to consume."""
+
+    CONSUMED = "consumed"
+    FAILED = "failed"
+    """Its listener said so, or raised."""
+    CORRUPTED = "corrupted"
+    """The client could not read the message."""
