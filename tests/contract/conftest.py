@@ -95,7 +95,7 @@ class Site(ABC):
         """Let time pass, and let the broker do what became due."""
 
     async def stay_stopped(self, seconds: float) -> None:
-        """Let time pass between `stop` and `start`; where it cannot be moved, enough for what tests make due."""
+        """Let time pass between `stop` and `start`; where it cannot be moved, at most a little."""
         await asyncio.sleep(min(seconds, 20.0))
 
     @abstractmethod

@@ -129,7 +129,7 @@ class Crowd:
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("ordered", [False, True], ids=["plain", "ordered"])
 async def test_a_crowd_that_is_cut_off_at_random_loses_and_doubles_nothing(user, seed, ordered):
-    user.moved_by_hand()
+    user.moved_by_hand("test_waiters_and_senders_in_a_crowd_lose_nothing")
     topic = await user.topic(queues=2)
     group = await user.group(ordered=ordered, max_attempts=10_000)
     crowd = Crowd(user, topic, group, seed, ordered)

@@ -20,15 +20,15 @@ async def test_zero_frees_a_message_at_once_and_the_delivery_counts(user):
 
 
 async def test_a_longer_time_counts_from_now(user):
-    user.moved_by_hand()
+    early = user.either(10, 2_000)
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
     message = await user.one(topic, group, invisible_ms=10_000)
-    await user.pass_ms(9_000)
+    await user.pass_ms(user.either(9_000, 5_000))
     await user.hide(topic, group, message.receipt, 20_000)
-    await user.pass_ms(19_990)
+    await user.pass_ms(20_000 - early)
     await user.nothing(topic, group)
-    await user.lag(10)
+    await user.lag(early)
     assert (await user.one(topic, group)).attempt == 2
 
 
@@ -43,13 +43,12 @@ async def test_a_shorter_time_counts_from_now(user):
 
 
 async def test_a_time_can_be_changed_again_and_again_and_the_attempt_stays(user):
-    user.moved_by_hand()
     topic, group = await user.topic(), await user.group(max_attempts=2)
     await user.send(topic, "a")
     message = await user.one(topic, group, invisible_ms=10_000)
     handle = message.receipt
-    for _ in range(50):
-        await user.pass_ms(9_000)
+    for _ in range(user.either(50, 4)):
+        await user.pass_ms(user.either(9_000, 4_000))
         handle = await user.hide(topic, group, handle, 10_000)
         await user.nothing(topic, group)
     await user.lag(10_000)
@@ -105,20 +104,19 @@ async def test_a_freed_message_cannot_be_held_on_by_its_handle(user, traits):
 
 
 async def test_a_very_long_time_is_kept(user):
-    user.moved_by_hand()
+    hidden, early = user.either((12 * 3_600_000, 10), (15_000, 2_000))
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
     message = await user.one(topic, group)
-    await user.hide(topic, group, message.receipt, 12 * 3_600_000)
-    await user.pass_ms(12 * 3_600_000 - 10)
+    await user.hide(topic, group, message.receipt, hidden)
+    await user.pass_ms(hidden - early)
     await user.nothing(topic, group)
-    await user.lag(10)
+    await user.lag(early)
     assert (await user.one(topic, group)).attempt == 2
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_wall_clock_that_is_set_back_keeps_nothing_away(user, restarted):
-    user.moved_by_hand()
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a", "b")
     held, _ = await user.collect(topic, group, 2, invisible_ms=30_000)
@@ -127,27 +125,26 @@ async def test_a_wall_clock_that_is_set_back_keeps_nothing_away(user, restarted)
     if restarted:
         await user.restart()
     await user.ack(topic, group, held)
-    await user.pass_ms(9_000)
+    await user.pass_ms(user.either(9_000, 2_000))
     await user.nothing(topic, group)
-    await user.lag(30_000)
+    await user.lag(user.either(30_000, 27_000))
     again = await user.one(topic, group, invisible_ms=10_000)
     assert again.attempt == 2
     await user.pass_ms(5_000)
     await user.ack(topic, group, again)
     await user.send(topic, "c")
     await user.ack(topic, group, await user.one(topic, group))
-    await user.pass_ms(7_200_000)
+    await user.pass_ms(user.either(7_200_000, 10_000))
     await user.nothing(topic, group)
 
 
 async def test_a_wall_clock_that_is_set_forward_loses_nothing(user, texts):
-    user.moved_by_hand()
     topic, group = await user.topic(), await user.group(max_attempts=5)
     await user.send(topic, "a")
-    await user.send(topic, "late", delay_ms=600_000)
+    await user.send(topic, "late", delay_ms=user.either(600_000, 15_000))
     await user.one(topic, group, invisible_ms=30_000)
     user.site.clock.set_wall(user.now_ms() + 3_600_000)
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 30_000))
     got = await user.collect(topic, group, 2)
     assert sorted(texts(got)) == ["a", "late"]
     await user.ack(topic, group, *got)

@@ -11,6 +11,7 @@ from brokers.capabilities import LiteTopics
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
+    GatewayError,
     GroupNotFound,
     IllegalReceipt,
     LiteSubscriptionQuotaExceeded,
@@ -94,7 +95,7 @@ class Rooms:
 @pytest.fixture
 async def make_rooms(user):
     if not isinstance(user.broker, LiteTopics):
-        pytest.skip("this broker has no lite topics")
+        user.differs("there are no lite topics", "test_a_broker_without_lite_topics_stores_nothing_for_one")
 
     async def make(*, attributes=None, group_attributes=None, **group) -> Rooms:
         topic = await user.topic(MessageType.LITE, attributes=attributes or {})
@@ -107,6 +108,15 @@ async def make_rooms(user):
 @pytest.fixture
 async def rooms(make_rooms):
     return await make_rooms()
+
+
+async def test_a_broker_without_lite_topics_stores_nothing_for_one(user):
+    if isinstance(user.broker, LiteTopics):
+        user.differs("there are lite topics", "test_a_client_gets_what_it_subscribes_to_and_nothing_else")
+    topic = await user.topic()
+    (refused,) = await user.broker.send(user.context, [user.message(topic, "a", lite_topic="room")])
+    assert isinstance(refused, GatewayError)
+    await user.nothing(topic, await user.group())
 
 
 # -- who gets what

@@ -10,17 +10,20 @@ import pytest
 from popgate.errors import IllegalReceipt
 from popgate.receipt import parse_receipt
 
+BY_QUEUE = ("test_a_held_message_blocks_its_queue",)
+BY_MESSAGE_GROUP = ("test_a_held_group_does_not_block_the_others_of_its_queue",)
+
 
 @pytest.fixture
-def by_message_group(traits):
+def by_message_group(traits, differs):
     if traits.order_scope.name != "MESSAGE_GROUP":
-        pytest.skip("a held message blocks its whole queue here")
+        differs("a held message blocks its whole queue", *BY_QUEUE)
 
 
 @pytest.fixture
-def by_queue(traits):
+def by_queue(traits, differs):
     if traits.order_scope.name != "QUEUE":
-        pytest.skip("only a message group is blocked here, not the queue")
+        differs("only a message group is blocked", *BY_MESSAGE_GROUP)
 
 
 @pytest.mark.every_durability
@@ -283,7 +286,10 @@ async def test_a_cancelled_ordered_pop_with_an_attempt_id_can_be_repeated(user, 
 async def test_one_message_of_each_message_group_when_asked(user, texts, traits):
     """clients.md: what the ordered consumer of the Go client needs."""
     if not traits.exact_message_groups:
-        pytest.skip("this broker cannot tell message groups apart")
+        user.differs(
+            "message groups are not told apart",
+            "test_without_exact_message_groups_the_order_holds_all_the_same",
+        )
     topic, group = await user.topic(queues=1), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2", "B1", "A3", "B2", "C1")
     rounds = []
@@ -297,7 +303,7 @@ async def test_one_message_of_each_message_group_when_asked(user, texts, traits)
 
 async def test_without_exact_message_groups_the_order_holds_all_the_same(user, texts, traits):
     if traits.exact_message_groups:
-        pytest.skip("this broker does what is asked")
+        user.differs("message groups are told apart", "test_one_message_of_each_message_group_when_asked")
     topic, group = await user.topic(queues=1), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2")
     seen: list[str] = []

@@ -13,7 +13,7 @@ HOUR = 3_600_000
 
 @pytest.fixture(autouse=True)
 def hours_cost_nothing(user):
-    user.moved_by_hand()
+    user.moved_by_hand("test_plain_settings_are_kept_by_every_broker")
 
 
 async def bounds(user, topic):
