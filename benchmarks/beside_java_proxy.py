@@ -178,7 +178,17 @@ def main() -> None:
                 cluster.admin(
                     "updateTopic", "-c", "DefaultCluster", "-t", f"load-{name}", "-r", "8", "-w", "8"
                 )
-                cluster.admin("updateSubGroup", "-c", "DefaultCluster", "-g", f"group-{name}", "-s", "true")
+                cluster.admin(
+                    "updateSubGroup",
+                    "-c",
+                    "DefaultCluster",
+                    "-g",
+                    f"group-{name}",
+                    "-s",
+                    "true",
+                    "-m",
+                    "true",
+                )
             begun = time.monotonic()
             proxy = cluster.start_proxy(options=("-Xms256m", f"-Xmx{chosen.java_heap}m"))
             java_s = time.monotonic() - begun

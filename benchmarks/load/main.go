@@ -70,7 +70,7 @@ func (l *load) dial(number int, consumer bool) (*client, error) {
 	}
 	headers := metadata.NewOutgoingContext(context.Background(), metadata.Pairs(
 		"x-mq-client-id", fmt.Sprintf("load@%d@%d", os.Getpid(), number),
-		"x-mq-language", "GOLANG", "x-mq-client-version", "5.0.0", "x-mq-protocol", "v2"))
+		"x-mq-language", "GO", "x-mq-client-version", "5.0.0", "x-mq-protocol", "v2"))
 	stream, err := connection.NewStream(headers,
 		&grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, service+"Telemetry")
 	if err != nil {
