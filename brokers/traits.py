@@ -21,7 +21,7 @@ class Traits:
     `timer_precision_ms`: a delayed message is at most this late on an idle broker.
     `redelivery_lag_ms`: likewise for a message whose invisible time is over.
     `renewal_keeps_receipt`: the first handle still works after a change of invisible time.
-    `returns_are_free`: giving back an undelivered message is no attempt.
+    `returns_are_free`: giving back an undelivered message is no attempt; else it may be one.
     `ends_are_idempotent`: ending a transaction again the same way is answered alike, done once.
     `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped.
     `exact_message_groups`: one pop can be limited to one message of each message group.
@@ -41,6 +41,8 @@ class Traits:
     `ordered_groups_get_retries`: a group that is made ordered gets what waits for another attempt; else
     that waits until the group is unordered again.
     `reading_lag_ms`: who reads by position, or looks up, sees what is stored at most this late.
+    `buries_unasked`: a message without attempts left becomes a dead letter also when nobody pops; else
+    the next pop of its group that finds it makes it one, and does not deliver it.
     `chooses_queues`: it knows better than the house which queue takes a message that names none: which
     brokers are slow or down, and which are near.
     """
@@ -63,3 +65,4 @@ class Traits:
     reading_lag_ms: int = 0
     chooses_queues: bool = False
     ordered_groups_get_retries: bool = True
+    buries_unasked: bool = True

@@ -178,6 +178,18 @@ class Handling(Groups):
             self.replaced.add(handle)
         return True
 
+    async def _bury_whole(self, context: Context, topic: str, group: str, handle: str) -> None:
+        """As `_bury`, and to its end also when the caller is cancelled. Raises as it does."""
+        task = asyncio.get_running_loop().create_task(self._bury(context, topic, group, handle))
+        self._works.add(task)
+        task.add_done_callback(self._ended)
+        await asyncio.shield(task)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._works.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever waited for it was told
+
     async def _bury(self, context: Context | None, topic: str, group: str, handle: str) -> None:
         """Copy a message to the group's dead letters, then finish its delivery (3.10).
 

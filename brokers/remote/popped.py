@@ -6,7 +6,7 @@ from brokers.remote.clocks import BrokerClocks
 from brokers.remote.incoming import born_host
 from popgate.errors import IllegalReceipt
 from popgate.model import StoredMessage
-from popgate.naming import RETRY_PREFIX
+from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, Receipt, parse_receipt
 from popgate.wire.handles import PopInfo, parse_pop_info
 from popgate.wire.hosts import host_text
@@ -32,7 +32,13 @@ def read_popped(
         properties = record.properties
         if receipt.topic_type != OF_TOPIC:
             properties = drop_properties(properties, _OF_REDELIVERIES)
-        before = info.consumed(receipt.topic_type, receipt.queue_id, receipt.offset) if receipt.ordered else 0
+        before = record.reconsume_times
+        if topic.startswith(DEAD_LETTER_PREFIX):
+            # It brings along the count of the group that gave it up; of its own nothing more is known
+            # than whether it was stored again for a reader.
+            before = 0 if receipt.topic_type == OF_TOPIC else 1
+        if receipt.ordered:
+            before += info.consumed(receipt.topic_type, receipt.queue_id, receipt.offset)
         messages.append(
             StoredMessage(
                 topic=topic,
@@ -48,7 +54,7 @@ def read_popped(
                 store_host=host_text(record.store_host),
                 body=record.body,
                 properties=properties,
-                attempt=max(record.reconsume_times, 0) + max(before, 0) + 1,
+                attempt=max(before, 0) + 1,
                 receipt=receipt.encode(),
                 invisible_until_ms=until_ms,
             )

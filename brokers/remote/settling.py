@@ -115,7 +115,7 @@ class Settling(Handling):
         self._check_usable(receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")
-        await self._bury(context, topic, group, receipt)
+        await self._bury_whole(context, topic, group, receipt)
 
 
 def _told(results: list[GatewayError | None]) -> list[GatewayError | None]:

@@ -37,7 +37,7 @@ from brokers.shared.host import BrokerHost
 from brokers.shared.settings import SharedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.errors import GatewayError
+from popgate.errors import GatewayError, TopicNotFound
 from popgate.filters import compile_filter
 from popgate.model import (
     EndTransaction,
@@ -352,6 +352,8 @@ class User:
         self.producer_group = f"producers-{uuid.uuid4().hex[:12]}"
         self._topics: set[str] = set()
         self._ordered: set[str] = set()
+        self._popped: dict[str, set[str]] = {}
+        """The topics that each group popped."""
         self._tasks: list[asyncio.Task[Any]] = []
 
     @property
@@ -533,6 +535,7 @@ class User:
         queue: Queue | None = None,
         **rest: Any,
     ) -> Pop:
+        self._popped.setdefault(group, set()).add(topic)
         kind, expression = (FilterKind.SQL92, sql) if sql else (FilterKind.TAG, tags)
         return Pop(
             topic,
@@ -614,6 +617,8 @@ class User:
     async def dead_letters(self, group: str, count: int) -> list[StoredMessage]:
         """Read all dead letters of a group by a group of their own; there must be `count`."""
         reader = await self.group()
+        if count and not self.broker.traits.buries_unasked:
+            await self.eventually(lambda: self._has_buried(group, count))
         letters = await self.collect(f"%DLQ%{group}", reader, count) if count else []
         await self.settle()
         names = [t.name for t in await self.broker.topics()]
@@ -622,6 +627,22 @@ class User:
         else:
             assert count == 0
         return letters
+
+    async def _has_buried(self, group: str, count: int) -> bool:
+        """Whether there are so many dead letters; if not, the group looks once more for what it buries."""
+        name = f"%DLQ%{group}"
+        try:
+            bounds = [
+                await self.broker.bounds(self.context, name, queue.broker, queue.queue_id)
+                for queue in await self.queues(name)
+            ]
+        except TopicNotFound:
+            bounds = []
+        if sum(each.maximum - each.minimum for each in bounds) >= count:
+            return True
+        for topic in self._popped.get(group, ()):
+            await self.nothing(topic, group)
+        return False
 
     # -- transactions ---------------------------------------------------------------------------
 

@@ -154,3 +154,18 @@ def test_who_sent_it_is_in_the_properties(read):
 def test_nonsense_is_told(read, broken):
     with pytest.raises(PeerWireError):
         read(broken)
+
+
+@pytest.mark.parametrize(("reconsumed", "kind", "attempt"), [(17, 0, 1), (18, 1, 2)])
+def test_dead_letters_do_not_go_on_counting_the_attempts_of_the_group_that_gave_them_up(
+    clock, reconsumed, kind, attempt
+):
+    """Else a reader's first delivery would be one too many, and bury them again."""
+    topic = "%DLQ%G"
+    told = answer(
+        record(7, topic="%RETRY%R_%DLQ%G" if kind else topic, reconsumed=reconsumed),
+        startOffsetInfo=f"{kind} 0 7",
+        msgOffsetInfo=f"{kind} 0 7",
+    )
+    _, (message,) = read_popped(told, "broker-a", topic, BrokerClocks(clock))
+    assert message.attempt == attempt

@@ -445,6 +445,23 @@ async def test_a_dead_letter_is_copied_and_then_finished(broker, peers, handle):
     assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
 
 
+async def test_who_goes_away_leaves_no_half_of_a_burial(broker, peers, handle):
+    """Copied and not finished it would be in two places."""
+    held = asyncio.Event()
+
+    async def back(request):
+        await held.wait()
+        return request.answer(0)
+
+    peers.on(RequestCode.CONSUMER_SEND_MSG_BACK, back)
+    burying = asyncio.ensure_future(broker.dead_letter(CONTEXT, "T", "G", handle()))
+    await peers.until(lambda: peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK))
+    burying.cancel()
+    await asyncio.gather(burying, return_exceptions=True)
+    held.set()
+    await peers.until(lambda: peers.asked(RequestCode.ACK_MESSAGE))
+
+
 async def test_a_handle_without_a_place_cannot_be_buried(broker, peers, handle):
     with pytest.raises(IllegalReceipt):
         await broker.dead_letter(CONTEXT, "T", "G", handle(commit_offset=-1))
