@@ -7,9 +7,7 @@ names, or one in the home directory.
 
 from __future__ import annotations
 
-import fcntl
 import functools
-import hashlib
 import os
 import re
 import shutil
@@ -21,6 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from popgate.testing.made import Missing, ToolFailed, cache_folder, digest, locked, made_once, run_tool
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 TABLE: dict[str, dict[str, Any]] = tomllib.loads((HERE / "scenarios.toml").read_text())
@@ -28,20 +28,23 @@ PUBLISHED: dict[str, dict[str, str]] = tomllib.loads((HERE / "clients.toml").rea
 LANGUAGES = tuple(PUBLISHED)
 CLIENTS = (*LANGUAGES, *(f"{name}-oldest" for name, row in PUBLISHED.items() if "oldest" in row))
 
+EMBEDDED, CLUSTER = BROKERS = ("embedded", "cluster")
+"""What is behind the gateway: its own broker, or a real RocketMQ."""
+
 MINIMUM_CARGO = (1, 88)
 """What the locked crates ask for."""
-LONGEST_BUILD_S = 1_500.0
-"""A cold build of the Rust driver, on a busy machine of two cores, and then some."""
 
 
-class Missing(Exception):
-    """What a client needs is not on this machine."""
+def goes(row: Mapping[str, Any], client: str, broker: str = EMBEDDED) -> bool | str | None:
+    """Whether a client has a scenario: True, the reason why not, or None where the oldest is not asked.
 
-
-def goes(row: Mapping[str, Any], client: str) -> bool | str | None:
-    """Whether a client has a scenario: True, the reason why not, or None where the oldest is not asked."""
+    In front of a cluster a scenario may be what the cluster cannot do, for all clients or for one language.
+    """
     language, _, age = client.partition("-")
     said: bool | str | None = row.get("oldest", {}).get(language) if age else row[language]
+    if said is True and broker == CLUSTER:
+        there: bool | str | Mapping[str, str] = row.get("cluster", True)
+        return there.get(language, True) if isinstance(there, Mapping) else there
     return said
 
 
@@ -92,18 +95,12 @@ def _java(age: str) -> tuple[str, ...] | Missing:
 
     def make(made: Path) -> None:
         _copied("java", made)
-        maven = ["mvn", "-q", "-B"]
-        _ask(
-            [
-                *maven,
-                f"-Dclient.version={versions['newest']}",
-                "dependency:copy-dependencies",
-                "compiler:compile",
-            ],
-            made,
-        )
+        fetch = ["mvn", "-q", "-B", "dependency:copy-dependencies"]
+        newest = [f"-Dclient.version={versions['newest']}", "compiler:compile"]
         oldest = [f"-Dclient.version={versions['oldest']}", "-DoutputDirectory=target/oldest"]
-        _ask([*maven, *oldest, "dependency:copy-dependencies"], made)
+        with locked("maven"):  # processes that fill Maven's own cache at once spoil it
+            _ask([*fetch, *newest], made)
+            _ask([*fetch, *oldest], made)
 
     sources = [HERE / "java" / "pom.xml", *sorted((HERE / "java" / "src").rglob("*.java"))]
     made = _made("java", str(versions), sources, make, using=("java",), making=("javac", "mvn"))
@@ -145,7 +142,7 @@ def _rust(age: str) -> tuple[str, ...] | Missing:
         complete = _with_sources(lock.read_text(), (made / "Cargo.lock").read_text())
         (made / "Cargo.lock").write_text(complete)
         # What the crates become is kept: another driver with the same ones is made in seconds.
-        target = _cache() / f"rust-crates-{_digest('', [lock])}"
+        target = cache_folder() / f"rust-crates-{digest('', [lock], ROOT)}"
         _ask([cargo, "build", "--quiet", "--locked"], made, {"CARGO_TARGET_DIR": str(target)})
         for name in ("newest", "oldest"):
             shutil.copy2(target / "debug" / name, made / name)
@@ -187,19 +184,6 @@ def without_sources(lock: str) -> str:
 # making
 
 
-def _cache() -> Path:
-    cache = Path(os.environ.get("TEST_CACHE") or Path.home() / ".cache" / "popgate-tests")
-    cache.mkdir(parents=True, exist_ok=True)
-    return cache
-
-
-def _digest(seed: str, sources: Sequence[Path]) -> str:
-    digest = hashlib.sha256(seed.encode())
-    for source in sources:
-        digest.update(source.relative_to(ROOT).as_posix().encode() + b"\0" + source.read_bytes() + b"\0")
-    return digest.hexdigest()[:20]
-
-
 def _made(
     name: str,
     seed: str,
@@ -210,22 +194,10 @@ def _made(
     making: Sequence[str] = (),
 ) -> Path | Missing:
     """The folder that `make` fills, once for these sources; other processes wait for it."""
-    made = _cache() / f"{name}-{_digest(seed, sources)}"
-    with (_cache() / f"{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        done = made / ".made"  # written last: a folder without it is what an interruption left
-        for tool in using if done.exists() else (*using, *making):
-            if shutil.which(tool) is None:
-                return Missing(f"{tool} is not on this machine")
-        if not done.exists():
-            shutil.rmtree(made, ignore_errors=True)
-            made.mkdir()
-            try:
-                make(made)
-            except Missing as missing:
-                return missing
-            done.touch()
-    return made
+    try:
+        return made_once(name, digest(seed, sources, ROOT), make, using=using, making=making)
+    except Missing as missing:
+        return missing
 
 
 def _copied(language: str, made: Path) -> None:
@@ -235,20 +207,12 @@ def _copied(language: str, made: Path) -> None:
 
 def _ask(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
     """Run a tool. Raises Missing where it fails: mostly a registry that is out of reach."""
-    made = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_BUILD_S,
-    )
-    if made.returncode:
-        told = f"{made.stdout}\n{made.stderr}"[-3000:]
-        if "COMPILATION ERROR" in told or "could not compile `conformance`" in told:
-            raise AssertionError(f"the driver does not compile:\n{told}")
-        raise Missing(f"{' '.join(command[:2])} failed:\n{told}")
+    try:
+        run_tool(command, folder, environment)
+    except ToolFailed as failed:
+        if "COMPILATION ERROR" in str(failed) or "could not compile `conformance`" in str(failed):
+            raise AssertionError(f"the driver does not compile: {failed}") from None
+        raise
 
 
 _commands: dict[str, Callable[[str], tuple[str, ...] | Missing]] = {

@@ -31,8 +31,9 @@ _ADMIN_WITHIN_S = 60.0
 class RocketMQ:
     """Processes on free ports of the loopback device, in a folder that goes with them.
 
-    With `controllers` each name server holds one, and brokers of `plans.replicas` are under them. `options`
-    are those of the brokers' and the proxy's virtual machines; None: such that start soon.
+    With `controllers` each name server holds one, and brokers of `plans.replicas` are under them. `settings`
+    are lines of every broker.conf. `options` are those of the brokers' and the proxy's virtual machines;
+    None: such that start soon.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class RocketMQ:
         controllers: bool = False,
         settings: Mapping[str, str] | None = None,
         options: Sequence[str] | None = None,
+        name_server_settings: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version or chosen_version()
         self.name_servers: list[JavaServer] = []
@@ -53,6 +55,7 @@ class RocketMQ:
         self._count = name_servers
         self._controllers = controllers
         self._settings = dict(settings or {})
+        self._name_server_settings = dict(name_server_settings or {})
         self._options = options
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._reaper: Reaper | None = None
@@ -184,7 +187,11 @@ class RocketMQ:
     def _name_server(self, number: int) -> JavaServer:
         def arguments(server: JavaServer) -> list[str]:
             server.port = server.port or free_ports()
-            settings = {**plans.NAME_SERVER_SETTINGS, "listenPort": str(server.port)}
+            settings = {
+                **plans.NAME_SERVER_SETTINGS,
+                "listenPort": str(server.port),
+                **self._name_server_settings,
+            }
             if self._controllers:
                 settings |= {
                     "enableControllerInNamesrv": "true",
@@ -263,8 +270,9 @@ class RocketMQ:
             name,
             "proxy.ProxyStartup",
             arguments,
-            lambda server: is_open(server.port) and "startup successfully" in server.last_words(),
+            lambda server: is_open(server.port),
             options,
+            says="startup successfully",
         )
 
     def _server(
@@ -274,6 +282,7 @@ class RocketMQ:
         arguments: Callable[[JavaServer], Sequence[str]],
         ready: Callable[[JavaServer], bool],
         options: Sequence[str],
+        says: str = "boot success",
     ) -> JavaServer:
         if self._reaper is None:
             raise RuntimeError("the cluster was not started")
@@ -286,6 +295,7 @@ class RocketMQ:
             folder=folder,
             reaper=self._reaper,
             arguments=arguments,
+            says=says,
             ready=ready,
             options=options,
         )

@@ -67,17 +67,24 @@ class Reaper:
         )
 
     def tell(self, line: str) -> None:
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
-        with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(f"{line}\n")
-            self._process.stdin.flush()
+        """One line, as `reaper.watch` reads them; nothing after `close`."""
+        pipe = self._pipe
+        if not pipe.closed:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.write(f"{line}\n")
+                pipe.flush()
 
     def close(self) -> None:
         """Have it do its work now."""
-        assert self._process.stdin is not None  # noqa: S101 - it is a pipe
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.close()
+            self._pipe.close()
         self._process.wait()
+
+    @property
+    def _pipe(self) -> IO[str]:
+        if self._process.stdin is None:
+            raise RuntimeError("it was started with a pipe")
+        return self._process.stdin
 
 
 class JavaServer:
@@ -92,10 +99,15 @@ class JavaServer:
         folder: Path,
         reaper: Reaper,
         arguments: Callable[[JavaServer], Sequence[str]],
+        says: str,
         ready: Callable[[JavaServer], bool],
         options: Sequence[str],
     ) -> None:
-        """`arguments` may write files and choose `port`, each time; `ready` is asked until it says so."""
+        """`arguments` may write files and choose `port`, each time.
+
+        It is ready when it has printed what it `says`, and `ready` says so, which is asked again and again:
+        what answers at its port before may be somebody else.
+        """
         self.name = name
         self.folder = folder
         self.port = 0
@@ -103,10 +115,12 @@ class JavaServer:
         self._jars = jars
         self._reaper = reaper
         self._arguments = arguments
+        self._says = says.encode()
         self._ready = ready
         self._options = tuple(options)
         self._process: subprocess.Popen[bytes] | None = None
         self._output: IO[bytes] | None = None
+        self._printed_before = 0
         self._was_ready = False
 
     def __repr__(self) -> str:
@@ -140,6 +154,7 @@ class JavaServer:
         (home / "conf").mkdir(parents=True, exist_ok=True)
         arguments = self._arguments(self)
         self._output = (self.folder / "output.log").open("ab")
+        self._printed_before = self._output.tell()
         self._process = subprocess.Popen(  # noqa: S603 - a program of our choice, without a shell
             [
                 java(),
@@ -167,7 +182,7 @@ class JavaServer:
             end = time.monotonic() + STARTED_WITHIN_S
             while self.runs and time.monotonic() < end:
                 with contextlib.suppress(OSError, PeerWireError):
-                    if self._ready(self):
+                    if self._has_said_so() and self._ready(self):
                         self._was_ready = True
                         return
                 time.sleep(_POLLED_EVERY_S)
@@ -211,6 +226,11 @@ class JavaServer:
             self._output.close()
 
     # -- what it says -----------------------------------------------------------------------------
+
+    def _has_said_so(self) -> bool:
+        with (self.folder / "output.log").open("rb") as output:
+            output.seek(self._printed_before)
+            return self._says in output.read()
 
     def last_words(self) -> str:
         """The end of what it printed and logged."""
