@@ -9,6 +9,7 @@ from brokers.remote.acking import PATIENCE_S, Ack, Acking, real_topic
 from brokers.remote.clocks import BrokerClocks
 from brokers.remote.errors import error_of
 from brokers.remote.groups import Groups
+from brokers.remote.ordered import OrderedDeliveries
 from brokers.remote.pausing import when_not_busy
 from brokers.remote.returns import Returns
 from brokers.remote.settings import RemoteSettings
@@ -48,6 +49,7 @@ class Handling(Groups):
         self.finished = Spent()
         self.replaced = Spent()
         self.returns = Returns()
+        self.ordered = OrderedDeliveries()
         self.acking = Acking(self.callings, clock)
         self._works: set[asyncio.Task[None]] = set()
 
@@ -81,17 +83,18 @@ class Handling(Groups):
             raise IllegalReceipt(handle, f"topic {topic} has no queue {receipt.queue_id} there")
         return receipt
 
-    def _is_over(self, receipt: Receipt) -> bool:
-        """Whether the time written in a handle is surely over, by the broker's clock."""
-        return self.clocks.surely_past_ms(receipt.broker) >= receipt.due_ms
+    def _is_over(self, topic: str, group: str, receipt: Receipt) -> bool:
+        """Whether the time of a delivery is surely over, by the broker's clock, as far as is known here."""
+        due_ms = self.ordered.due_ms(topic, group, receipt) if receipt.ordered else receipt.due_ms
+        return self.clocks.surely_past_ms(receipt.broker) >= due_ms
 
-    def _check_usable(self, handle: str, receipt: Receipt) -> None:
+    def _check_usable(self, topic: str, group: str, handle: str, receipt: Receipt) -> None:
         """Raises ReceiptExpired for a delivery that must not be touched any more: it could come back."""
         if handle in self.finished:
             raise ReceiptExpired(handle, "the message is finished already")
         if handle in self.replaced:
             raise ReceiptExpired(handle, "its invisible time was changed, which made a new handle")
-        if self._is_over(receipt):
+        if self._is_over(topic, group, receipt):
             raise ReceiptExpired(handle)
 
     async def _hide(
@@ -146,7 +149,7 @@ class Handling(Groups):
         else:
             self.clocks.told(broker, pop_ms, asked, self.clock.monotonic())
             start = receipt.offset
-        return Receipt(
+        changed = Receipt(
             start,
             pop_ms or receipt.pop_ms,
             hidden_ms,
@@ -157,6 +160,9 @@ class Handling(Groups):
             receipt.offset,
             receipt.commit_offset,
         )
+        if receipt.ordered:
+            self.ordered.renewed(topic, group, changed)
+        return changed
 
     async def _ask_settling(
         self, broker: str, code: RequestCode, fields: Mapping[str, str], context: Context | None
@@ -180,6 +186,7 @@ class Handling(Groups):
 
     async def _bury_whole(self, context: Context, topic: str, group: str, handle: str) -> None:
         """As `_bury`, and to its end also when the caller is cancelled. Raises as it does."""
+        self.finished.add(handle)  # before anybody else asks
         task = asyncio.get_running_loop().create_task(self._bury(context, topic, group, handle))
         self._works.add(task)
         task.add_done_callback(self._ended)

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from brokers.remote.sharing import shared
 from popgate.clock import Clock
 from popgate.errors import NotFound
 
@@ -80,7 +81,7 @@ class Kept(Generic[Value]):
 
     async def now(self, name: str) -> Value:
         """Asked anew, or by who is asking already. Raises what `ask` raised."""
-        return await asyncio.shield(self._asking.get(name) or self._begin(name))
+        return await shared(self._asking.get(name) or self._begin(name))
 
     def forget(self, name: str) -> None:
         """What is kept, and what is being asked, counts no more."""

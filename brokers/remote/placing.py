@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from brokers.remote.asking import could_be_a_name
 from brokers.remote.batching import is_held_back
 from brokers.remote.outgoing import complete
 from brokers.remote.picking import Target, writable_queues, zones_of
@@ -19,6 +20,7 @@ from popgate.errors import (
     DelayTooLong,
     Forbidden,
     GatewayError,
+    TopicNotFound,
     shown,
 )
 from popgate.model import Message, MessageType, Sent
@@ -67,6 +69,8 @@ class Placing(Registering):
 
     async def _places_of(self, topic: str, *, anew: bool = False) -> Places:
         """Raises TopicNotFound, Forbidden (nothing to write to), BrokerUnavailable."""
+        if not could_be_a_name(topic):
+            raise TopicNotFound(shown(topic))
         route = await (self.routes.now(topic) if anew else self.routes.of(topic))
         places = self._places.get(topic)
         if places is None or places.route is not route:

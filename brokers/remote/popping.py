@@ -10,17 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-from brokers.remote.acking import Ack
 from brokers.remote.beginning import Beginnings
 from brokers.remote.errors import error_of
-from brokers.remote.handling import SUSPENDS_FROM
 from brokers.remote.noticing import Noticing
 from brokers.remote.popped import read_popped
-from brokers.remote.recent import Recent
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.settling import LONGEST_INVISIBLE_MS, Settling
+from brokers.remote.settling import LONGEST_INVISIBLE_MS
+from brokers.remote.sifting import Sifting, Want
 from brokers.remote.waiters import GONE, NOTHING, Line, LineKey, Waiters
 from popgate.clock import Clock
 from popgate.context import Context
@@ -35,12 +32,10 @@ from popgate.errors import (
     TooManyRequests,
     shown,
 )
-from popgate.model import FilterKind, GroupConfig, Pop, StartFrom, StoredMessage
-from popgate.receipt import parse_receipt
+from popgate.model import FilterKind, Pop, StartFrom, StoredMessage
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import UNIQ_KEY, find_property
+from popgate.wire.properties import UNIQ_KEY
 from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
 
 _log = logging.getLogger(__name__)
 
@@ -53,20 +48,7 @@ _UNIQ_KEY = UNIQ_KEY.encode()
 _EMPTY = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL})
 
 
-@dataclass(slots=True)
-class _Want:
-    """A pop as it goes on: the request, what the group's settings and the route say of it."""
-
-    context: Context
-    request: Pop
-    config: GroupConfig
-    route: TopicRoute
-    brokers: list[str]
-    rest: int = field(default=0)
-    """How much more there is at the broker that was asked last, by its own words."""
-
-
-class Popping(Settling):
+class Popping(Sifting):
     """The port's `pop`."""
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
@@ -74,11 +56,8 @@ class Popping(Settling):
         self.waiters = Waiters(clock, _MOST_WAITING)
         self._noticing = Noticing(clock, self.waiters, self._anything)
         self._beginnings = Beginnings(self.callings)
-        self._recent = Recent(clock)
         self._late: set[asyncio.Task[Command]] = set()
         self._turn = 0
-        self._given_back = 0
-        self._buried = 0
 
     async def stop(self) -> None:
         self.waiters.end_all()
@@ -92,8 +71,8 @@ class Popping(Settling):
             **super().figures(),
             "waiting_pops": len(self.waiters),
             "notifications": len(self._noticing),
-            "late_pops_given_back": self._given_back,
-            "dead_lettered": self._buried,
+            "late_pops_given_back": self.given_back,
+            "dead_lettered": self.buried,
         }
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
@@ -132,7 +111,7 @@ class Popping(Settling):
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _admitted(self, context: Context, request: Pop) -> _Want:
+    async def _admitted(self, context: Context, request: Pop) -> Want:
         """Raises what a pop of this topic by this group is answered with now."""
         if request.max_messages < 1:
             raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
@@ -159,9 +138,9 @@ class Popping(Settling):
                 raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
         if config.start_from is StartFrom.LAST:
             await self._beginnings.begin(request.group, request.topic, route)
-        return _Want(context, request, config, route, brokers)
+        return Want(context, request, config, route, brokers)
 
-    async def _first_look(self, want: _Want, *, waits: bool) -> list[StoredMessage]:
+    async def _first_look(self, want: Want, *, waits: bool) -> list[StoredMessage]:
         """Look where there may be something; who waits is told of the others by their brokers.
 
         A repeated receive of an ordered group gets what it holds, which is no news: it looks everywhere.
@@ -174,12 +153,12 @@ class Popping(Settling):
             brokers = [*brokers[turn:], *brokers[:turn]]
         shelf = request.topic, request.group
         if waits and not (request.ordered and request.attempt_id):
-            brokers = [one for one in brokers if self._recent.had(shelf, one)]
+            brokers = [one for one in brokers if self.recent.had(shelf, one)]
         elif len(brokers) > 1:
-            brokers.sort(key=lambda one: not self._recent.had(shelf, one))
+            brokers.sort(key=lambda one: not self.recent.had(shelf, one))
         return await self._look(want, brokers)
 
-    async def _look(self, want: _Want, brokers: Sequence[str]) -> list[StoredMessage]:
+    async def _look(self, want: Want, brokers: Sequence[str]) -> list[StoredMessage]:
         """Ask one broker after the other until one has something; raises when none of them answers."""
         failure: GatewayError | None = None
         answered = not brokers
@@ -196,7 +175,7 @@ class Popping(Settling):
             raise failure
         return []
 
-    async def _take(self, want: _Want, broker: str) -> list[StoredMessage]:
+    async def _take(self, want: Want, broker: str) -> list[StoredMessage]:
         """One pop of one broker. A caller who is cancelled holds nothing of what it brings."""
         request, context = want.request, want.context
         max_bytes = request.max_bytes
@@ -214,17 +193,17 @@ class Popping(Settling):
             task.add_done_callback(lambda done: self._came_late(done, want, broker))
             raise
         messages = self._messages_of(answer, want, broker, asked)
-        self._recent.told((request.topic, request.group), broker, found=bool(messages))
+        self.recent.told((request.topic, request.group), broker, found=bool(messages))
         messages = self._passing(want, broker, answer, messages)
         taken = self._fitting(want, messages, max_bytes)
         if taken and context.allowance is not None:
             context.allowance.add(sum([len(message.body) for message in taken]))
         return taken
 
-    def _fields(self, want: _Want, max_bytes: int) -> dict[str, str]:
+    def _fields(self, want: Want, max_bytes: int) -> dict[str, str]:
         request = want.request
         most = 1 if request.one_per_message_group else min(request.max_messages, _MOST_MESSAGES)
-        size = self._recent.size_of(request.topic)
+        size = self.recent.size_of(request.topic)
         if most * size > max_bytes:
             most = max(int(max_bytes // size), 1)
         passing = request.filter
@@ -243,10 +222,10 @@ class Popping(Settling):
             "order": "true" if request.ordered else "false",
         }
         if request.ordered and request.attempt_id:
-            fields["attemptId"] = request.attempt_id
+            fields["attemptId"] = request.attempt_id.encode("utf-8", "backslashreplace").decode()
         return fields
 
-    def _messages_of(self, answer: Command, want: _Want, broker: str, asked: float) -> list[StoredMessage]:
+    def _messages_of(self, answer: Command, want: Want, broker: str, asked: float) -> list[StoredMessage]:
         """The messages of an answer. Raises what the broker fails with."""
         request = want.request
         if answer.code != ResponseCode.SUCCESS and answer.code not in _EMPTY:
@@ -263,44 +242,7 @@ class Popping(Settling):
         want.rest = max(info.rest, 0)
         return messages
 
-    def _passing(
-        self, want: _Want, broker: str, answer: Command, messages: list[StoredMessage]
-    ) -> list[StoredMessage]:
-        """What this consumer gets: a broker filters tags by their hash, and counts no attempts (4.8)."""
-        request, config = want.request, want.config
-        everything = request.filter.everything
-        counts_returns = request.ordered or answer.version < SUSPENDS_FROM
-        passing = []
-        for message in messages:
-            if not everything and not request.filter.matches(message.properties):
-                self._finish_quietly(request.topic, request.group, message.receipt)
-                continue
-            if counts_returns or message.attempt > config.max_attempts:
-                name = find_property(message.properties, _UNIQ_KEY) or message.receipt.encode()
-                undelivered = self.returns.times(request.group, name)
-                if message.attempt - undelivered > config.max_attempts:
-                    self._buried += 1
-                    self._in_background(self._bury_used_up(request.topic, request.group, message.receipt))
-                    continue
-                if counts_returns:
-                    self.returns.delivered(message.receipt, request.group, name)
-            passing.append(message)
-        return passing
-
-    def _fitting(self, want: _Want, messages: list[StoredMessage], max_bytes: int) -> list[StoredMessage]:
-        """As many as there is room for, but always the first; the others are given back."""
-        size = 0
-        for at, message in enumerate(messages):
-            size += len(message.body)
-            if at and (size > max_bytes or at >= want.request.max_messages):
-                self._return(want, messages[at:])
-                messages = messages[:at]
-                break
-        if messages:
-            self._recent.sized(want.request.topic, size / len(messages))
-        return messages
-
-    def _came_late(self, task: asyncio.Task[Command], want: _Want, broker: str) -> None:
+    def _came_late(self, task: asyncio.Task[Command], want: Want, broker: str) -> None:
         """An answer after its caller went: what it brings is given back."""
         self._late.discard(task)
         if task.cancelled() or task.exception() is not None:
@@ -311,27 +253,6 @@ class Popping(Settling):
             return
         if messages:
             self._return(want, self._passing(want, broker, task.result(), messages))
-
-    def _return(self, want: _Want, messages: Sequence[StoredMessage]) -> None:
-        topic, group = want.request.topic, want.request.group
-        self._given_back += len(messages)
-        for message in messages:
-            self._in_background(self._free_quietly(topic, group, message.receipt))
-
-    def _finish_quietly(self, topic: str, group: str, handle: str) -> None:
-        """Acknowledge what does not pass the filter; failing that it comes again, and does not pass again."""
-        receipt = parse_receipt(handle)
-        self.acking.finish(receipt.broker, [Ack(topic, group, receipt, handle)])
-
-    async def _free_quietly(self, topic: str, group: str, handle: str) -> None:
-        await self._free(topic, group, handle, undelivered=True)
-
-    async def _bury_used_up(self, topic: str, group: str, handle: str) -> None:
-        """Failing that, the message comes again when its time is over, and is buried then."""
-        try:
-            await self._bury(None, topic, group, handle)
-        except GatewayError as error:
-            _log.warning("a message of %s with no attempts left was not buried: %s", topic, error.sentence)
 
     async def _anything(self, line: Line, broker: str, patience_s: float) -> bool:
         """Whether a broker has something for a line. Raises what it fails with."""

@@ -10,8 +10,8 @@ import base64
 import binascii
 from typing import NamedTuple
 
+from brokers.remote.asking import Asking
 from brokers.remote.errors import error_of
-from brokers.remote.facet import Facet
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.spent import Spent
 from popgate.clock import Clock
@@ -47,7 +47,7 @@ def read_recall_handle(handle: str) -> Recall:
     return Recall(parts[1], parts[2], int(parts[3]), parts[4])
 
 
-class Recalling(Facet):
+class Recalling(Asking):
     """The port's `recall`."""
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
@@ -56,7 +56,7 @@ class Recalling(Facet):
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
         recall = read_recall_handle(recall_handle)
-        route = await self.routes.of(topic)
+        route = await self.route_of(topic)
         if recall.topic != topic:
             raise BadRequest(f"the recall handle is for topic {shown(recall.topic)}, not for {topic}")
         if recall_handle in self._recalled:

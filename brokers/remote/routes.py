@@ -16,6 +16,7 @@ from brokers.remote.errors import error_of
 from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
 from brokers.remote.settings import RemoteSettings
+from brokers.remote.sharing import shared
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, TopicNotFound, shown
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -96,7 +97,7 @@ class Routes:
     async def now(self, topic: str) -> TopicRoute:
         """The route as told now, or the one known if no name server can be reached. Raises as `of`."""
         try:
-            return await asyncio.shield(self._ask(topic))
+            return await shared(self._ask(topic))
         except TopicNotFound:
             raise
         except GatewayError:

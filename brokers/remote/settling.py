@@ -48,7 +48,7 @@ class Settling(Handling):
             if handle in self.replaced:
                 # Sent all the same: of a change without an answer nobody knows whether it was done.
                 results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-            elif self._is_over(receipt) and handle not in self.finished:
+            elif self._is_over(topic, group, receipt) and handle not in self.finished:
                 results[at] = ReceiptExpired(handle)
             else:
                 self.finished.add(handle)
@@ -62,6 +62,8 @@ class Settling(Handling):
             for at, ack, outcome in zip(places, acks, await done, strict=True):
                 if isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
                     self.finished.discard(ack.handle)
+                if ack.receipt.ordered and outcome is None and results[at] is None:
+                    self.ordered.finished(topic, group, ack.receipt)
                 results[at] = outcome or results[at]
         return _told(results)
 
@@ -84,7 +86,7 @@ class Settling(Handling):
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
         delivery = self._delivery(receipt, topic, route)
-        self._check_usable(receipt, delivery)
+        self._check_usable(topic, group, receipt, delivery)
         changed = await self._hide(context, topic, group, receipt, delivery, invisible_ms, suspend=suspend)
         handle = changed.encode()
         if suspend:
@@ -102,7 +104,7 @@ class Settling(Handling):
         free = []
         for handle in dict.fromkeys(receipts):
             try:
-                self._check_usable(handle, self._delivery(handle, topic, route))
+                self._check_usable(topic, group, handle, self._delivery(handle, topic, route))
             except IllegalReceipt:
                 continue
             free.append(self._free(topic, group, handle, undelivered=True))
@@ -112,7 +114,7 @@ class Settling(Handling):
         route = await self.route_of(topic)
         await self.group(group)
         delivery = self._delivery(receipt, topic, route)
-        self._check_usable(receipt, delivery)
+        self._check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")
         await self._bury_whole(context, topic, group, receipt)

@@ -494,3 +494,32 @@ async def test_acknowledgements_of_what_was_popped_go_together(broker, shelves, 
     name, acks = decode_batch_acks(request.body)
     assert name == "broker-a"
     assert sorted(offset for ack in acks for offset in ack.offsets) == [0, 1, 2]
+
+
+async def test_finished_messages_of_an_ordered_batch_stay_away_when_it_is_popped_again(
+    broker, shelves, request_of
+):
+    """A broker pops all again that follows an unfinished one; a group that was set back gets all (4.5)."""
+    shelves.config["consumeMessageOrderly"] = True
+    asked = {"broker": "broker-a", "ordered": True}
+
+    async def popped() -> list[bytes]:
+        shelves.put("broker-a", *(record(n, b"%d" % n) for n in range(3)))
+        got = await broker.pop(CONTEXT, request_of(**asked))
+        handles.update({message.body: message.receipt for message in got})
+        return bodies(got)
+
+    handles: dict[bytes, str] = {}
+    assert await popped() == [b"0", b"1", b"2"]
+    await broker.ack(CONTEXT, "T", "G", [handles[b"1"]])
+    assert await popped() == [b"0", b"2"]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.ACK_MESSAGE)) == 2)  # the new one, too
+    await broker.ack(CONTEXT, "T", "G", [handles[b"0"]])
+    assert await popped() == [b"0", b"1", b"2"]
+
+
+async def test_attempt_ids_of_any_text_are_told(broker, shelves, request_of):
+    shelves.config["consumeMessageOrderly"] = True
+    for attempt_id in ("\udcff", "\x00", "x" * 10_000):
+        await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=True, attempt_id=attempt_id))
+    assert len({request.fields["attemptId"] for request in shelves.asked(RequestCode.POP_MESSAGE)}) == 3

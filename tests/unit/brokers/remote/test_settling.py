@@ -317,6 +317,23 @@ async def test_an_ordered_delivery_keeps_its_pop_time_and_all_its_handles(broker
     assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
 
 
+async def test_a_renewal_of_an_ordered_delivery_counts_for_its_older_handles(broker, peers, handle, clock):
+    told_time(broker, clock)
+    popped = clock.now_ms()
+    peers.on(
+        RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
+        lambda request: request.answer(
+            0, fields={"popTime": str(popped), "invisibleTime": "600000", "reviveQid": "999"}
+        ),
+    )
+    mine = handle(revive_queue=999, pop_ms=popped)
+    await broker.change_invisible(CONTEXT, "T", "G", mine, 600_000)
+    clock.advance(120.0)
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+    (strange,) = await broker.ack(CONTEXT, "T", "G", [handle(1, revive_queue=999, pop_ms=popped)])
+    assert isinstance(strange, ReceiptExpired)
+
+
 async def test_an_ordered_delivery_below_the_position_is_finished(broker, peers, handle):
     peers.on(
         RequestCode.CHANGE_MESSAGE_INVISIBLETIME,
@@ -443,6 +460,15 @@ async def test_a_dead_letter_is_copied_and_then_finished(broker, peers, handle):
     with pytest.raises(ReceiptExpired):
         await broker.dead_letter(CONTEXT, "T", "G", mine)
     assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+
+
+async def test_two_burials_at_once_are_one(broker, peers, handle):
+    mine = handle()
+    outcomes = await asyncio.gather(
+        *(broker.dead_letter(CONTEXT, "T", "G", mine) for _ in range(3)), return_exceptions=True
+    )
+    assert outcomes.count(None) == 1
+    assert len(peers.asked(RequestCode.CONSUMER_SEND_MSG_BACK)) == 1
 
 
 async def test_who_goes_away_leaves_no_half_of_a_burial(broker, peers, handle):

@@ -1,0 +1,116 @@
+"""What of a pop answer goes to the caller: what passes, has attempts left, and fits.
+
+The rest is finished, buried or given back. Source: protocol facts 4.8, any-replica section 1.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from brokers.remote.acking import Ack
+from brokers.remote.handling import SUSPENDS_FROM
+from brokers.remote.recent import Recent
+from brokers.remote.settings import RemoteSettings
+from brokers.remote.settling import Settling
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import GatewayError
+from popgate.model import GroupConfig, Pop, StoredMessage
+from popgate.receipt import parse_receipt
+from popgate.wire.properties import UNIQ_KEY, find_property
+from popgate.wire.remoting import Command
+from popgate.wire.routes import TopicRoute
+
+_log = logging.getLogger(__name__)
+
+_UNIQ_KEY = UNIQ_KEY.encode()
+
+
+@dataclass(slots=True)
+class Want:
+    """A pop as it goes on: the request, what the group's settings and the route say of it."""
+
+    context: Context
+    request: Pop
+    config: GroupConfig
+    route: TopicRoute
+    brokers: list[str]
+    rest: int = field(default=0)
+    """How much more there is at the broker that was asked last, by its own words."""
+
+
+class Sifting(Settling):
+    """What popping does with what it got."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self.recent = Recent(clock)
+        self.given_back = 0
+        self.buried = 0
+
+    def _passing(
+        self, want: Want, broker: str, answer: Command, messages: list[StoredMessage]
+    ) -> list[StoredMessage]:
+        """What this consumer gets: a broker filters tags by their hash, and counts no attempts (4.8)."""
+        request, config = want.request, want.config
+        everything = request.filter.everything
+        counts_returns = request.ordered or answer.version < SUSPENDS_FROM
+        again: set[str] = set()
+        if request.ordered and messages:
+            popped = [parse_receipt(message.receipt) for message in messages]
+            again = {one.encode() for one in self.ordered.popped_again(request.topic, request.group, popped)}
+        passing = []
+        for message in messages:
+            if message.receipt in again:
+                self._finish_quietly(request.topic, request.group, message.receipt)
+                continue
+            if not everything and not request.filter.matches(message.properties):
+                self._finish_quietly(request.topic, request.group, message.receipt)
+                continue
+            if counts_returns or message.attempt > config.max_attempts:
+                name = find_property(message.properties, _UNIQ_KEY) or message.receipt.encode()
+                undelivered = self.returns.times(request.group, name)
+                if message.attempt - undelivered > config.max_attempts:
+                    self.buried += 1
+                    self._in_background(self._bury_used_up(request.topic, request.group, message.receipt))
+                    continue
+                if counts_returns:
+                    self.returns.delivered(message.receipt, request.group, name)
+            passing.append(message)
+        return passing
+
+    def _fitting(self, want: Want, messages: list[StoredMessage], max_bytes: int) -> list[StoredMessage]:
+        """As many as there is room for, but always the first; the others are given back."""
+        size = 0
+        for at, message in enumerate(messages):
+            size += len(message.body)
+            if at and (size > max_bytes or at >= want.request.max_messages):
+                self._return(want, messages[at:])
+                messages = messages[:at]
+                break
+        if messages:
+            self.recent.sized(want.request.topic, size / len(messages))
+        return messages
+
+    def _return(self, want: Want, messages: Sequence[StoredMessage]) -> None:
+        topic, group = want.request.topic, want.request.group
+        self.given_back += len(messages)
+        for message in messages:
+            self._in_background(self._free_quietly(topic, group, message.receipt))
+
+    def _finish_quietly(self, topic: str, group: str, handle: str) -> None:
+        """Acknowledge what does not pass the filter; failing that it comes again, and does not pass again."""
+        receipt = parse_receipt(handle)
+        self.acking.finish(receipt.broker, [Ack(topic, group, receipt, handle)])
+
+    async def _free_quietly(self, topic: str, group: str, handle: str) -> None:
+        await self._free(topic, group, handle, undelivered=True)
+
+    async def _bury_used_up(self, topic: str, group: str, handle: str) -> None:
+        """Failing that, the message comes again when its time is over, and is buried then."""
+        try:
+            await self._bury(None, topic, group, handle)
+        except GatewayError as error:
+            _log.warning("a message of %s with no attempts left was not buried: %s", topic, error.sentence)
