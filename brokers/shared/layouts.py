@@ -7,7 +7,19 @@ from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any
 
-from brokers.shared.kinds import NUMBER, WIDE, Blob, Fixed, Kind, Sink, Source, read_wide, write_wide
+from brokers.shared.kinds import (
+    BYTES,
+    NUMBER,
+    TEXT,
+    WIDE,
+    Fixed,
+    Kind,
+    Sink,
+    Source,
+    decode_text,
+    read_wide,
+    write_wide,
+)
 from popgate.errors import LocalWireError, PeerWireError
 
 
@@ -28,28 +40,30 @@ class Layout(Kind[Any]):
         self.told = f"{name}({','.join(f'{field}:{kind.told}' for field, kind in fields)})"
         kinds = [kind for _, kind in fields]
         fixed = [at for at, kind in enumerate(kinds) if isinstance(kind, Fixed)]
-        blobs = [at for at, kind in enumerate(kinds) if isinstance(kind, Blob)]
-        rest = [at for at in range(len(kinds)) if at not in fixed and at not in blobs]
+        texts = [at for at, kind in enumerate(kinds) if kind is TEXT]
+        blobs = [at for at, kind in enumerate(kinds) if kind is BYTES]
+        rest = [at for at in range(len(kinds)) if at not in (*fixed, *texts, *blobs)]
         self._fixed = fixed
-        self._blobs = [(at, kinds[at].encode) for at in blobs]  # type: ignore[attr-defined]
+        self._texts = texts
+        self._blobs = blobs
         self._rest = [(at, kinds[at].write) for at in rest]
         self._head = struct.Struct(
-            f">{''.join(kinds[at].form for at in fixed)}{'I' * len(blobs)}"  # type: ignore[attr-defined]
+            f">{''.join(kind.form for kind in kinds if isinstance(kind, Fixed))}{'I' * len(texts + blobs)}"
         )
-        self._decode = [
-            (len(fixed) + number, kinds[at].decode)  # type: ignore[attr-defined]
-            for number, at in enumerate(blobs)
-        ]
+        self._read_texts = range(len(fixed), len(fixed) + len(texts))
+        self._read_blobs = range(len(fixed) + len(texts), len(fixed) + len(texts) + len(blobs))
         self._read = [kinds[at].read for at in rest]
         self._numbers = [place for place, at in enumerate(fixed) if kinds[at] is NUMBER]
         self._take = take
         self._make = make
-        self._in_place = _in_place([*fixed, *blobs, *rest])
+        self._in_place = _in_place([*fixed, *texts, *blobs, *rest])
 
     def write(self, sink: Sink, value: Any) -> None:
         values = self._take(value)
         fixed = [values[at] for at in self._fixed]
-        blobs = [encode(values[at]) for at, encode in self._blobs]
+        blobs = [values[at].encode("utf-8", "surrogatepass") for at in self._texts]
+        if self._blobs:
+            blobs += [bytes(values[at]) for at in self._blobs]
         parts = sink.parts
         try:
             head = None if WIDE in fixed else self._head.pack(*fixed, *map(len, blobs))
@@ -75,12 +89,19 @@ class Layout(Kind[Any]):
                 if values[place] == WIDE:
                     values[place] = read_wide(source)
             at = source.at
-        for place, decode in self._decode:
+        for place in self._read_texts:
+            if length := values[place]:
+                end = at + length
+                values[place] = decode_text(data[at:end])
+                at = end
+            else:
+                values[place] = ""
+        for place in self._read_blobs:
             end = at + values[place]
-            if end > len(data):
-                raise PeerWireError(f"{values[place]} bytes are claimed, {len(data) - at} are left")
-            values[place] = decode(data[at:end])
+            values[place] = data[at:end]
             at = end
+        if at > len(data):
+            raise PeerWireError(f"{at - source.at} bytes are claimed, {len(data) - source.at} are left")
         source.at = at
         values += [read(source) for read in self._read]
         return self._make(*self._in_place(values))

@@ -1,0 +1,201 @@
+"""One process hosts a broker, others are its guests: any of them can finish any message."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popgate.testing import GatewayDidNotStart, GatewayProcess
+
+PATIENCE_S = 60.0
+
+
+class Refused(Exception):
+    """With the code of the answer."""
+
+
+class Gateway(GatewayProcess):
+    """A process that is asked at its admin port."""
+
+    def ask(self, path: str, value: Any = None, *, method: str = "") -> Any:
+        """The answer. Raises Refused for one that is none, ConnectionError, URLError."""
+        data = json.dumps(value).encode() if value is not None else None
+        method = method or ("POST" if data else "GET")
+        request = urllib.request.Request(
+            f"{self.admin}{path}", data=data, headers={"content-type": "application/json"}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+                text = answer.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                raise Refused(error.code) from None
+        return json.loads(text) if text else None
+
+    def send(self, topic: str, *bodies: str) -> None:
+        messages = [{"body": body} for body in bodies]
+        for result in self.ask(f"/api/topics/{topic}/messages", {"messages": messages})["results"]:
+            assert "message_id" in result, result
+
+    def receive(self, topic: str, group: str, *, wait_ms: int = 500) -> list[Any]:
+        asked = {"group": group, "max_messages": 32, "wait_ms": wait_ms, "invisible_ms": 600_000}
+        found: list[Any] = self.ask(f"/api/topics/{topic}/receive", asked)["messages"]
+        return found
+
+    def ack(self, topic: str, group: str, *messages: Any) -> None:
+        receipts = [message["receipt"] for message in messages]
+        answer = self.ask(f"/api/topics/{topic}/ack", {"group": group, "receipts": receipts})
+        assert answer["results"] == [None] * len(receipts)
+
+    def is_ready(self) -> bool:
+        try:
+            return bool(self.ask("/ready")["state"] == "ready")
+        except (Refused, urllib.error.URLError, ConnectionError):
+            return False
+
+    def waiting_pops(self) -> int:
+        """How many receives wait at its broker, whoever they came by."""
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=PATIENCE_S) as answer:
+            text = answer.read().decode()
+        found = re.search(r"^popgate_broker_waiting_pops (\S+)$", text, re.MULTILINE)
+        assert found is not None
+        return int(float(found[1]))
+
+
+def soon(fact: Callable[[], Any]) -> Any:
+    """The first true value of `fact`, asked again and again."""
+    end = time.monotonic() + PATIENCE_S
+    while not (value := fact()):
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+    return value
+
+
+class Town:
+    """A host and its guests, on a socket in a folder."""
+
+    def __init__(self, folder: Path, closing: contextlib.ExitStack) -> None:
+        self.folder = folder
+        self.closing = closing
+        self.socket = folder / "s"
+
+    def host(self) -> Gateway:
+        return self.started(Gateway(self.folder / "host", options=["--share-broker", f"unix:{self.socket}"]))
+
+    def guests(self, count: int) -> list[Gateway]:
+        url = f"popgate+unix:{self.socket}"
+        with ThreadPoolExecutor(count) as pool:
+            made = [Gateway(options=["--broker", url]) for _ in range(count)]
+            return list(pool.map(self.started, made))
+
+    def started(self, gateway: Gateway) -> Gateway:
+        self.closing.callback(gateway.close)
+        gateway.start()
+        return gateway
+
+
+@pytest.fixture
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    with contextlib.ExitStack() as closing:
+        yield Town(tmp_path_factory.mktemp("t"), closing)
+
+
+def bodies(messages: list[Any]) -> list[str]:
+    return sorted(message["body"] for message in messages)
+
+
+def test_any_guest_finishes_any_message_whoever_is_killed(town: Town) -> None:
+    """Sent through A, received through B, finished through C, with A and then B killed in between."""
+    town.host()
+    a, b, c = town.guests(3)
+    a.send("t", *(f"m{number}" for number in range(20)))
+    got = b.receive("t", "g")
+    assert bodies(got) == sorted(f"m{number}" for number in range(20))
+    a.send("t", "after")
+    a.kill()
+    c.ack("t", "g", *got[:10])
+    b.kill()
+    c.ack("t", "g", *got[10:])
+    assert bodies(c.receive("t", "g", wait_ms=5_000)) == ["after"]
+    assert c.receive("t", "g") == []
+
+
+def test_guests_follow_their_host_when_it_is_killed_and_comes_back(town: Town) -> None:
+    host = town.host()
+    a, b = town.guests(2)
+    a.send("t", "one", "two")
+    (held, _) = b.receive("t", "g")
+    host.kill()
+    for guest in (a, b):
+        soon(lambda guest=guest: not guest.is_ready())
+    with pytest.raises(Refused, match="503"):
+        a.send("t", "lost?")
+    town.host()
+    for guest in (a, b):
+        soon(guest.is_ready)
+    a.ack("t", "g", held)
+    a.send("t", "three")
+    assert bodies(b.receive("t", "g", wait_ms=5_000)) == ["three"]
+
+
+def test_a_killed_guest_holds_nothing_that_it_waited_for(town: Town) -> None:
+    """Its waiting receives are gone with it: what comes afterwards goes to those who are there."""
+    host = town.host()
+    a, b = town.guests(2)
+    a.send("t", "first")
+    assert bodies(a.receive("t", "g", wait_ms=5_000)) == ["first"]
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(a.receive, "t", "g", wait_ms=25_000) for _ in range(4)]
+        soon(lambda: host.waiting_pops() >= 4)
+        a.kill()
+        soon(lambda: host.waiting_pops() == 0)
+        b.send("t", *(f"m{number}" for number in range(8)))
+        assert bodies(b.receive("t", "g", wait_ms=5_000)) == [f"m{number}" for number in range(8)]
+        for one in waiting:
+            assert one.exception() is not None
+
+
+def test_a_drained_host_ends_waits_and_tells_its_guests(town: Town) -> None:
+    host = town.host()
+    (a,) = town.guests(1)
+    a.send("t", "first")
+    assert len(a.receive("t", "g", wait_ms=5_000)) == 1
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(a.receive, "t", "g", wait_ms=25_000)
+        soon(lambda: host.waiting_pops() == 1)
+        assert host.terminate() == 0
+        with contextlib.suppress(Refused):
+            assert waiting.result() == []
+    soon(lambda: not a.is_ready())
+    assert "stopped " in host.output
+    assert "Traceback" not in host.log
+    assert "Traceback" not in a.log
+    assert not town.socket.exists()
+
+
+def test_beyond_this_machine_a_secret_is_needed_and_proved(town: Town) -> None:
+    with pytest.raises(GatewayDidNotStart, match="only with a secret"):
+        town.started(Gateway(options=["--share-broker", "tcp://0.0.0.0:0"]))
+    secret = town.folder / "secret"
+    secret.write_text("correct horse\n")
+    host = Gateway(options=["--share-broker", "tcp://0.0.0.0:0", "--set", f"shared.secret_file={secret}"])
+    town.started(host)
+    (address,) = [line for line in host.output.splitlines() if line.startswith("sharing ")]
+    url = f"popgate://127.0.0.1:{address.rpartition(':')[2]}"
+    with pytest.raises(GatewayDidNotStart, match="does not know the secret"):
+        town.started(Gateway(options=["--broker", url, "--set", "shared.secret=wrong"]))
+    friend = Gateway(options=["--broker", url, "--set", f"shared.secret_file={secret}"])
+    town.started(friend)
+    friend.send("t", "hello")
+    assert bodies(host.receive("t", "g", wait_ms=5_000)) == ["hello"]
+    assert "correct horse" not in host.log + friend.log + host.output
