@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from popgate.cluster import ClusterView
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.lite import LiteSync, LiteTopicState
@@ -84,6 +85,17 @@ class TakesBackups(ABC):
 
         What was answered before the call is in it. Raises AlreadyExists, BrokerUnavailable (with
         the reason, such as no room).
+        """
+
+
+class TellsCluster(ABC):
+    """A broker that is many: who runs them wants to know how each is."""
+
+    @abstractmethod
+    async def cluster(self) -> ClusterView:
+        """Ask every name server and broker now, each within one request's time; never raises for one of them.
+
+        Raises BrokerUnavailable: no broker is known, and no name server tells of any.
         """
 
 

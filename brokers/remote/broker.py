@@ -15,6 +15,7 @@ from brokers.remote.recalling import Recalling
 from brokers.remote.replying import Replying
 from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
+from brokers.remote.surveying import Surveying
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock
 
@@ -32,6 +33,7 @@ class RemoteBroker(
     Locking,
     Finding,
     Pulling,
+    Surveying,
     Facet,
     Broker,
 ):

@@ -152,6 +152,14 @@ class Links:
         one = self._links.get((address, link))
         return one is not None and one.is_open
 
+    def open_links(self) -> dict[str, int]:
+        """How many connections there are to each address."""
+        found: dict[str, int] = {}
+        for (address, _), one in self._links.items():
+            if one.is_open:
+                found[address] = found.get(address, 0) + 1
+        return found
+
     def connect(self, address: str, link: int = 0) -> None:
         """Begin to connect, if it is not done or resting, so that the next request need not wait."""
         now = self._clock.monotonic()

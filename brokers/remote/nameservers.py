@@ -59,6 +59,15 @@ class NameServers:
         """All that are known now, the one that is asked first in front."""
         return tuple(self._order)
 
+    @property
+    def nameless(self) -> dict[str, str]:
+        """Servers as they are configured whose names stand for no address, and why."""
+        return {
+            server: self._troubles.get(server, "its name stands for no address")
+            for server in self._settings.name_servers
+            if not self._found.get(server)
+        }
+
     def age(self) -> float | None:
         """Seconds since one of them answered; None: none ever did."""
         return None if self.heard_at is None else self._clock.monotonic() - self.heard_at

@@ -104,6 +104,11 @@ class Register:
             "registrations_refused": len(self._refusals),
         }
 
+    @property
+    def refusals(self) -> dict[str, str]:
+        """Why brokers take no heartbeats of clients, by address."""
+        return dict(self._refusals)
+
     def is_here(self, client: ConnectedClient) -> None:
         known = self._here.get(client.client_id)
         if known is None:

@@ -1,0 +1,217 @@
+"""How the cluster is, as this gateway sees it: every name server and every process of a broker asked once.
+
+What a broker counts and how it is set comes from requests that its own tools make (28 and 26). Its clock
+is told by two of those figures: when it started, and for how many whole seconds it has been running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from brokers.capabilities import TellsCluster
+from brokers.remote.errors import error_of
+from brokers.remote.registering import Registering
+from brokers.remote.topics import SLOW_S
+from popgate.cluster import BrokerView, ClusterView, NameServerView
+from popgate.errors import GatewayError, PeerWireError, shown
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.parts import load_object, table
+from popgate.wire.remoting import Command
+from popgate.wire.routes import BrokerData, ClusterInfo
+
+_MOST_ASKED = 256
+"""Processes of brokers in one look."""
+_AT_ONCE = 16
+_LONGEST_VALUE = 200
+_V5_0_0, _PER_RELEASE = 413, 2
+SETTINGS = (
+    "allAckInSyncStateSet",
+    "authenticationEnabled",
+    "authorizationEnabled",
+    "autoCreateSubscriptionGroup",
+    "autoCreateTopicEnable",
+    "brokerPermission",
+    "brokerRole",
+    "enableControllerMode",
+    "enablePropertyFilter",
+    "enableRemoteEscape",
+    "enableRetryTopicV2",
+    "enableSlaveActingMaster",
+    "fileReservedTime",
+    "flushDiskType",
+    "inSyncReplicas",
+    "maxMessageSize",
+    "popConsumerKVServiceEnable",
+    "recallMessageEnable",
+    "rejectTransactionMessage",
+    "timerMaxDelaySec",
+    "timerStopDequeue",
+    "timerStopEnqueue",
+    "timerWheelEnable",
+    "transactionCheckInterval",
+    "transactionCheckMax",
+    "transactionTimeOut",
+)
+"""Those that say what clients can expect of a broker. No others are told: some are secret."""
+FIGURES = (
+    "commitLogDirCapacity",
+    "commitLogDiskRatio",
+    "consumeQueueDiskRatio",
+    "dispatchBehindBytes",
+    "earliestMessageTimeStamp",
+    "sendThreadPoolQueueHeadWaitTimeMills",
+    "sendThreadPoolQueueSize",
+    "timerCongestNum",
+    "timerOffsetBehind",
+    "timerReadBehind",
+)
+_running = re.compile(
+    r"\[ ?([0-9]{1,6}) days?, ([0-9]{1,2}) hours?, ([0-9]{1,2}) minutes?, ([0-9]{1,2}) seconds? ?\]"
+).fullmatch
+_described = re.compile(r"V([0-9]{1,3})_([0-9]{1,3})_([0-9]{1,3})(_[A-Z_]{1,20})?").fullmatch
+
+
+class Surveying(Registering, TellsCluster):
+    """`brokers.capabilities.TellsCluster`."""
+
+    async def cluster(self) -> ClusterView:
+        servers = await asyncio.gather(
+            *(self._name_server(address, first=not at) for at, address in enumerate(self._servers()))
+        )
+        known = sorted(await self.routes.brokers(), key=lambda one: (one.cluster, one.name))
+        processes = [(data, number) for data in known for number in sorted(data.addresses)]
+        links = self.links.open_links()
+        gate = asyncio.Semaphore(_AT_ONCE)
+        brokers = await asyncio.gather(
+            *(self._broker(data, number, links, gate) for data, number in processes[:_MOST_ASKED])
+        )
+        beyond = max(len(processes) - _MOST_ASKED, 0)
+        return ClusterView(tuple(servers), tuple(brokers), beyond, self.register.refusals)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _servers(self) -> Sequence[str]:
+        """Those that are known by address, then those whose names stand for none."""
+        return (*self.routes.servers.addresses, *self.routes.servers.nameless)
+
+    async def _name_server(self, address: str, *, first: bool) -> NameServerView:
+        why = self.routes.servers.nameless.get(address)
+        if why is not None:
+            return NameServerView(address, why)
+        began = self.clock.monotonic()
+        try:
+            answer = await self.links.call(
+                address,
+                RequestCode.GET_BROKER_CLUSTER_INFO,
+                {},
+                timeout_s=self.settings.request_timeout_s,
+            )
+            if answer.code != ResponseCode.SUCCESS:
+                return NameServerView(address, error_of(answer, broker="(name server)").sentence)
+            told = ClusterInfo.decode(answer.body).brokers
+        except GatewayError as error:
+            return NameServerView(address, error.sentence)
+        except PeerWireError as error:
+            return NameServerView(address, f"its list of brokers cannot be read: {error}")
+        took_ms = (self.clock.monotonic() - began) * 1000
+        masters = {name: data.master or "" for name, data in sorted(told.items())}
+        return NameServerView(address, "", took_ms, first, masters)
+
+    async def _broker(
+        self, data: BrokerData, number: int, links: Mapping[str, int], gate: asyncio.Semaphore
+    ) -> BrokerView:
+        address = data.addresses[number]
+        role = "slave" if number else "acting master" if self.routes.is_acting(data.name) else "master"
+        found: dict[str, Any] = {
+            "cluster": data.cluster,
+            "name": data.name,
+            "number": number,
+            "address": address,
+            "role": role,
+            "links": links.get(address, 0),
+        }
+        async with gate:
+            began = self.clock.monotonic()
+            try:
+                answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
+            except GatewayError as error:
+                return BrokerView(**found, trouble=error.sentence)
+            found["answer_ms"] = (self.clock.monotonic() - began) * 1000
+            if answer.code == ResponseCode.SUCCESS:
+                found["settings"] = _settings(answer.body)
+            else:
+                found["settings_trouble"] = error_of(answer, broker=data.name).sentence
+            try:
+                found |= await self._counted(address, answer.version)
+            except GatewayError:
+                found["version"] = version_text("", answer.version)
+        return BrokerView(**found)
+
+    async def _counted(self, address: str, version: int) -> dict[str, Any]:
+        """What a broker counts, and its clock. With many topics it takes seconds to say so."""
+        began = self.clock.monotonic()
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, SLOW_S)
+        took_ms, now_ms = (self.clock.monotonic() - began) * 1000, self.clock.now_ms()
+        told = _runtime(answer)
+        wall_ms = _wall_ms(told)
+        ahead = None
+        if wall_ms is not None:
+            # It counted its whole seconds somewhere between the question and the answer.
+            ahead = (wall_ms - now_ms, wall_ms + 1000 - (now_ms - took_ms))
+        return {
+            "version": version_text(told.get("brokerVersionDesc", ""), version),
+            "figures": {name: told[name] for name in FIGURES if name in told},
+            "clock_ahead_ms": ahead,
+        }
+
+    async def _ask(self, address: str, code: RequestCode, timeout_s: float | None = None) -> Command:
+        limit_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
+        return await self.links.call(address, code, {}, timeout_s=limit_s)
+
+
+def version_text(description: str, number: int) -> str:
+    """As people write it: "5.5.0". The broker's own word for it, else made of its number (5.3)."""
+    found = _described(description)
+    if found is not None:
+        return ".".join(found.groups()[:3]) + (found[4] or "").replace("_", "-").lower()
+    release = (number - _V5_0_0) // _PER_RELEASE + 500
+    if not 300 <= release <= 999:
+        return ""
+    return f"{release // 100}.{release // 10 % 10}.{release % 10}"
+
+
+def _runtime(answer: Command) -> dict[str, str]:
+    """What a broker counts; nothing when it does not say, for it was heard of all the same."""
+    if answer.code != ResponseCode.SUCCESS:
+        return {}
+    try:
+        told = table(load_object(answer.body, "what the broker counts"), "table")
+    except PeerWireError:
+        return {}
+    return {str(key): _told(value) for key, value in told.items() if isinstance(value, str)}
+
+
+def _wall_ms(told: Mapping[str, str]) -> int | None:
+    """The broker's wall clock, less up to a second."""
+    began, running = told.get("bootTimestamp", ""), _running(told.get("runtime", ""))
+    if running is None or not (began.isascii() and began.isdigit() and len(began) < 16):
+        return None
+    days, hours, minutes, seconds = (int(part) for part in running.groups())
+    return int(began) + (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+
+
+def _settings(body: bytes) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for line in body.decode("utf-8", "replace").splitlines():
+        name, equals, value = line.partition("=")
+        if equals and name in SETTINGS:
+            found[name] = _told(value.strip())
+    return found
+
+
+def _told(text: str) -> str:
+    """As it is where it is ordinary, which all are that are looked at."""
+    return text if text.isprintable() and len(text) <= _LONGEST_VALUE else shown(text, _LONGEST_VALUE)

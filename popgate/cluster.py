@@ -1,0 +1,59 @@
+"""What a gateway sees of a cluster of brokers, for those who run it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True, frozen=True)
+class NameServerView:
+    """A name server. `trouble`: why it did not answer, empty when it did.
+
+    `brokers`: what it tells: of each broker the address of its master, empty where it has none.
+    `in_use`: it is asked first.
+    """
+
+    address: str
+    trouble: str = ""
+    answer_ms: float = 0.0
+    in_use: bool = False
+    brokers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerView:
+    """One process of a broker, at the address that the name servers tell.
+
+    `role`: "master", "slave", or "acting master" (a slave that stands in). `trouble`: why it did not
+    answer; then the rest is empty. `links`: connections that the gateway has to it. `version` as the
+    broker says it, "5.5.0". `clock_ahead_ms`: its clock is ahead of the gateway's by something between
+    these two; None: it does not tell its time. `settings` are some of its own, by their own names,
+    empty with `settings_trouble` when it does not show them; `figures` some of what it counts. Times
+    are in ms.
+    """
+
+    cluster: str
+    name: str
+    number: int
+    address: str
+    role: str
+    links: int = 0
+    trouble: str = ""
+    answer_ms: float = 0.0
+    version: str = ""
+    clock_ahead_ms: tuple[float, float] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    settings_trouble: str = ""
+    figures: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, frozen=True)
+class ClusterView:
+    """`not_asked`: processes beyond the bound of one look. `refusals`: by address, why a broker does not
+    take the heartbeats of this gateway's clients."""
+
+    name_servers: tuple[NameServerView, ...]
+    brokers: tuple[BrokerView, ...]
+    not_asked: int = 0
+    refusals: Mapping[str, str] = field(default_factory=dict)
