@@ -1,0 +1,179 @@
+"""Kill and drain replicas before one broker while clients work, and see whether any message felt it.
+
+    python tests/replicas/run.py --broker embedded            # twenty ends, two minutes or so
+    python tests/replicas/run.py --broker rocketmq --seed 7 --kills 40
+
+Three gateways stand before an embedded broker in a host process, or before a real RocketMQ. Raw clients and
+official Python clients, each of those in a process of its own behind a load balancer, send, receive and
+acknowledge through any of them. Afterwards nothing that was answered may be lost, nothing that was
+acknowledged may have come again, each message that came twice must have a cause with a name, and message
+groups must have kept their order. Exit code 1 when that is not so.
+
+The seed decides what the clients do, and which replica ends how and when; how that falls together is a
+matter of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.replicas.clients import (
+    AUDITORS,
+    INVISIBLE_S,
+    Client,
+    Consumer,
+    Official,
+    OrderedConsumer,
+    OrderedProducer,
+    PlainProducer,
+    PushConsumer,
+    Reader,
+    Stage,
+    TransactionProducer,
+)
+from tests.replicas.ledger import Ledger
+from tests.replicas.town import BROKERS, CONSUME_TIMEOUT_MS, ROCKETMQ, Town, town_before
+
+TOPICS = {"plain": "NORMAL", "ordered": "FIFO", "transactions": "TRANSACTION"}
+READERS = {
+    "simple": "plain",
+    "push": "plain",
+    "in-order": "ordered",
+    "decided": "transactions",
+}
+"""The topic of each consumer group."""
+_RATHER_LONG_S = 30.0
+
+
+@dataclass
+class Report:
+    """What came of a run."""
+
+    complaints: list[str]
+    ledger: Ledger
+    town: Town
+    took_s: float
+
+    def lines(self) -> list[str]:
+        sends = self.ledger.sends.values()
+        kinds = {name: sum(s.topic == self.town.named(name) for s in sends) for name in TOPICS}
+        told = [
+            f"ends: {dict(Counter(self.town.ends))}, in {self.took_s:.0f} s",
+            f"answered sends: {kinds}, given up {len(self.ledger.unsure)}, stored {len(self.ledger.stored)}",
+            f"deliveries: {len(self.ledger.deliveries)}",
+            *(f"came again {count} times: {cause}" for cause, count in self.ledger.causes().most_common()),
+            f"counts: {dict(sorted(self.ledger.counts.items()))}",
+            *self.town.summaries,
+        ]
+        return [*told, *(f"WRONG: {complaint}" for complaint in self.complaints)]
+
+
+async def run(kind: str, folder: Path, seed: int, *, kills: int, longest: float) -> Report:
+    """A whole run. `longest`: seconds that the replicas live between two ends. Raises Missing."""
+    began = time.monotonic()
+    async with town_before(kind, folder) as town:
+        for name, type_of in TOPICS.items():
+            await town.make_topic(name, type_of)
+        for name in (*READERS, AUDITORS):
+            await town.make_group(name, ordered=name == "in-order")
+        ledger = Ledger(stores_repeats=kind == ROCKETMQ)
+        ledger.readers = {town.named(group): town.named(topic) for group, topic in READERS.items()}
+        ledger.ordered = {town.named("in-order")}
+        stage = Stage(ledger, town.endpoints, town.balancer.address, town.prefix, seed)
+        stage.consume_timeout_s = CONSUME_TIMEOUT_MS[kind] / 1000
+        clients = crowd(stage)
+        officials = [
+            Official(stage, "producer", "plain", "official"),
+            Official(stage, "simple", "plain", "simple"),
+            Official(stage, "push", "plain", "push"),
+        ]
+        working = [asyncio.create_task(client.run()) for client in clients]
+        outside = [asyncio.create_task(official.run()) for official in officials]
+        dice = random.Random(f"{seed}/ends")
+        try:
+            # Official clients take their time to start, and a test without them would be none.
+            await until(
+                lambda: ledger.counts["official producer sent"] and ledger.counts["official push got"]
+            )
+            while len(town.ends) < kills:
+                await town.end_some(dice, longest)
+                if len(town.ends) * 2 >= kills and not officials[1].killed:
+                    officials[1].kill()
+                    officials.append(Official(stage, "simple", "plain", "simple"))
+                    outside.append(asyncio.create_task(officials[-1].run()))
+            stage.sending = False
+            stage.diligent = True
+            await asyncio.gather(outside[0])
+            await until(lambda: not ledger.missing(), stage.consume_timeout_s)
+            # Whatever is to come again comes within an invisible time.
+            await asyncio.sleep(INVISIBLE_S + 2)
+        finally:
+            stage.sending = stage.receiving = False
+            stage.over.set()
+            await asyncio.gather(*working, *outside)
+            for client in clients:
+                await client.close()
+        await read_all(stage)
+        complaints = ledger.complaints()
+        await town.close()
+        complaints += [f"a gateway logged an error: {line}" for line in town.errors]
+        return Report(complaints, ledger, town, time.monotonic() - began)
+
+
+def crowd(stage: Stage) -> list[Client]:
+    """All raw clients of a run."""
+    kinds: list[tuple[int, Callable[[str], Client]]] = [
+        (2, lambda name: PlainProducer(stage, f"plain-{name}")),
+        (2, lambda name: OrderedProducer(stage, f"ordered-{name}")),
+        (2, lambda name: TransactionProducer(stage, f"transactions-{name}")),
+        (2, lambda name: Consumer(stage, f"simple-{name}", "plain", "simple")),
+        (2, lambda name: PushConsumer(stage, f"push-{name}", "plain", "push")),
+        (2, lambda name: OrderedConsumer(stage, f"in-order-{name}", "ordered", "in-order")),
+        (1, lambda name: Consumer(stage, f"decided-{name}", "transactions", "decided")),
+    ]
+    return [make(str(number)) for count, make in kinds for number in range(count)]
+
+
+async def read_all(stage: Stage) -> None:
+    """Note what lies in the topics, taking nothing."""
+    reader = Reader(stage, "reader")
+    for name in TOPICS:
+        stage.ledger.stored += await reader.read(stage.named(name))
+    await reader.close()
+
+
+async def until(fact: Callable[[], object], more_s: float = 0.0) -> None:
+    """Wait until `fact()` is true, or for long enough: the verdict says what is missing then."""
+    end = time.monotonic() + _RATHER_LONG_S + more_s
+    while not fact() and time.monotonic() < end:
+        await asyncio.sleep(0.05)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="End replicas while clients work, and judge.")
+    parser.add_argument("--broker", choices=BROKERS, default=BROKERS[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=20, help="how many replicas end, killed or drained")
+    parser.add_argument("--longest", type=float, default=3.0, help="seconds between two ends, at most")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
+        report = asyncio.run(
+            run(chosen.broker, Path(folder), chosen.seed, kills=chosen.kills, longest=chosen.longest)
+        )
+    print(f"{chosen.broker}, seed {chosen.seed}", *report.lines(), sep="\n")
+    sys.exit(1 if report.complaints else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Three gateways before one broker: an embedded one in a host process, or a real RocketMQ. They come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import time
+import urllib.request
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from popgate.testing import GatewayProcess
+from popgate.testing.rocketmq import shared_rocketmq
+from tests.replicas.balancer import Balancer
+
+EMBEDDED, ROCKETMQ = "embedded", "rocketmq"
+BROKERS = (EMBEDDED, ROCKETMQ)
+_QUICK = (
+    *("--set", "limits.min_invisible_s=1"),
+    *("--set", "transactions.first_check_s=2"),
+    *("--set", "transactions.check_interval_s=2"),
+    *("--set", "transactions.max_checks=1000"),
+)
+CONSUME_TIMEOUT_MS = {EMBEDDED: 6_000, ROCKETMQ: 60_000}
+"""RocketMQ counts it in minutes."""
+
+
+class Town:
+    """`prefix` makes names of topics and groups one's own: others may use the same RocketMQ."""
+
+    def __init__(self, kind: str, options: Sequence[str], host: GatewayProcess | None) -> None:
+        self.kind = kind
+        self.host = host
+        self.prefix = f"r{uuid.uuid4().hex[:8]}"
+        self.replicas = [GatewayProcess(options=options) for _ in range(3)]
+        self.leaving: set[int] = set()
+        """Of replicas that end or begin: a balancer knows that they are not ready."""
+        self.ends: list[str] = []
+        self.summaries: list[str] = []
+        self.errors: list[str] = []
+        self.balancer = Balancer(lambda: [self.endpoints[at] for at in range(3) if at not in self.leaving])
+        self.endpoints: list[str] = []
+
+    def named(self, name: str) -> str:
+        return f"{self.prefix}-{name}"
+
+    async def start(self) -> None:
+        # One after the other costs less than all at once, on few cores.
+        await asyncio.gather(*(asyncio.to_thread(one.start) for one in self.replicas))
+        self.endpoints = [one.endpoint for one in self.replicas]
+        await self.balancer.start()
+
+    async def make_topic(self, name: str, kind: str, queues: int = 4) -> None:
+        await self.ask("/api/topics", {"name": self.named(name), "types": [kind], "queues": queues})
+
+    async def make_group(self, name: str, *, ordered: bool = False, max_attempts: int = 1_000) -> None:
+        told = {"name": self.named(name), "ordered": ordered, "max_attempts": max_attempts}
+        await self.ask("/api/groups", {**told, "consume_timeout_ms": CONSUME_TIMEOUT_MS[self.kind]})
+
+    async def ask(self, path: str, told: dict[str, Any] | None = None, *, at: int = 0) -> Any:
+        """An answer of a replica's admin port; POST when something is told."""
+
+        def ask() -> Any:
+            data = None if told is None else json.dumps(told).encode()
+            request = urllib.request.Request(
+                f"{self.replicas[at].admin}{path}", data, {"content-type": "application/json"}
+            )
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.loads(answer.read() or b"null")
+
+        return await asyncio.to_thread(ask)
+
+    # -- replicas come and go -----------------------------------------------------------------------
+
+    async def end_some(self, dice: random.Random, longest: float) -> None:
+        """Let them live for a while, then end one of them, or two, and start their successors.
+
+        The sleep waits for nothing: the seed chooses by it at which moment an end comes.
+        """
+        await asyncio.sleep(dice.uniform(0.1, longest))
+        which = dice.sample(range(3), 2 if dice.random() < 0.25 else 1)
+        ways = [dice.choices(("killed", "drained"), (6, 4))[0] for _ in which]
+        await asyncio.gather(*(self.replace(at, way) for at, way in zip(which, ways, strict=True)))
+
+    async def replace(self, at: int, way: str) -> None:
+        replica = self.replicas[at]
+        if way == "killed":
+            await asyncio.to_thread(replica.kill)
+            self.leaving.add(at)
+        else:
+            self.leaving.add(at)
+            began = time.monotonic()
+            code = await asyncio.to_thread(replica.terminate)
+            self._judge_drain(replica, code, time.monotonic() - began)
+        self.ends.append(way)
+        self._keep_errors(replica)
+        self.replicas[at] = replica.successor()
+        await asyncio.to_thread(self.replicas[at].start)
+        self.leaving.discard(at)
+
+    def _judge_drain(self, replica: GatewayProcess, code: int, took_s: float) -> None:
+        summary = next((line for line in replica.output.splitlines() if line.startswith("stopped ")), "")
+        self.summaries.append(f"{summary} in {took_s:.1f} s")
+        if code or not summary:
+            self.errors.append(f"a drained replica ended with {code}: {summary or 'it said nothing'}")
+
+    def _keep_errors(self, replica: GatewayProcess) -> None:
+        self.errors += [line for line in replica.log.splitlines() if '"level": "error"' in line]
+        if "Traceback" in replica.log:
+            self.errors.append(replica.log[replica.log.index("Traceback") :][:3_000])
+
+    async def close(self) -> None:
+        await self.balancer.close()
+        for replica in [*self.replicas, *([self.host] if self.host is not None else [])]:
+            with contextlib.suppress(RuntimeError):
+                await asyncio.to_thread(replica.close)
+            self._keep_errors(replica)
+
+
+@contextlib.asynccontextmanager
+async def town_before(kind: str, folder: Path, *, options: Sequence[str] = ()) -> AsyncIterator[Town]:
+    """Three gateways that are ready. Raises Missing where there is no RocketMQ."""
+    async with contextlib.AsyncExitStack() as stack:
+        host = None
+        if kind == EMBEDDED:
+            socket = folder / "s"
+            host = GatewayProcess(folder / "host", options=(*_QUICK, "--share-broker", f"unix:{socket}"))
+            stack.push_async_callback(asyncio.to_thread, host.close)
+            await asyncio.to_thread(host.start)
+            where = ("--broker", f"popgate+unix:{socket}")
+        else:
+            sharing = shared_rocketmq()
+            cluster = await asyncio.to_thread(sharing.__enter__)
+            stack.callback(sharing.__exit__, None, None, None)
+            key = "one key for all of the replicas."
+            where = ("--broker", cluster.url, "--set", f"remote.transaction_key={key}")
+        town = Town(kind, (*where, *_QUICK, *options), host)
+        stack.push_async_callback(town.close)
+        await town.start()
+        yield town
