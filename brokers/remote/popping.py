@@ -24,6 +24,7 @@ from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     BrokerBusy,
+    BrokerTimeout,
     BrokerUnavailable,
     Fault,
     Forbidden,
@@ -45,6 +46,7 @@ _MOST_WAITING = 65_536
 _LATE_S = 10.0
 """So long an answer that nobody waits for any more may come and is given back."""
 _UNIQ_KEY = UNIQ_KEY.encode()
+_NO_ANSWER = BrokerUnavailable, BrokerBusy, BrokerTimeout
 _EMPTY = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL})
 
 
@@ -100,7 +102,7 @@ class Popping(Sifting):
                     want = await self._admitted(context, request)
                     messages = await self._look(want, want.brokers)
                 found = want.rest if messages else NOTHING
-            except (BrokerUnavailable, BrokerBusy):
+            except _NO_ANSWER:
                 found = NOTHING
             finally:
                 waiter.looked(found)
@@ -159,13 +161,17 @@ class Popping(Sifting):
         return await self._look(want, brokers)
 
     async def _look(self, want: Want, brokers: Sequence[str]) -> list[StoredMessage]:
-        """Ask one broker after the other until one has something; raises when none of them answers."""
+        """Ask one broker after the other until one has something; raises when none that there is answers.
+
+        What one took whose answer was lost comes back when its time is over: others may be asked.
+        """
         failure: GatewayError | None = None
-        answered = not brokers
+        answered = len(brokers) < len(want.brokers)
         for broker in brokers:
             try:
                 messages = await self._take(want, broker)
-            except (BrokerUnavailable, BrokerBusy) as error:
+            except _NO_ANSWER as error:
+                self.recent.told((want.request.topic, want.request.group), broker, found=False)
                 failure = error
                 continue
             if messages:

@@ -10,7 +10,14 @@ import pytest
 
 from brokers.remote.broker import RemoteBroker
 from popgate.context import Context
-from popgate.errors import BadRequest, BrokerUnavailable, Forbidden, GroupNotFound, TopicNotFound
+from popgate.errors import (
+    BadRequest,
+    BrokerTimeout,
+    BrokerUnavailable,
+    Forbidden,
+    GroupNotFound,
+    TopicNotFound,
+)
 from popgate.filters import EVERYTHING, compile_filter
 from popgate.model import FilterKind, Pop
 from popgate.wire.bodies import decode_batch_acks
@@ -402,6 +409,28 @@ async def test_a_broker_that_is_down_costs_no_poll(broker, shelves, request_of):
     await shelves.until(lambda: shelves.asked(RequestCode.NOTIFICATION, "broker-b"))
     shelves.put("broker-b", record(1, b"n"))
     assert bodies(await waiting) == [b"n"]
+
+
+async def test_a_broker_that_dies_with_a_pop_costs_no_poll(broker, shelves, request_of):
+    """Also when it was the only one that is asked first: the others may have something."""
+
+    def dies(request):
+        shelves.peers["broker-a"].cut()
+
+    for wait_s in (None, 20):
+        shelves.put("broker-a", record(0, b"first"))
+        assert bodies(await broker.pop(CONTEXT, request_of())) == [b"first"]
+        shelves.put("broker-b", record(1, b"m"))
+        shelves.peers["broker-a"].on(RequestCode.POP_MESSAGE, dies)
+        assert bodies(await broker.pop(CONTEXT, request_of(wait_s=wait_s))) == [b"m"]
+        shelves.serve("broker-a", shelves.peers["broker-a"])
+
+
+async def test_only_when_all_brokers_die_with_a_pop_it_says_that_nobody_knows(broker, shelves, request_of):
+    for peer in shelves.peers.values():
+        peer.on(RequestCode.POP_MESSAGE, lambda request, peer=peer: peer.cut())
+    with pytest.raises(BrokerTimeout):
+        await broker.pop(CONTEXT, request_of())
 
 
 async def test_without_any_broker_a_pop_says_so(broker, shelves, request_of):
