@@ -167,6 +167,17 @@ _STORE = (
     Spec("popgate_broker_store_sync_longest_seconds", "gauge", "The longest since the start."),
 )
 
+OF_SHARING = (
+    Spec("popgate_shared_guests", "gauge", "On a host: gateways that use its broker."),
+    Spec("popgate_shared_calls", "gauge", "On a host: their calls under way, waiting receives included."),
+    Spec("popgate_shared_given_back_total", "counter", "On a host: messages taken for them in vain."),
+    Spec("popgate_broker_host_connected", "gauge", "On a guest: 1 while its host is reached."),
+    Spec("popgate_broker_host_calls", "gauge", "On a guest: calls that its host has not answered."),
+    Spec(
+        "popgate_broker_host_reconnects_total", "counter", "On a guest: how often it came back to its host."
+    ),
+)
+
 OF_CLUSTER = (
     Spec("popgate_broker_name_servers", "gauge", "Addresses of name servers."),
     Spec("popgate_broker_name_servers_silent_s", "gauge", "Seconds since one of them answered."),
@@ -216,6 +227,7 @@ SECTIONS: tuple[tuple[str, tuple[Spec, ...]], ...] = (
     ("The gateway", _GATEWAY),
     ("The embedded broker", _BROKER),
     ("Its store", _STORE),
+    ("One broker for several gateways", OF_SHARING),
     ("The links to a RocketMQ cluster", OF_CLUSTER),
     ("The clients and transactions at a RocketMQ cluster", OF_CLIENTS),
     ("The event loop", _LOOP),

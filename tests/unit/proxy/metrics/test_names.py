@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.app import App
-from proxy.metrics.names import OF_CLIENTS, OF_CLUSTER, SPECS, contract
+from proxy.metrics.names import OF_CLIENTS, OF_CLUSTER, OF_SHARING, SPECS, contract
 from proxy.metrics.reference import CONTRACT_FILE, METRICS_PAGE, metrics_page
 
 ROOT = Path(__file__).parents[4]
@@ -39,8 +39,8 @@ async def test_scenario_13_a_running_gateway_tells_all_of_them_by_default(app: A
     for name, family in families.items():
         if name.startswith("popgate_"):
             told[name + ("_total" if family.type == "counter" else "")] = family.type
-    of_cluster = {spec.name for spec in (*OF_CLUSTER, *OF_CLIENTS)}
-    assert told == {spec.name: spec.kind for spec in SPECS.values() if spec.name not in of_cluster}
+    of_others = {spec.name for spec in (*OF_SHARING, *OF_CLUSTER, *OF_CLIENTS)}
+    assert told == {spec.name: spec.kind for spec in SPECS.values() if spec.name not in of_others}
     for expected in ("process_resident_memory_bytes", "process_open_fds", "python_gc_collections"):
         assert expected in families
 
