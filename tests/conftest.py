@@ -9,6 +9,8 @@ import pytest
 
 LIVE_SITE = "remote"
 _CONTRACT = "tests/contract/"
+_CLUSTER = "tests/cluster/"
+_LIVE_SCENARIOS = "tests/scenarios/test_live_"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,13 +22,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Tests of a file stay together, and so do those of the contract against a real RocketMQ."""
+    """Tests of a file stay together, and so do those before a real RocketMQ that run side by side."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(_LIVE_SCENARIOS):
+                return _LIVE_SCENARIOS
+            if nodeid.startswith(_CLUSTER):
+                return _CLUSTER
             live = nodeid.startswith(_CONTRACT) and LIVE_SITE in parameters(nodeid)
             return f"{_CONTRACT}[{LIVE_SITE}]" if live else super()._split_scope(nodeid)
 

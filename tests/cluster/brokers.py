@@ -1,0 +1,74 @@
+"""What operators do to brokers, by RocketMQ's own requests."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from brokers.remote.configs import group_body, topic_fields
+from popgate.model import GroupConfig, TopicConfig
+from popgate.testing.rocketmq import JavaServer, RocketMQ
+from popgate.testing.rocketmq.asking import addresses_known, ask
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.fastjson import loads
+
+QUEUES = 4
+_WITHIN_S = 60.0
+
+
+def asked(address: str, code: int, fields: Mapping[str, str] | None = None, body: bytes = b"") -> bytes:
+    """The body of an answer that must be a success."""
+    answer = ask(address, code, fields, body)
+    assert answer.code == ResponseCode.SUCCESS, f"{address} answered {answer.code}: {answer.remark}"
+    return answer.body
+
+
+def make_at(address: str, names: Iterable[str]) -> None:
+    """Make topics, and groups of the same names, at a master."""
+    for name in names:
+        config = TopicConfig(name, read_queues=QUEUES, write_queues=QUEUES)
+        asked(address, RequestCode.UPDATE_AND_CREATE_TOPIC, topic_fields(config, None))
+        body = group_body(GroupConfig(name), None)
+        asked(address, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+
+
+def make(cluster: RocketMQ, names: Iterable[str]) -> None:
+    """Make them at all masters, and wait until the slaves have them, too."""
+    wanted = set(names)
+    known = addresses_known(cluster.addresses[0])
+    for addresses in known.values():
+        make_at(addresses[0], names)
+    end = time.monotonic() + _WITHIN_S
+    for addresses in known.values():
+        for address in addresses.values():
+            while not wanted <= topics_at(address).keys():
+                assert time.monotonic() < end, f"{address} does not hear of topics"
+                time.sleep(0.1)
+
+
+def topics_at(address: str) -> dict[str, object]:
+    told = loads(asked(address, RequestCode.GET_ALL_TOPIC_CONFIG))
+    return dict(told["topicConfigTable"])
+
+
+def end_of(address: str, broker: str, topic: str) -> int:
+    """How many messages of a topic a broker has stored, in all of its queues."""
+    total = 0
+    for queue_id in range(QUEUES):
+        fields = {"topic": topic, "queueId": str(queue_id), "bname": broker}
+        answer = ask(address, RequestCode.GET_MAX_OFFSET, fields)
+        assert answer.code == ResponseCode.SUCCESS, answer
+        total += int(answer.fields["offset"])
+    return total
+
+
+def wipe_write_permission(cluster: RocketMQ, broker: str) -> None:
+    """As `mqadmin wipeWritePerm` does it: name servers tell the broker's queues as not writable."""
+    for address in cluster.addresses:
+        asked(address, RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": broker})
+
+
+def configure(server: JavaServer, **settings: str) -> None:
+    """As `mqadmin updateBrokerConfig` does it."""
+    lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+    asked(server.address, RequestCode.UPDATE_BROKER_CONFIG, body=lines.encode())

@@ -1,0 +1,50 @@
+"""A broker comes and goes under load, as operators do it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popgate.testing import running_gateway
+from popgate.testing.rocketmq import BrokerPlan, RocketMQ
+from popgate.testing.rocketmq.asking import addresses_known
+from tests.cluster.brokers import configure, end_of, make_at, wipe_write_permission
+from tests.cluster.load import Load, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+NEW = "broker-c"
+
+
+async def test_scenario_11_a_broker_is_added_drained_and_removed_under_load_and_no_client_notices(
+    pair_cluster: RocketMQ,
+) -> None:
+    async with (
+        running_gateway(options=("--broker", pair_cluster.url)) as gateway,
+        Load(gateway.endpoint, "leaving", "leaving") as load,
+    ):
+        records = load.records
+        await load.works(brokers=("broker-a", "broker-b"))
+        server = await asyncio.to_thread(pair_cluster.add_broker, BrokerPlan(NEW))
+        try:
+            await asyncio.to_thread(make_at, server.address, ("leaving",))
+            await load.works(200, brokers=(NEW,))
+
+            def stored() -> int:
+                return end_of(server.address, NEW, "leaving")
+
+            await asyncio.to_thread(configure, server, brokerPermission="4")
+            await asyncio.to_thread(wipe_write_permission, pair_cluster, NEW)
+            before = await asyncio.to_thread(stored)
+            await load.works(200)
+            assert await asyncio.to_thread(stored) == before
+            await until(lambda: before == sum(one.broker == NEW for one in records.acked.values()))
+            await asyncio.to_thread(server.stop)
+            assert all(NEW not in addresses_known(address) for address in pair_cluster.addresses)
+        finally:
+            server.kill()
+            del pair_cluster.brokers[NEW, 0]
+        await load.works(200)
+        await load.ends()
+        assert records.failures == []

@@ -1,0 +1,33 @@
+"""A controller makes another replica the master."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from popgate.testing import running_gateway
+from popgate.testing.rocketmq import RocketMQ
+from tests.cluster.load import Load
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+CAUSE = "the master died, and the new one had heard of the group's positions some seconds before"
+
+
+async def test_scenario_11_the_master_that_a_controller_chose_is_followed_within_seconds(
+    controlled_cluster: RocketMQ,
+) -> None:
+    async with (
+        running_gateway(options=("--broker", controlled_cluster.url)) as gateway,
+        Load(gateway.endpoint, "controlled", "controlled") as load,
+    ):
+        await load.works(200)
+        master = controlled_cluster.master()
+        load.records.fault("broker-a", cause=CAUSE)
+        await asyncio.to_thread(master.kill)
+        await load.outlasts()
+        assert controlled_cluster.master() is not master
+        await asyncio.to_thread(master.start)
+        await load.works(200)
+        await load.ends()
