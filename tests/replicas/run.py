@@ -116,6 +116,8 @@ async def run(kind: str, folder: Path, seed: int, *, kills: int, longest: float)
             stage.diligent = True
             await asyncio.gather(outside[0])
             await until(lambda: not ledger.missing(), stage.consume_timeout_s)
+            for group in {group for group, _ in ledger.missing()}:
+                ledger.odd.append(f"{group} is stuck: {await town.ask(f'/api/groups/{group}/stuck')}")
             # Whatever is to come again comes within an invisible time.
             await asyncio.sleep(INVISIBLE_S + 2)
         finally:

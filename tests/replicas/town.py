@@ -1,4 +1,4 @@
-"""Three gateways before one broker: an embedded one in a host process, or a real RocketMQ. They come and go."""
+"""Three gateways before one broker, embedded in a host process or a real RocketMQ. They come and go."""
 
 from __future__ import annotations
 
