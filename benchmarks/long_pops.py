@@ -1,6 +1,6 @@
 """What it costs a RocketMQ broker that messages are popped for 15 minutes, and not for 60 s and renewed.
 
-    python benchmarks/long_pops.py            # 20,000 messages on a broker as shipped: 25 minutes
+    python benchmarks/long_pops.py            # 10,000 messages on a broker as shipped: 25 minutes
     python benchmarks/long_pops.py --kv       # a broker with popConsumerKVServiceEnable
     python benchmarks/long_pops.py --merge    # a broker with enablePopBufferMerge
     python benchmarks/long_pops.py --quick    # a few messages for seconds; proves only that it runs
@@ -205,7 +205,7 @@ async def measure(cluster: RocketMQ, ways: Sequence[Way], count: int, quick: boo
     broker = RemoteBroker(settings, clock=SystemClock())
     await broker.start()
     bench = Bench(cluster, broker, count)
-    warm = Way("to warm up", 3, 1, 1)
+    warm = Way("to warm up", 3 if quick else 60, 1, 1)
     await bench.run(warm, 0)
     await bench.measure_idle(2 if quick else 20)
     for number, way in enumerate(ways, 1):
@@ -220,10 +220,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--kv", action="store_true")
     parser.add_argument("--merge", action="store_true")
-    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--messages", type=int, default=10_000)
     given = parser.parse_args()
     settings = {
         "transactionCheckInterval": "60000",
+        "timerFlushIntervalMs": "1000",
         "popConsumerKVServiceEnable": str(given.kv).lower(),
         "enablePopBufferMerge": str(given.merge).lower(),
     }
@@ -231,7 +232,7 @@ def main() -> None:
     ways = [
         Way("soon done, 60 s", 60 * unit, 5 * unit, 0),
         Way("soon done, 15 minutes", 900 * unit / (10 if given.quick else 1), 5 * unit, 0),
-        Way("slow, 60 s and renewed", 60 * unit, 180 * unit, 3),
+        Way("slow, 60 s and renewed", 60 * unit, 120 * unit, 3),
     ]
     count = 320 if given.quick else given.messages
     options = None if given.quick else JVM

@@ -79,8 +79,8 @@ class Store(ABC):
         Ordered groups (`request.ordered` is the group's setting) get the messages of one
         `Traits.order_scope` in their order, never one while an earlier one is not finished,
         but in the same answer; a held scope does not keep others back. A repeated `attempt_id`
-        returns what it held and did not finish again: same attempt, same handles; any other
-        id gets other messages or none.
+        returns what it held and did not finish again: same attempt, same handles where
+        `Traits.repeats_keep_receipts`; any other id gets other messages or none.
 
         A waiting pop ends early when its topic or group is deleted or the broker stops: with
         nothing, or with the error that a new call would get. One new message ends one waiting

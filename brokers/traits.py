@@ -36,6 +36,11 @@ class Traits:
     and `free` mean something: what was never popped, and what came back and waits.
     `resets_forget_deliveries`: after `commit` and `reset` nothing comes that was held before; else it
     comes when its time is over.
+    `repeats_keep_receipts`: a repeated `attempt_id` gets the handles that it got before, and a new
+    attempt when its time is over; else the same messages with handles of which the newest are good,
+    and no attempt counted.
+    `redeliveries_keep_place`: a redelivery has queue, offsets and times of the first delivery; else
+    those of a copy of its message.
     `deletes_everything`: a topic or group made again has nothing of the deleted one of its name; else
     old handles, recalls, transactions and look-ups may reach into it.
     `ordered_groups_get_retries`: a group that is made ordered gets what waits for another attempt; else
@@ -62,6 +67,8 @@ class Traits:
     tells_deliveries: bool = True
     resets_forget_deliveries: bool = True
     deletes_everything: bool = True
+    repeats_keep_receipts: bool = True
+    redeliveries_keep_place: bool = True
     reading_lag_ms: int = 0
     chooses_queues: bool = False
     ordered_groups_get_retries: bool = True

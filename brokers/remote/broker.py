@@ -59,6 +59,8 @@ class RemoteBroker(
             tells_deliveries=False,
             resets_forget_deliveries=False,
             deletes_everything=False,
+            repeats_keep_receipts=False,
+            redeliveries_keep_place=False,
             chooses_queues=True,
             buries_unasked=False,
             reading_lag_ms=300,

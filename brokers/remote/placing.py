@@ -21,6 +21,7 @@ from popgate.errors import (
     Forbidden,
     GatewayError,
     TopicNotFound,
+    Unsupported,
     shown,
 )
 from popgate.model import Message, MessageType, Sent
@@ -116,9 +117,14 @@ class Placing(Registering):
         return list(units.values())
 
     def _prepared(self, topic: str, message: Message, places: Places, now_ms: int) -> Target | None:
-        """Make a message ready; the queue that it names. Raises BadRequest, PropertiesTooLarge."""
+        """Make a message ready; the queue that it names.
+
+        Raises BadRequest, PropertiesTooLarge, DelayTooLong, Unsupported.
+        """
         if message.topic != topic:
             raise BadRequest(f"messages for {topic} and other topics cannot be sent together")
+        if message.lite_topic:
+            raise Unsupported("a lite topic in a RocketMQ cluster, from which this gateway delivers none")
         delay_ms, longest_ms = message.deliver_at_ms - now_ms, self.traits.max_delay_ms
         if delay_ms > longest_ms:
             raise DelayTooLong(delay_ms, longest_ms)

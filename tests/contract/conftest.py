@@ -196,7 +196,12 @@ class RemoteSite(Site):
 
     def __init__(self, name_servers: Sequence[str]) -> None:
         self.clock = WrongClock()
-        self._settings = RemoteSettings(name_servers=tuple(name_servers), transaction_keys=(b"contract" * 4,))
+        self._settings = RemoteSettings(
+            name_servers=tuple(name_servers),
+            transaction_keys=(b"contract" * 4,),
+            connect_timeout_s=30.0,  # many tests begin at the same time, and machines that test are busy
+            request_timeout_s=30.0,
+        )
 
     async def start(self) -> None:
         self.broker = RemoteBroker(self._settings, clock=self.clock)
@@ -382,7 +387,7 @@ class User:
 
     async def eventually(self, fact: Callable[[], Any]) -> Any:
         """The first true value of `fact`, a function or coroutine function, asked again and again."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.either(1, 3) * PATIENCE_S
         while True:
             value = fact()
             if asyncio.iscoroutine(value):

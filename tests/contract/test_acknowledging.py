@@ -16,7 +16,7 @@ async def test_an_acknowledged_message_never_comes_back(user):
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
     await user.ack(topic, group, await user.one(topic, group, invisible_ms=10_000))
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
 
 
@@ -69,7 +69,7 @@ async def test_a_batch_is_answered_one_by_one_in_order(user):
     assert answers[2] is None
     assert isinstance(answers[3], IllegalReceipt)
     assert answers[4] is None
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
 
 
@@ -211,7 +211,7 @@ async def test_the_handle_of_an_older_attempt_finishes_nothing(user, traits):
     third = await user.one(topic, group)
     assert third.attempt == 3
     await user.ack(topic, group, third)
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
 
 
@@ -243,7 +243,7 @@ async def test_handles_of_a_finished_message_bring_nothing_back(user):
     with pytest.raises(ReceiptExpired):
         await user.dead_letter(topic, group, message.receipt)
     assert await user.give_back(topic, group, message) == 0
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
     await user.dead_letters(group, 0)
 
@@ -261,7 +261,7 @@ async def test_a_cancelled_acknowledgement_is_done_or_not_done(user, turns):
     await user.settle()
     (answer,) = await user.ack_handles(topic, group, message.receipt)
     assert answer is None
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
 
 
@@ -276,7 +276,7 @@ async def test_acknowledging_and_changing_at_once_ends_in_one_of_both(user):
     outcomes = await asyncio.gather(*work, return_exceptions=True)
     for outcome in outcomes:
         assert isinstance(outcome, (list, str, GatewayError)), outcome
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     back = await user.pop(topic, group)
     finished = sum(1 for o in outcomes[::2] if o == [None])
     assert len(back) == 30 - finished

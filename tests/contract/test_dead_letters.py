@@ -27,7 +27,7 @@ async def test_a_message_whose_attempts_are_used_up_is_moved_once(user, traits, 
     if traits.dead_letters_name_origin:
         assert properties["DLQ_ORIGIN_TOPIC"] == topic
         assert properties["DLQ_ORIGIN_MESSAGE_ID"] == sent.message_id
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
 
 
@@ -56,7 +56,7 @@ async def test_the_last_attempt_can_still_be_acknowledged(user):
     topic, group = await user.topic(), await user.group(max_attempts=1)
     await user.send(topic, "a")
     await user.ack(topic, group, await user.one(topic, group, invisible_ms=1_000))
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.dead_letters(group, 0)
 
 
@@ -109,7 +109,7 @@ async def test_scenario_19_a_dead_letter_on_request_is_moved_at_once_and_never_l
     await user.dead_letter(topic, group, a.receipt)
     await user.ack(topic, group, b)
     assert texts(await user.dead_letters(group, 1)) == texts([a])
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
     await user.dead_letters(group, 1)
 
@@ -174,7 +174,7 @@ async def test_a_delivery_that_was_cancelled_or_given_back_is_not_a_used_attempt
         message = await user.one(topic, group)
         assert message.attempt == 1
         assert await user.give_back(topic, group, message) == 1
-        await user.lag(60_000)
+        await user.lag(user.either(60_000, 31_000))
     await user.dead_letters(group, 0)
     await user.ack(topic, group, await user.one(topic, group))
 
@@ -227,7 +227,7 @@ async def test_dead_letters_are_consumed_like_any_message(user):
     second = await user.one(letters, reader)
     assert (first.attempt, second.attempt) == (1, 2)
     await user.ack(letters, reader, second)
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(letters, reader)
 
 

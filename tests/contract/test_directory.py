@@ -225,7 +225,7 @@ async def test_a_deleted_topic_is_gone_with_all_it_had(user):
         with pytest.raises(TopicNotFound):
             await call
     assert topic not in {t.name for t in await user.broker.topics()}
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.restart()
     with pytest.raises(TopicNotFound):
         await user.broker.topic(topic)
@@ -319,7 +319,7 @@ async def test_a_topic_deleted_while_it_is_used_harms_nobody(user):
         assert outcome is None or isinstance(outcome, (list, GatewayError)), outcome
     await user.send(other, "a")
     await user.ack(other, group, await user.one(other, group))
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.restart()
     await user.nothing(other, group)
 
@@ -342,7 +342,7 @@ async def test_a_deleted_group_is_gone_and_begins_anew(user, texts):
         with pytest.raises(GroupNotFound):
             await call
     assert group not in {g.name for g in await user.broker.groups()}
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.broker.create_group(config)
     (answer,) = await user.ack_handles(topic, group, c.receipt)
     assert isinstance(answer, IllegalReceipt)

@@ -59,10 +59,10 @@ async def test_the_returned_handle_finishes_the_message(user):
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
     message = await user.one(topic, group, invisible_ms=10_000)
-    handle = await user.hide(topic, group, message.receipt, 60_000)
+    handle = await user.hide(topic, group, message.receipt, user.either(60_000, 30_000))
     await user.lag(11_000)
     assert await user.ack_handles(topic, group, handle) == [None]
-    await user.lag(120_000)
+    await user.lag(user.either(120_000, 20_000))
     await user.nothing(topic, group)
 
 
@@ -74,7 +74,7 @@ async def test_the_returned_handle_can_be_changed_on_and_dead_lettered(user, tex
     handle = await user.hide(topic, group, handle, 30_000)
     await user.dead_letter(topic, group, handle)
     assert texts(await user.dead_letters(group, 1)) == ["a"]
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
 
 
@@ -160,7 +160,7 @@ async def test_the_filter_of_the_moment_does_not_lose_a_redelivery(user):
     for _ in range(3):
         await user.nothing(topic, group, tags="blue")
         await user.lag()
-    await user.lag(60_000)  # it may rest for a while after it did not pass
+    await user.lag(user.either(60_000, 31_000))  # it may rest for a while after it did not pass
     again = await user.one(topic, group, tags="red")
     assert again.attempt == 2
     await user.ack(topic, group, again)

@@ -125,7 +125,7 @@ async def test_a_failed_middle_holds_its_followers_back_but_finished_ones_stay_a
     assert again[0].attempt == 2
     await user.nothing(topic, group)
     await user.ack(topic, group, *again)
-    await user.lag(60_000)
+    await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
     assert two.receipt != again[0].receipt
 
@@ -250,13 +250,13 @@ async def test_a_repeated_attempt_for_everything_finished_gets_what_is_next(user
     assert texts(await user.collect(topic, group, 1, attempt_id="x")) == ["A2"]
 
 
-async def test_a_repeated_attempt_whose_time_is_over_is_a_new_delivery(user):
+async def test_a_repeated_attempt_whose_time_is_over_is_a_new_delivery(user, traits):
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1")
     await user.collect(topic, group, 1, attempt_id="x", invisible_ms=10_000)
     await user.lag(10_000)
     again = await user.one(topic, group, attempt_id="x")
-    assert again.attempt == 2
+    assert again.attempt == (2 if traits.repeats_keep_receipts else 1)
 
 
 async def test_a_repeated_attempt_does_not_wait(user, texts):

@@ -58,7 +58,7 @@ async def test_scenario_07_a_handle_works_after_a_restart(user):
     a, b, c, d = await user.collect(topic, group, 4, invisible_ms=20_000)
     await user.restart()
     await user.ack(topic, group, a)
-    handle = await user.hide(topic, group, b.receipt, 60_000)
+    handle = await user.hide(topic, group, b.receipt, user.either(60_000, 30_000))
     await user.dead_letter(topic, group, c.receipt)
     assert await user.give_back(topic, group, d) == 1
     await user.restart()
@@ -67,7 +67,7 @@ async def test_scenario_07_a_handle_works_after_a_restart(user):
     last = await user.one(topic, group)
     assert last.body == d.body
     await user.ack(topic, group, last)
-    await user.lag(120_000)
+    await user.lag(user.either(120_000, 31_000))
     await user.nothing(topic, group)
     await user.dead_letters(group, 1)
 
@@ -96,7 +96,9 @@ async def test_order_and_attempt_ids_survive_a_restart(user, texts, traits):
     await user.restart()
     again = await user.pop(topic, group, 2, attempt_id="x", invisible_ms=20_000)
     assert texts(again) == ["A1", "A2"]
-    assert [m.receipt for m in again] == [m.receipt for m in first]
+    if traits.repeats_keep_receipts:
+        assert [m.receipt for m in again] == [m.receipt for m in first]
+    first = again
     if traits.order_scope.name == "MESSAGE_GROUP":
         others = await user.collect(topic, group, 2)
         assert texts(others) == ["B1", "B2"]

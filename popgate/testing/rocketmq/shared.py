@@ -32,6 +32,10 @@ _HOST_WITHIN_S: Final = 3 * STARTED_WITHIN_S
 """A name server, then a broker, and an old host that is still ending."""
 
 
+_hosts: Final[list[subprocess.Popen[bytes]]] = []
+"""Those that this process started. They outlive it, and are told of as left running when nobody knows them."""
+
+
 @dataclass(slots=True, frozen=True)
 class SharedRocketMQ:
     """A name server and a broker that others use, too: names of topics and groups must be one's own."""
@@ -110,6 +114,7 @@ def _start_host(place: Path, version: str, told: Path) -> None:
     with log.open("wb") as output:
         process = _started_host(version, {**os.environ, "PYTHONPATH": path}, output)
     end = time.monotonic() + _HOST_WITHIN_S
+    _hosts.append(process)
     while not told.exists():
         if process.poll() is not None or time.monotonic() > end:
             process.terminate()
