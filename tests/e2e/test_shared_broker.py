@@ -181,6 +181,7 @@ def test_a_drained_host_ends_waits_and_tells_its_guests(town: Town) -> None:
     assert "Traceback" not in host.log
     assert "Traceback" not in a.log
     assert not town.socket.exists()
+    assert a.terminate() == 0, "without its host, too"
 
 
 def test_beyond_this_machine_a_secret_is_needed_and_proved(town: Town) -> None:

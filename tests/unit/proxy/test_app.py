@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from popgate.model import TopicConfig
 from proxy.app import CannotStart, build
 from proxy.settings import Settings
 from proxy.wrong import SettingsWrong
@@ -150,3 +151,42 @@ async def test_a_start_that_is_cancelled_leaves_nothing_open(settings_for: Calla
     again = build(settings_for())
     await again.start()
     await again.stop()
+
+
+def test_only_an_embedded_broker_is_shared(tmp_path: Path) -> None:
+    for broker in ("popgate://127.0.0.1:1", "rocketmq://127.0.0.1:9876"):
+        settings = Settings(data=tmp_path, broker=broker, share_broker="unix:/tmp/s")
+        with pytest.raises(SettingsWrong, match="share_broker is for an embedded broker"):
+            build(settings)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told"),
+    [("tcp://0.0.0.0:0", "only with a secret"), ("http://a:1", "no place to share"), ("unix:", "no socket")],
+)
+def test_a_broker_is_not_shared_where_it_cannot_be(tmp_path: Path, wanted: str, told: str) -> None:
+    with pytest.raises(SettingsWrong, match=told):
+        build(Settings(data=tmp_path, share_broker=wanted))
+
+
+async def test_a_gateway_shares_its_broker_and_another_one_uses_it(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("s")
+    doors = {"listen": ("grpc://127.0.0.1:0",), "admin": "off"}
+    host = build(Settings(data=folder / "a", share_broker=f"unix:{folder}/s", **doors))
+    await host.start()
+    try:
+        assert host.shared_at == f"unix:{folder}/s"
+        guest = build(Settings(data=folder / "b", broker=f"popgate+unix:{folder}/s", **doors))
+        await guest.start()
+        try:
+            assert guest.condition() == "ready"
+            await guest.broker.create_topic(TopicConfig("t"))
+            assert [topic.name for topic in await host.broker.topics()] == ["t"]
+        finally:
+            await guest.stop()
+        await host.drain()
+    finally:
+        await host.stop()
+    assert not (folder / "s").exists()

@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -420,3 +421,66 @@ async def test_the_secret_stays_when_the_store_is_read_again(parts: Parts) -> No
     end(parts, transaction, COMMIT, topic="T")
     await parts.store.commit()
     assert len(parts.delivered(parts.catalogue.topic("T"))) == 1
+
+
+async def test_a_check_that_is_answered_later_counts_when_somebody_was_asked(parts: Parts) -> None:
+    asking: list[asyncio.Future[bool]] = []
+    numbers: list[int] = []
+
+    def ask(check: TransactionCheck) -> asyncio.Future[bool]:
+        numbers.append(check.checks)
+        asking.append(asyncio.get_running_loop().create_future())
+        return asking[-1]
+
+    parts.halves.on_check(ask)
+    topic = await parts.topic()
+    transaction = await begin(parts, topic)
+    for answer in (False, True, None, True):
+        before = len(asking)
+        while len(asking) == before:
+            await wait(parts, 10)
+        if answer is None:
+            asking[-1].set_exception(KeyError("a bug elsewhere"))
+        else:
+            asking[-1].set_result(answer)
+        await wait(parts, 0)
+        await asyncio.sleep(0)
+        await parts.store.commit()
+    assert numbers == [1, 1, 2, 2]
+    end(parts, transaction, COMMIT)
+    await parts.store.commit()
+
+
+async def test_an_answer_for_a_transaction_that_ended_meanwhile_changes_nothing(parts: Parts) -> None:
+    asking: list[asyncio.Future[bool]] = []
+
+    def ask(check: TransactionCheck) -> asyncio.Future[bool]:
+        asking.append(asyncio.get_running_loop().create_future())
+        return asking[-1]
+
+    parts.halves.on_check(ask)
+    transaction = await begin(parts, await parts.topic())
+    while not asking:
+        await wait(parts, 10)
+    end(parts, transaction, COMMIT)
+    await parts.store.commit()
+    asking[0].set_result(True)
+    await asyncio.sleep(0)
+    await parts.store.commit()
+    assert left(parts, HALF) == 0
+
+
+async def test_who_is_asked_when_the_broker_stops_is_not_waited_for(parts: Parts) -> None:
+    asking: list[asyncio.Future[bool]] = []
+
+    def ask(check: TransactionCheck) -> asyncio.Future[bool]:
+        asking.append(asyncio.get_running_loop().create_future())
+        return asking[-1]
+
+    parts.halves.on_check(ask)
+    await begin(parts, await parts.topic())
+    while not asking:
+        await wait(parts, 10)
+    parts.halves.stop_asking()
+    assert asking[0].cancelled()
+    await asyncio.sleep(0)
