@@ -280,12 +280,14 @@ class TransactionProducer(Client):
             resolution=pb.COMMIT if commit else pb.ROLLBACK,
             source=source,
         )
-        self.ledger.ends[body] += commit
         try:
             answer = await self.ask("EndTransaction", request, self.any())
         except grpc.aio.AioRpcError:
             self.ledger.counts["EndTransaction lost"] += 1
+            self.ledger.lost_ends[body] += commit
             return
+        if answer.status.code in UNKNOWN:
+            self.ledger.lost_ends[body] += commit
         self.ledger.counts[f"EndTransaction {Code.Name(answer.status.code)}"] += 1
 
     async def _asked(self, asked: Any) -> None:

@@ -31,7 +31,7 @@ class Fate(enum.Enum):
 
 
 SENT_AGAIN = "its producer repeated a send whose answer was lost"
-ENDED_AGAIN = "its transaction was ended again because an answer was lost"
+ENDED_AGAIN = "its transaction was committed again because an answer was lost"
 
 
 @dataclass(slots=True, eq=False)
@@ -74,8 +74,8 @@ class Ledger:
     """Bodies whose producer gave up."""
     lost_answers: Counter[str] = field(default_factory=Counter)
     """By body: how often it was sent without an answer that says what became of it."""
-    ends: Counter[str] = field(default_factory=Counter)
-    """By body: how often its transaction was told to be committed."""
+    lost_ends: Counter[str] = field(default_factory=Counter)
+    """By body: how often its transaction was committed without an answer that says what became of it."""
     deliveries: list[Delivery] = field(default_factory=list)
     readers: dict[str, str] = field(default_factory=dict)
     """The topic that each consumer group reads."""
@@ -135,7 +135,7 @@ class Ledger:
                 yield f"{body} was rolled back, and is there"
             most = 1
             if self.stores_repeats:
-                most += self.lost_answers[body] + max(self.ends[body] - 1, 0)
+                most += self.lost_answers[body] + self.lost_ends[body]
             if count > most:
                 lost = self.lost_answers[body]
                 yield f"{body} is stored {count} times, {lost} answers of its send were lost"
@@ -160,7 +160,7 @@ class Ledger:
     def _cause(self, delivery: Delivery, earlier: list[Delivery], copies: int) -> str:
         done = [one for one in earlier if one.fate is Fate.DONE and one.settled < delivery.asked]
         if copies > 1 and len(done) < copies:
-            return ENDED_AGAIN if self.ends[delivery.body] > 1 else SENT_AGAIN
+            return ENDED_AGAIN if self.lost_ends[delivery.body] else SENT_AGAIN
         if len(done) >= max(copies, 1):
             return ""
         open_ones = [one for one in earlier if one not in done]

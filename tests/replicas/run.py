@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -64,6 +64,8 @@ class Report:
     ledger: Ledger
     town: Town
     took_s: float
+    failures: list[str] = field(default_factory=list)
+    """What the users of official clients saw fail."""
 
     def lines(self) -> list[str]:
         sends = self.ledger.sends.values()
@@ -75,12 +77,18 @@ class Report:
             *(f"came again {count} times: {cause}" for cause, count in self.ledger.causes().most_common()),
             f"counts: {dict(sorted(self.ledger.counts.items()))}",
             *self.town.summaries,
+            *(f"a user saw: {failure}" for failure in self.failures),
         ]
         return [*told, *(f"WRONG: {complaint}" for complaint in self.complaints)]
 
 
-async def run(kind: str, folder: Path, seed: int, *, kills: int, longest: float) -> Report:
-    """A whole run. `longest`: seconds that the replicas live between two ends. Raises Missing."""
+async def run(
+    kind: str, folder: Path, seed: int, *, kills: int = 0, longest: float = 0.0, rolling: bool = False
+) -> Report:
+    """A whole run. `longest`: seconds that the replicas live between two ends. Raises Missing.
+
+    `rolling`: instead of ends by chance each replica is drained once, after the other, as for an upgrade.
+    """
     began = time.monotonic()
     async with town_before(kind, folder) as town:
         for name, type_of in TOPICS.items():
@@ -106,6 +114,8 @@ async def run(kind: str, folder: Path, seed: int, *, kills: int, longest: float)
             await until(
                 lambda: ledger.counts["official producer sent"] and ledger.counts["official push got"]
             )
+            if rolling:
+                await roll(town, ledger)
             while len(town.ends) < kills:
                 await town.end_some(dice, longest)
                 if len(town.ends) * 2 >= kills and not officials[1].killed:
@@ -130,7 +140,19 @@ async def run(kind: str, folder: Path, seed: int, *, kills: int, longest: float)
         complaints = ledger.complaints()
         await town.close()
         complaints += [f"a gateway logged an error: {line}" for line in town.errors]
-        return Report(complaints, ledger, town, time.monotonic() - began)
+        failures = [failure for official in officials for failure in official.failures]
+        return Report(complaints, ledger, town, time.monotonic() - began, failures)
+
+
+async def roll(town: Town, ledger: Ledger) -> None:
+    """Drain one replica after the other; each time all official clients go on before the next one goes."""
+    for at in range(len(town.replicas)):
+        await town.replace(at, "drained")
+        before = Counter(ledger.counts)
+        facts = ("official producer sent", "official simple acked", "official push acked")
+        await until(
+            lambda before=before, facts=facts: all(ledger.counts[one] > before[one] + 3 for one in facts)
+        )
 
 
 def crowd(stage: Stage) -> list[Client]:
@@ -167,11 +189,19 @@ def main() -> None:
     parser.add_argument("--broker", choices=BROKERS, default=BROKERS[0])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kills", type=int, default=20, help="how many replicas end, killed or drained")
+    parser.add_argument("--rolling", action="store_true", help="drain one after the other instead")
     parser.add_argument("--longest", type=float, default=3.0, help="seconds between two ends, at most")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
         report = asyncio.run(
-            run(chosen.broker, Path(folder), chosen.seed, kills=chosen.kills, longest=chosen.longest)
+            run(
+                chosen.broker,
+                Path(folder),
+                chosen.seed,
+                kills=0 if chosen.rolling else chosen.kills,
+                longest=chosen.longest,
+                rolling=chosen.rolling,
+            )
         )
     print(f"{chosen.broker}, seed {chosen.seed}", *report.lines(), sep="\n")
     sys.exit(1 if report.complaints else 0)

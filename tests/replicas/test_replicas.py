@@ -1,0 +1,58 @@
+"""The short forms of runs before several replicas, with a seed; `run.py` has the long one."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from popgate.testing.rocketmq import Missing
+from tests.replicas.conftest import missing
+from tests.replicas.run import TOPICS, Report, run
+from tests.replicas.town import BROKERS
+
+LONGEST_S = 400
+"""On a machine with other things to do; a minute on a quiet one."""
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
+
+
+async def report_of(kind: str, seed: int, *, kills: int = 0, rolling: bool = False) -> Report:
+    # A path of pytest's own is too long for a socket.
+    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
+        try:
+            return await run(kind, Path(folder), seed, kills=kills, longest=1.5, rolling=rolling)
+        except Missing as why:
+            missing(why)
+            raise
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+async def test_scenario_08_replicas_that_are_killed_and_drained_cost_no_message_and_no_order(
+    kind: str,
+) -> None:
+    report = await report_of(kind, seed=5, kills=5)
+    told = "\n".join(report.lines())
+    assert report.complaints == [], told
+    # It was no test if nothing had happened.
+    assert set(report.town.ends) == {"killed", "drained"}, told
+    assert {send.topic for send in report.ledger.sends.values()} == {report.town.named(one) for one in TOPICS}
+    counts = report.ledger.counts
+    for fact in ("ReceiveMessage lost", "SendMessage lost", "checks", "official push acked"):
+        assert counts[fact], told
+
+
+@pytest.mark.parametrize("kind", BROKERS)
+async def test_scenario_07_users_of_official_clients_see_nothing_of_a_rolling_restart(kind: str) -> None:
+    """Three gateways, each drained and followed by its successor, one after the other."""
+    report = await report_of(kind, seed=7, rolling=True)
+    told = "\n".join(report.lines())
+    assert report.complaints == [], told
+    assert report.failures == [], told
+    assert report.town.ends == ["drained"] * 3
+    assert report.ledger.counts["told to move"], told
+    for summary in report.town.summaries:
+        figures = {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", summary)}
+        assert figures["requests_cut_off"] == 0, told
+        assert figures["connections"], told
