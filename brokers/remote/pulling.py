@@ -16,6 +16,7 @@ from brokers.remote.positions import LARGEST_OFFSET, Positions
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
+    BrokerBusy,
     BrokerUnavailable,
     Forbidden,
     IllegalOffset,
@@ -35,6 +36,8 @@ _LONGEST_WAIT_S = 5.0
 _LATE_S = 10.0
 """How much later than it should a broker may answer a request that waits there, before it is in trouble."""
 _LEAST_WAIT_S = 0.01
+_REJECTED = "[REJECTREQUEST]"
+"""How a broker refuses without a look at the request; also a slave that is not to be read from."""
 _REST_S = 0.2
 """After an answer that neither has messages nor leads on."""
 _MOST_MESSAGES = 1_024
@@ -102,6 +105,19 @@ class Pulling(Positions):
         self, context: Context, place: Place, fields: dict[str, str], wait_s: float
     ) -> Command | None:
         """The broker's answer; None when none came in the time in which one may be waited for."""
+        try:
+            return await self._pull_within(context, place, fields, wait_s)
+        except BrokerBusy as error:
+            if _REJECTED in error.sentence and not self.knows_best(place.broker):
+                raise BrokerUnavailable(
+                    f"broker {place.broker} has no master now, and its slave is set up not to be read from"
+                    " (slaveReadEnable)"
+                ) from error
+            raise
+
+    async def _pull_within(
+        self, context: Context | None, place: Place, fields: dict[str, str], wait_s: float
+    ) -> Command | None:
         if wait_s <= 0:
             return await self.ask_queue(
                 context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=_NOTHING

@@ -29,10 +29,11 @@ TOPICS = ("ns", "masters", "official", "leaving", "acting", "controlled")
 
 def _pairs() -> RocketMQ:
     """Two masters with slaves. That of broker-b may stand in for its master, and hand writes to broker-a."""
+    read = {"slaveReadEnable": "true"}
     acting = {"enableSlaveActingMaster": "true", "enableRemoteEscape": "true"}
     return RocketMQ(
         name_servers=2,
-        brokers=(*pairs("broker-a"), *pairs("broker-b", settings=acting)),
+        brokers=(*pairs("broker-a", settings=read), *pairs("broker-b", settings=read | acting)),
         name_server_settings={"supportActingMaster": "true"},
         options=_SMALL,
     )

@@ -302,6 +302,13 @@ async def test_a_slave_that_does_not_serve_readers_says_so(queue, asking_cluster
     await queue.facet.routes.clusters.refresh()
     slave.on(PULL, lambda request: request.answer(ResponseCode.SYSTEM_BUSY, "[REJECTREQUEST]system busy"))
     await queue.peer.stop()
+    with pytest.raises(BrokerUnavailable, match="slaveReadEnable"):
+        await queue.pull(0)
+
+
+async def test_a_master_that_is_busy_says_so(queue):
+    busy = "[REJECTREQUEST]system busy"
+    queue.peer.on(PULL, lambda request: request.answer(ResponseCode.SYSTEM_BUSY, busy))
     with pytest.raises(BrokerBusy):
         await queue.pull(0)
 
