@@ -336,12 +336,15 @@ class BrokerTimeout(GatewayError):
 
 
 class Unsupported(GatewayError):
-    """Something that this gateway, or this kind of broker, does not do."""
+    """Something that this gateway, or this kind of broker, does not do.
+
+    `instead`: why, and what there is in its place, as the end of the sentence.
+    """
 
     fault = Fault.UNSUPPORTED
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"{what} is not supported")
+    def __init__(self, what: str, instead: str = "") -> None:
+        super().__init__(f"{what} is not supported" + (f": {instead}" if instead else ""))
         self.what = what
 
 

@@ -6,7 +6,7 @@ The base of the `MessagingProcessor`, with the same steps in every method.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from brokers.port import Broker
 from popgate.clock import Clock
@@ -19,6 +19,7 @@ from popgate.model import (
     GroupConfig,
     Progress,
     Pulled,
+    Queue,
     StartFrom,
     StoredMessage,
     TopicConfig,
@@ -192,11 +193,22 @@ class Directing:
                 context, topic, key, begin_ms=max(begin_ms, 0), end_ms=end_ms, limit=limit
             )
 
+    @property
+    def tells_deliveries(self) -> bool:
+        """Whether the broker knows what is held: else figures of that mean nothing, and are not shown."""
+        return self._broker.traits.tells_deliveries
+
     async def topic(self, context: Context, name: str) -> TopicConfig:
         """Raises TopicNotFound; nothing is made by asking."""
         with self._watch_directory:
             self._admit(context, Action.GET, topic=name)
             return await self._broker.topic(name)
+
+    async def queues(self, context: Context, topic: str) -> Sequence[Queue]:
+        """All queues of a topic, which is never made by asking. Raises TopicNotFound."""
+        with self._watch_directory:
+            self._admit(context, Action.GET, topic=topic)
+            return (await self._broker.route(topic)).queues
 
     async def topics(self, context: Context) -> list[TopicConfig]:
         with self._watch_directory:

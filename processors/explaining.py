@@ -81,7 +81,13 @@ class Explaining(Settling):
             seen = await self._look(config, topic, client, limit)
         consumers = self.clients.consumers_of(group)
         reasons = Reasons(
-            config, len(consumers), seen.standings, seen.grasps, self._clock.now_ms(), seen.members
+            config,
+            len(consumers),
+            seen.standings,
+            seen.grasps,
+            self._clock.now_ms(),
+            seen.members,
+            whole=self.tells_deliveries,
         ).told
         return Explanation(
             group=group,
@@ -93,6 +99,7 @@ class Explaining(Settling):
             grasps=tuple(seen.grasps),
             reasons=tuple(reasons),
             members=tuple(seen.members[:limit]),
+            whole=self.tells_deliveries,
         )
 
     async def free(
@@ -109,6 +116,12 @@ class Explaining(Settling):
         with self._watch_free:
             self._admit(context, Action.UPDATE, topic=topic, group=check_group(group))
             config = await self._broker.group(group)
+            if not self.tells_deliveries:
+                raise Unsupported(
+                    "to free a message of a RocketMQ cluster",
+                    "its brokers tell nobody who holds one; it comes back by itself when its invisible time"
+                    " is over, and what a client is doing is told by `popgate clients stack CLIENT`",
+                )
             seen = await self._look(config, topic, client, MOST_HELD)
             grasp = choose(group, seen.grasps, which)
             held = grasp.held

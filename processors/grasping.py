@@ -48,6 +48,7 @@ class Explanation:
 
     `reasons` are sentences for a person. `consumers`: those that this replica knows. `members`: clients
     of a broadcast group, those that hold the most first, then those that lag the most; not all of many.
+    `whole`: the broker tells what is held (`Traits.tells_deliveries`); else nothing is known of that.
     """
 
     group: str
@@ -59,6 +60,7 @@ class Explanation:
     grasps: tuple[Grasp, ...]
     reasons: tuple[str, ...]
     members: tuple[MemberStanding, ...] = ()
+    whole: bool = True
 
 
 @dataclass(slots=True, frozen=True)

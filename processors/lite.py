@@ -79,7 +79,10 @@ class LiteSubscribing:
     def topics(self) -> LiteTopics:
         """Raises Unsupported: this kind of broker has no lite topics."""
         if self._lites is None:
-            raise Unsupported("a lite topic at this broker")
+            raise Unsupported(
+                "a lite topic at this broker",
+                "only the embedded one has them; in front of a cluster use topics",
+            )
         return self._lites
 
     async def sync(self, context: Context, sync: LiteSync) -> None:

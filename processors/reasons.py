@@ -12,7 +12,10 @@ _MOST_NAMED = 5
 
 
 class Reasons:
-    """`told` has the sentences, the most general first. `consumers`: those that this replica knows."""
+    """`told` has the sentences, the most general first.
+
+    `consumers`: those that this replica knows. `whole`: what is held, and who asks, is known too.
+    """
 
     def __init__(
         self,
@@ -22,16 +25,26 @@ class Reasons:
         grasps: Sequence[Grasp],
         now_ms: int,
         members: Sequence[MemberStanding] = (),
+        *,
+        whole: bool = True,
     ) -> None:
         self.told: list[str] = []
         self._config = config
         self._consumers = consumers
+        self._whole = whole
         self._line = "lite topic" if LITE_BIND_TOPIC in config.attributes else "message group"
         lag = sum(standing.lag for standing in standings)
         if not standings:
             self._say("the group has read no topic yet" + self._without_consumers())
-        elif not lag:
+        elif not lag and whole:
             self._say("nothing waits: the group is done with everything")
+        elif not lag:
+            self._say("everything was given out once, and nothing has come back that waits")
+        if not whole:
+            self._say(
+                "what is held, by whom, and what rests after a failure, a RocketMQ cluster tells nobody:"
+                " those messages come back when their time is over"
+            )
         if not config.consume_enabled:
             self._say("the group is switched off (consume_enabled): it is given nothing")
         if members:
@@ -79,6 +92,11 @@ class Reasons:
             if standing.receivers:
                 if not standing.full:
                     self._say(f"{_messages(waiting)} of {topic} are about to be given out")
+            elif self._consumers and not self._whole:
+                self._say(
+                    f"{_messages(waiting)} of {topic} can be given out; {self._consumers} consumers of the"
+                    " group are connected to this gateway: do they read this topic, and have they room?"
+                )
             elif self._consumers:
                 self._say(
                     f"{_messages(waiting)} of {topic} can be given out, but nobody asks for them at the"

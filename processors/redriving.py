@@ -148,7 +148,12 @@ class DeadLetters:
         with self._watch_redrive:
             self._admit(context, Action.UPDATE, group=check_group(group))
             if not isinstance(self._broker, RedrivesDeadLetters):
-                raise Unsupported("redriving dead letters with this broker")
+                raise Unsupported(
+                    "redriving dead letters with this broker",
+                    "a RocketMQ cluster takes retries of a group from nobody but itself;"
+                    f" consume {dead_letter_topic(group)} like any topic, with a group of its own, or send"
+                    " anew what `popgate dead-letter show` prints",
+                )
             if (await self._broker.group(group)).broadcast:
                 raise Unsupported(f"a redrive to {group}, which is a broadcast group,")
             if len(message_ids) > MOST_IDS:

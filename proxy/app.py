@@ -20,6 +20,7 @@ from protocols.draining import Farewell, Waits
 from protocols.finding import make_adapter
 from proxy.admin.backups import Backups
 from proxy.admin.clients import Clients
+from proxy.admin.cluster import Cluster
 from proxy.admin.deadletters import DeadLetterRoutes
 from proxy.admin.declared import Declared
 from proxy.admin.groups import Groups
@@ -282,6 +283,7 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             *Declared(processor, queues=settings.topics.queues, group_defaults=group_defaults).routes(),
             *DeadLetterRoutes(processor).routes(),
             *Backups(broker, backup_folder(settings), clock).routes(),
+            *Cluster(broker, lambda: {"transactions_bound": transactions_are_bound(settings)}).routes(),
             *StoreFacts(app.condition, broker.figures, store_folder(settings)).routes(),
             *Clients(processor).routes(),
             *LiteTopics(processor).routes(),

@@ -111,9 +111,15 @@ def check_topic_settings(config: TopicConfig) -> None:
     if config.queues < 1:
         raise BadRequest("a topic has at least one queue")
     if config.retention_ms is not None or config.retention_bytes is not None:
-        raise Unsupported("retention of its own for a topic of a RocketMQ cluster")
+        raise Unsupported(
+            "retention of its own for a topic of a RocketMQ cluster",
+            "it is the setting fileReservedTime (hours) of its brokers, for all topics",
+        )
     if len(config.message_types) > 1:
-        raise Unsupported("a topic of several message types (one, or none for any) in a RocketMQ cluster")
+        raise Unsupported(
+            "a topic of several message types in a RocketMQ cluster",
+            "declare one, or none: then it takes every type",
+        )
     if config.message_types and MESSAGE_TYPE in config.attributes:
         raise BadRequest(f"the attribute {MESSAGE_TYPE} says what the message types say already")
 
@@ -167,7 +173,11 @@ def check_group_settings(config: GroupConfig) -> None:
     if not 0 <= config.consume_timeout_ms <= _LARGEST_INT * _MINUTE_MS:
         raise BadRequest(f"a consume timeout of {config.consume_timeout_ms} ms is out of range")
     if config.broadcast:
-        raise Unsupported("a broadcast group in a RocketMQ cluster, whose brokers keep no such setting,")
+        raise Unsupported(
+            "a broadcast group in a RocketMQ cluster",
+            "its brokers keep no such setting; give each client a group of its own that starts at the last"
+            " message",
+        )
     _retry_out(config.retry)
 
 

@@ -46,7 +46,7 @@ class Looking(Positions):
         await self.group(group)
         await self.route_of(topic)
         raise Unsupported(
-            "to list what a group holds, before a RocketMQ cluster, which tells nobody who has a message,"
+            "to list what a group holds in a RocketMQ cluster", "its brokers tell nobody who has a message"
         )
 
     async def standing(self, group: str, topic: str) -> Standing:

@@ -193,18 +193,20 @@ class _Looking(Caller):
         yield self._clocks(message, sent_ms, asked_ms, told_ms)
 
     def _clocks(self, message: pb.Message, sent_ms: int, asked_ms: int, told_ms: int) -> Finding:
-        """It was stored between the send and the answer to the receive, by the gateway's clock."""
+        """It was stored between the send and the answer to the receive, by the broker's clock."""
         stored = message.system_properties.store_timestamp
         stored_ms = stored.seconds * 1000 + stored.nanos // 1_000_000
         early, late = sent_ms - stored_ms, stored_ms - told_ms
         skew_s = max(early, late, 0) / 1000
         if skew_s <= _SKEW_S:
-            return Finding("clocks", Level.OK, "this clock and the gateway's agree to a second")
+            return Finding(
+                "clocks", Level.OK, "this clock and that of the gateway's broker agree to a second"
+            )
         word = "behind" if early > late else "ahead of"
         return Finding(
             "clocks",
             Level.WARNING,
-            f"the gateway's clock is {skew_s:.1f} s {word} this one",
+            f"the clock of the gateway's broker is {skew_s:.1f} s {word} this one",
             "delivery times are moments: delayed messages come too late or too early; let NTP set both",
         )
 

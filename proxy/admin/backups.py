@@ -42,7 +42,11 @@ class Backups:
                 " folder; where backups lie is the setting embedded.backup_folder"
             )
         if not isinstance(self._broker, TakesBackups):
-            raise Unsupported("a backup of this broker")
+            raise Unsupported(
+                "a backup of this broker",
+                "its messages are not kept by this gateway; back up where they are (those of a RocketMQ"
+                " cluster by slaves, or by copies of its brokers' store folders)",
+            )
         backup = await self._broker.take_backup(self._folder / name)
         told = _out(backup.path, backup.facts, backup.files, backup.size)
         return web.json_response(told, status=201)

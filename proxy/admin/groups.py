@@ -99,8 +99,10 @@ class Groups:
         return sorted(await self._processor.topics_of(context, group))
 
     async def _all_progress(self, context: Context, group: str, topics: list[str]) -> list[dict[str, object]]:
+        whole = self._processor.tells_deliveries
         return [
-            progress_out(topic, await self._processor.progress(context, group, topic)) for topic in topics
+            progress_out(topic, await self._processor.progress(context, group, topic), whole=whole)
+            for topic in topics
         ]
 
     def _config(self, fields: Fields) -> GroupConfig:

@@ -27,6 +27,7 @@ class HouseFacts:
             "version": __version__,
             "python": platform.python_version(),
             "listening": self._addresses(),
+            "broker": self._settings.broker,
         }
         return web.json_response(told)
 

@@ -78,12 +78,13 @@ def retry_out(retry: CustomizedRetry | ExponentialRetry) -> dict[str, Any]:
     return {"kind": "customized", "delays_ms": list(retry.delays_ms), "first_step": retry.first_step}
 
 
-def progress_out(topic: str, queues: Sequence[Progress]) -> dict[str, Any]:
+def progress_out(topic: str, queues: Sequence[Progress], *, whole: bool = True) -> dict[str, Any]:
+    """`whole`: the broker tells what is held and what rests; else those figures are null."""
     return {
         "topic": topic,
         "lag": sum(one.lag for one in queues),
-        "in_flight": sum(one.in_flight for one in queues),
-        "waiting": sum(one.waiting for one in queues),
+        "in_flight": sum(one.in_flight for one in queues) if whole else None,
+        "waiting": sum(one.waiting for one in queues) if whole else None,
         "queues": [
             {
                 "broker": one.broker,
@@ -92,8 +93,8 @@ def progress_out(topic: str, queues: Sequence[Progress]) -> dict[str, Any]:
                 "maximum": one.bounds.maximum,
                 "committed": one.committed,
                 "frontier": one.frontier,
-                "in_flight": one.in_flight,
-                "waiting": one.waiting,
+                "in_flight": one.in_flight if whole else None,
+                "waiting": one.waiting if whole else None,
                 "lag": one.lag,
                 "retry": one.retry,
             }

@@ -23,7 +23,7 @@ class StoreFacts:
         return [web.get("/api/store", self._show)]
 
     async def _show(self, _request: web.Request) -> web.Response:
-        """`free_bytes` is null where the file system does not say."""
+        """Bytes are null where nobody knows: the system of the disk, or a broker that stores nothing here."""
         figures = self._figures()
         try:
             usage = shutil.disk_usage(self._folder)
@@ -32,7 +32,7 @@ class StoreFacts:
         return web.json_response(
             {
                 "state": self._state(),
-                "bytes": int(figures.get("store_bytes", 0)),
+                "bytes": int(figures["store_bytes"]) if "store_bytes" in figures else None,
                 "free_bytes": usage.free if usage is not None else None,
                 "total_bytes": usage.total if usage is not None else None,
             }

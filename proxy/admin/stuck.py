@@ -8,12 +8,15 @@ from typing import Any
 from aiohttp import web
 
 from popgate.errors import BadRequest, shown
+from popgate.model import Standing
 from processors.grasping import Explanation, Grasp
 from processors.messaging import MessagingProcessor
 from proxy.admin.fields import read_object
 from proxy.admin.server import context_of
 
 _SHOWN = 20
+_ALWAYS_TOLD = frozenset({"group", "topic", "lag", "unread", "free"})
+"""Of standings, also by a broker that does not tell what is held."""
 
 
 class Stuck:
@@ -58,10 +61,16 @@ def explanation_out(found: Explanation) -> dict[str, Any]:
         "ordered": found.ordered,
         "consumers": found.consumers,
         "reasons": list(found.reasons),
-        "topics": [asdict(standing) for standing in found.standings],
+        "topics": [standing_out(standing, whole=found.whole) for standing in found.standings],
         "members": [asdict(member) for member in found.members],
         "held": [grasp_out(grasp) for grasp in found.grasps],
     }
+
+
+def standing_out(standing: Standing, *, whole: bool) -> dict[str, Any]:
+    """What the broker does not tell is null, and never 0."""
+    told = asdict(standing)
+    return told if whole else {name: told[name] if name in _ALWAYS_TOLD else None for name in told}
 
 
 def grasp_out(grasp: Grasp) -> dict[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from aiohttp import web
 
 from popgate.context import Context
@@ -12,6 +14,8 @@ from proxy.admin.fields import Fields, read_object
 from proxy.admin.rendering import topic_out
 from proxy.admin.server import context_of
 
+_AT_ONCE = 32
+"""Queues that are asked about at a time."""
 _PERMISSIONS = {
     "read-write": Permission.READ_WRITE,
     "read": Permission.READ,
@@ -53,18 +57,23 @@ class Topics:
         return web.Response(status=204)
 
     async def _places(self, context: Context, config: TopicConfig) -> list[dict[str, str | int]]:
-        broker = self._processor.broker_name
+        """Every queue with its broker, and where what it keeps begins and ends."""
+        queues = await self._processor.queues(context, config.name)
         places: list[dict[str, str | int]] = []
-        for queue_id in range(config.queues):
-            bounds = await self._processor.bounds(context, config.name, broker, queue_id)
-            places.append(
-                {
-                    "broker": broker,
-                    "queue_id": queue_id,
-                    "minimum": bounds.minimum,
-                    "maximum": bounds.maximum,
-                }
+        for at in range(0, len(queues), _AT_ONCE):
+            some = queues[at : at + _AT_ONCE]
+            bounds = await asyncio.gather(
+                *(self._processor.bounds(context, config.name, one.broker, one.queue_id) for one in some)
             )
+            places += [
+                {
+                    "broker": queue.broker,
+                    "queue_id": queue.queue_id,
+                    "minimum": found.minimum,
+                    "maximum": found.maximum,
+                }
+                for queue, found in zip(some, bounds, strict=True)
+            ]
         return places
 
     def _config(self, fields: Fields) -> TopicConfig:

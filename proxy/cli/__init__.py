@@ -16,6 +16,7 @@ from proxy.cli import (
     applying,
     backups,
     clients,
+    cluster,
     deadletters,
     doctor,
     groups,
@@ -49,6 +50,7 @@ def make_app() -> typer.Typer:
     app.command("receive")(receiving.receive)
     app.command("stuck")(stuck.stuck)
     app.command("doctor")(doctor.doctor)
+    app.command("cluster")(cluster.cluster)
     app.command("apply")(applying.apply)
     app.command("export")(applying.export)
     app.command("backup")(backups.backup)

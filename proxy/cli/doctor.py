@@ -90,6 +90,8 @@ async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Find
         await asyncio.to_thread(_tidy, admin, absent)
         for finding in await asyncio.to_thread(_admin_findings, admin):
             yield finding
+        for finding in await asyncio.to_thread(_cluster_findings, admin):
+            yield finding
 
 
 def _absent(admin: str, wish: Wish) -> tuple[tuple[str, str], ...]:
@@ -130,9 +132,9 @@ def _admin_findings(admin: str) -> list[Finding]:
     doors = ", ".join(told["listening"])
     found = [Finding("admin", Level.OK, f"popgate {told['version']}, listening at {doors}")]
     if store["state"] == "ready":
-        found.append(
-            Finding("ready", Level.OK, f"ready; {rough_size_text(store['bytes'])} of tables in the store")
-        )
+        size = store["bytes"]
+        kept = "" if size is None else f"; {rough_size_text(size)} of tables in the store"
+        found.append(Finding("ready", Level.OK, f"ready{kept}"))
     else:
         advice = {
             "failing": "its store cannot be written: the log says why; it tries again by itself",
@@ -146,6 +148,30 @@ def _admin_findings(admin: str) -> list[Finding]:
         advice = "lower retention.age_s or retention.max_bytes, or give it a larger disk" if little else ""
         found.append(Finding("disk", Level.PROBLEM if little else Level.OK, what, advice))
     return found
+
+
+def _cluster_findings(admin: str) -> list[Finding]:
+    """None when the gateway's broker is no cluster, or nobody answers: that was told already."""
+    from protocols.probing import Finding, Level
+    from proxy.cli.doctor_cluster import cluster_findings
+
+    try:
+        with Gateway(admin) as gateway:
+            told = gateway.get("cluster")
+            topics = gateway.get("topics")["topics"]
+    except Failure as failure:
+        # One that is older than this command has no such page.
+        if failure.code in (Ended.UNREACHABLE, Ended.NOTHING) or failure.fault == "UNSUPPORTED":
+            return []
+        return [
+            Finding(
+                "cluster",
+                Level.PROBLEM,
+                f"the cluster cannot be looked at: {failure.sentence}",
+                "is a name server running, and does the gateway reach it?",
+            )
+        ]
+    return cluster_findings(told, topics)
 
 
 def _wish(address: str, *, write: bool, topic: str, patience_s: float) -> tuple[str, Wish]:

@@ -134,9 +134,7 @@ def show(
         lag = sum(topic["lag"] for topic in one["progress"])
         facts[f"member {one['client_id']}"] = f"{lag} to do, seen {moment_text(one['seen_ms'])}"
     for one in group["progress"]:
-        facts[f"topic {one['topic']}"] = (
-            f"{one['lag']} to do, {one['in_flight']} held, {one['waiting']} waiting for another attempt"
-        )
+        facts[f"topic {one['topic']}"] = _standing_text(one)
     printer.facts(facts, group)
 
 
@@ -177,6 +175,17 @@ def reset(
         done = gateway.post("groups", name, "reset", body={"to": target, "topics": topic or []})
     topics = ", ".join(done["topics"]) or "no topic: it has read none"
     Printer(output).done(f"group {name} reset to {told} on {topics}", done)
+
+
+def _standing_text(progress: dict[str, Any]) -> str:
+    if progress["in_flight"] is None:
+        # A cluster's: what came back lies in queues of its own, what is held is told to nobody.
+        back = sum(queue["lag"] for queue in progress["queues"] if queue["retry"])
+        return f"{progress['lag']} to do, {back} of them for another attempt; what is held is not told"
+    return (
+        f"{progress['lag']} to do, {progress['in_flight']} held,"
+        f" {progress['waiting']} waiting for another attempt"
+    )
 
 
 def parse_retry(text: str) -> dict[str, Any]:

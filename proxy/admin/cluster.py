@@ -1,0 +1,88 @@
+"""/api/cluster: the name servers and brokers behind this gateway, each asked now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+from brokers.capabilities import TellsCluster
+from brokers.port import Broker
+from popgate.cluster import BrokerView, ClusterView, NameServerView
+from popgate.errors import Unsupported
+
+_FIGURES = {
+    "routes": "routes",
+    "oldest_route_s": "oldest_route_s",
+    "name_servers_silent_s": "name_servers_silent_s",
+    "route_failures": "route_failures_total",
+    "links_open": "links_open",
+    "connections_lost": "connections_lost_total",
+    "clients_registered": "clients_registered",
+    "clients_merged": "clients_merged",
+    "client_links": "client_links",
+}
+"""What the gateway itself counts, by the names of this page and of the broker's figures."""
+
+
+class Cluster:
+    """`settings`: what of this gateway's own settings belongs to the picture."""
+
+    def __init__(self, broker: Broker, settings: Callable[[], Mapping[str, object]]) -> None:
+        self._broker = broker
+        self._settings = settings
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/api/cluster", self._show)]
+
+    async def _show(self, _request: web.Request) -> web.Response:
+        """Takes as long as the slowest of them, 10 s at most for each."""
+        broker = self._broker
+        if not isinstance(broker, TellsCluster):
+            raise Unsupported(
+                "a look at the cluster of this gateway",
+                "its broker is not one of RocketMQ (rocketmq://…); /metrics and /api/store tell of it",
+            )
+        view = await broker.cluster()
+        figures = broker.figures()
+        told = {name: figures[figure] for name, figure in _FIGURES.items() if figure in figures}
+        return web.json_response({**cluster_out(view), "gateway": {**told, **self._settings()}})
+
+
+def cluster_out(view: ClusterView) -> dict[str, Any]:
+    return {
+        "name_servers": [_name_server_out(one) for one in view.name_servers],
+        "brokers": [_broker_out(one) for one in view.brokers],
+        "not_asked": view.not_asked,
+        "refusals": dict(view.refusals),
+    }
+
+
+def _name_server_out(one: NameServerView) -> dict[str, Any]:
+    return {
+        "address": one.address,
+        "trouble": one.trouble,
+        "answer_ms": None if one.trouble else round(one.answer_ms, 1),
+        "in_use": one.in_use,
+        "brokers": None if one.trouble else dict(one.brokers),
+    }
+
+
+def _broker_out(one: BrokerView) -> dict[str, Any]:
+    ahead = one.clock_ahead_ms
+    return {
+        "cluster": one.cluster,
+        "name": one.name,
+        "number": one.number,
+        "address": one.address,
+        "role": one.role,
+        "links": one.links,
+        "trouble": one.trouble,
+        "answer_ms": None if one.trouble else round(one.answer_ms, 1),
+        "version": one.version or None,
+        "clock_ahead_ms": None if ahead is None else [round(ahead[0]), round(ahead[1])],
+        "settings": dict(one.settings),
+        "settings_trouble": one.settings_trouble,
+        "figures": dict(one.figures),
+    }

@@ -1,0 +1,260 @@
+"""What `popgate doctor` makes of the brokers of a RocketMQ cluster: versions, clocks, settings, stores.
+
+Versions known to be bad: RocketMQ's issues 7724 (redelivers another message than the one that is due),
+7914 (loses what was not acknowledged) and 8479 (stuck on topics that were made anew), which are in
+versions of 5 before 5.3.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from protocols.probing import Finding, Level
+from proxy.units import duration_text
+
+_READ, _WRITE = 4, 2
+_SKEW_MS = 2_000
+_FULL = 0.85
+"""Of a disk: RocketMQ deletes messages before their time from there on, and refuses sends soon after."""
+_TIMER_BEHIND_S = 10
+_FIRST_5, _RIGHT, _RECALLS, _FREE_RETURNS = (5, 0, 0), (5, 3, 1), (5, 3, 2), (5, 5, 0)
+_TESTED = ("5.5.0", "5.3.3")
+_SHORTEST_OPEN_S = 60
+_MOST_NAMED = 5
+_version = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)").match
+
+Told = Mapping[str, Any]
+
+
+def broker_findings(brokers: Sequence[Told]) -> Iterator[Finding]:
+    """Findings about brokers that answer, as `/api/cluster` tells of them."""
+    yield from _versions(brokers)
+    yield from _clocks(brokers)
+    yield from _permissions(brokers)
+    yield from _settings(brokers)
+    yield from _stores(brokers)
+
+
+def broker_name(one: Told) -> str:
+    return f"{one['role']} {one['name']}" + (f" ({one['number']})" if one["number"] else "")
+
+
+def named(names: Iterable[str]) -> str:
+    told = list(names)
+    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    return ", ".join(told[:_MOST_NAMED]) + more
+
+
+def _versions(brokers: Sequence[Told]) -> Iterator[Finding]:
+    by_version: dict[str, list[str]] = {}
+    for one in brokers:
+        by_version.setdefault(one["version"] or "", []).append(broker_name(one))
+    for text, names in sorted(by_version.items()):
+        who = named(names)
+        found = _version(text)
+        if found is None:
+            yield Finding(
+                "version", Level.WARNING, f"{who}: the version is not told", "look: mqadmin clusterList"
+            )
+            continue
+        version = tuple(int(part) for part in found.groups())
+        if version < _FIRST_5:
+            yield Finding(
+                "version",
+                Level.PROBLEM,
+                f"{who}: RocketMQ {text} has no message types and no delays to the millisecond, and much that"
+                " clients of version 5 rely on is missing",
+                f"upgrade to {_TESTED[0]}",
+            )
+        elif version < _RIGHT:
+            yield Finding(
+                "version",
+                Level.PROBLEM,
+                f"{who}: RocketMQ {text} may lose, repeat or hold back messages that were not acknowledged"
+                " (its issues 7724, 7914, 8479)",
+                f"upgrade to {_TESTED[0]}, to 5.3.1 at least",
+            )
+        else:
+            missing = [
+                what
+                for since, what in (
+                    (_RECALLS, "delayed messages cannot be recalled"),
+                    (_FREE_RETURNS, "what is given back undelivered counts as an attempt"),
+                )
+                if version < since
+            ]
+            note = f"; {', '.join(missing)}" if missing else ""
+            tested = text in _TESTED
+            yield Finding(
+                "version",
+                Level.OK,
+                f"{who}: RocketMQ {text}{note}" + ("" if tested else f"; tested are {' and '.join(_TESTED)}"),
+            )
+    if len(by_version) > 1:
+        yield Finding(
+            "version",
+            Level.WARNING,
+            f"brokers are of {len(by_version)} versions: {', '.join(sorted(filter(None, by_version)))}",
+            "bring all to the newest of them: what clients can do depends on where their messages lie",
+        )
+
+
+def _clocks(brokers: Sequence[Told]) -> Iterator[Finding]:
+    known = [one for one in brokers if one["clock_ahead_ms"] is not None]
+    wrong = False
+    for one in known:
+        low, high = one["clock_ahead_ms"]
+        if low > _SKEW_MS or high < -_SKEW_MS:
+            wrong = True
+            by = f"{(low if low > 0 else -high) / 1000:.0f} s {'ahead of' if low > 0 else 'behind'}"
+            yield Finding(
+                "broker-clock",
+                Level.WARNING,
+                f"the clock of {broker_name(one)} is at least {by} the gateway's",
+                "let NTP set both: delayed messages come at the wrong time, and open transactions are asked"
+                " about too early or too late",
+            )
+    if known and not wrong:
+        yield Finding("broker-clock", Level.OK, "the brokers' clocks agree with the gateway's")
+    if len(known) < len(brokers):
+        silent = named(broker_name(one) for one in brokers if one["clock_ahead_ms"] is None)
+        yield Finding("broker-clock", Level.SKIPPED, f"{silent}: no clock is told")
+
+
+def _permissions(brokers: Sequence[Told]) -> Iterator[Finding]:
+    hidden = [one for one in brokers if one["settings_trouble"]]
+    if hidden:
+        yield Finding(
+            "permission",
+            Level.WARNING,
+            f"{named(map(broker_name, hidden))}: settings are not shown: {hidden[0]['settings_trouble']}",
+            "give the gateway's account (remote.access_key) the right to GET on the cluster, else this look"
+            " knows nothing of filters, delays and permissions",
+        )
+    masters = [one for one in brokers if one["role"] == "master" and one["settings"]]
+    for one in masters:
+        permission = _number(one, "brokerPermission", _READ | _WRITE)
+        if permission & _WRITE and permission & _READ:
+            continue
+        draining = bool(permission & _READ)
+        yield Finding(
+            "permission",
+            Level.WARNING if draining else Level.PROBLEM,
+            f"{broker_name(one)} has permission {permission}: it takes no messages"
+            + (", and gives out what it has" if draining else ", and gives none out"),
+            f"if it is not being taken out of service: mqadmin updateBrokerConfig -b {one['address']}"
+            " -k brokerPermission -v 6",
+        )
+    if masters and not any(_number(one, "brokerPermission", 6) & _WRITE for one in masters):
+        yield Finding(
+            "permission", Level.PROBLEM, "no broker takes messages", "see above: one of them must have 6"
+        )
+
+
+def _settings(brokers: Sequence[Told]) -> Iterator[Finding]:
+    """What clients may ask for and brokers may have switched off."""
+    shown = [one for one in brokers if one["role"] == "master" and one["settings"]]
+    for check, setting, wanted, without, advice in _SWITCHES:
+        off = [one for one in shown if one["settings"].get(setting, wanted) != wanted]
+        if off:
+            yield Finding(check, Level.WARNING, f"{named(map(broker_name, off))}: {without}", advice)
+        elif setting not in _ONLY_TROUBLE and any(setting in one["settings"] for one in shown):
+            yield Finding(check, Level.OK, f"{setting} is {wanted} on all brokers")
+    delays = {_number(one, "timerMaxDelaySec", 0) for one in shown} - {0}
+    if delays:
+        yield Finding("delay", Level.OK, f"messages can be delayed by {duration_text(min(delays))} at most")
+    for one in shown:
+        interval_s = _number(one, "transactionCheckInterval", 30_000) / 1000
+        most = _number(one, "transactionCheckMax", 15)
+        if interval_s * most < _SHORTEST_OPEN_S:
+            yield Finding(
+                "transaction",
+                Level.WARNING,
+                f"{broker_name(one)} looks at open transactions every {interval_s:g} s, {most} times:"
+                f" it gives them up after {interval_s * most:g} s",
+                "raise transactionCheckInterval (30000 is RocketMQ's own)",
+            )
+
+
+_SWITCHES = (
+    (
+        "sql-filter",
+        "enablePropertyFilter",
+        "true",
+        "consumers with an SQL filter get an error",
+        "set enablePropertyFilter=true in broker.conf, or filter by tag",
+    ),
+    (
+        "delay",
+        "timerWheelEnable",
+        "true",
+        "messages with a delivery time are refused, or come by RocketMQ's 18 levels only",
+        "set timerWheelEnable=true in broker.conf and start the broker anew",
+    ),
+    (
+        "delay",
+        "timerStopEnqueue",
+        "false",
+        "delayed messages are taken and stay away: the timer is stopped",
+        "mqadmin updateBrokerConfig -k timerStopEnqueue -v false",
+    ),
+    (
+        "delay",
+        "timerStopDequeue",
+        "false",
+        "delayed messages are taken and not delivered: the timer is stopped",
+        "mqadmin updateBrokerConfig -k timerStopDequeue -v false",
+    ),
+    (
+        "recall",
+        "recallMessageEnable",
+        "true",
+        "delayed messages cannot be recalled",
+        "set recallMessageEnable=true in broker.conf (from RocketMQ 5.3.2 on) if clients recall messages",
+    ),
+    (
+        "transaction",
+        "rejectTransactionMessage",
+        "false",
+        "transactional messages are refused",
+        "set rejectTransactionMessage=false in broker.conf",
+    ),
+)
+"""Check, setting, what it must be, what happens otherwise, what to do."""
+_ONLY_TROUBLE = frozenset({"timerStopEnqueue", "timerStopDequeue"})
+"""Settings that are only told of when they are not as they should be."""
+
+
+def _stores(brokers: Sequence[Told]) -> Iterator[Finding]:
+    for one in brokers:
+        share = _real(one["figures"].get("commitLogDiskRatio", ""))
+        if share >= _FULL:
+            yield Finding(
+                "broker-disk",
+                Level.PROBLEM,
+                f"the disk of {broker_name(one)} is {share:.0%} full: messages are deleted before their time,"
+                " and sends refused soon",
+                "give it room, or lower fileReservedTime",
+            )
+        behind_s = _real(one["figures"].get("timerReadBehind", ""))
+        if behind_s > _TIMER_BEHIND_S:
+            yield Finding(
+                "delay",
+                Level.WARNING,
+                f"the timer of {broker_name(one)} is {behind_s:.0f} s behind: delayed messages come late",
+                "its disk or processor is too slow for what it has to do",
+            )
+
+
+def _number(one: Told, setting: str, otherwise: int) -> int:
+    text = one["settings"].get(setting, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else otherwise
+
+
+def _real(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
