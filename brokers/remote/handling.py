@@ -39,7 +39,8 @@ _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, Res
 class Handling(Groups):
     """The base of taking and of settling.
 
-    `finished`: handles whose messages are acknowledged or buried, or are being so. `replaced`: those
+    `finished`: handles whose messages are acknowledged or buried, or are being so, or may be;
+    `acknowledged`: those of which their broker said so before their time was over. `replaced`: those
     whose messages were hidden anew or freed, where that makes another handle.
     """
 
@@ -47,6 +48,7 @@ class Handling(Groups):
         super().__init__(settings, clock=clock)
         self.clocks = BrokerClocks(clock)
         self.finished = Spent()
+        self.acknowledged = Spent()
         self.replaced = Spent()
         self.returns = Returns()
         self.ordered = OrderedDeliveries()

@@ -34,7 +34,10 @@ class Settling(Handling):
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
     ) -> list[GatewayError | None]:
-        """A handle whose time is over is sent all the same, and told as expired: it may be too late."""
+        """A handle whose time is over is sent all the same, and told as expired: it may be too late.
+
+        That counts when the broker has answered: it says SUCCESS also to what came a moment too late.
+        """
         route = await self.route_of(topic)
         await self.group(group)
         results: list[GatewayError | None] = [None] * len(receipts)
@@ -48,7 +51,7 @@ class Settling(Handling):
             if handle in self.replaced:
                 # Sent all the same: of a change without an answer nobody knows whether it was done.
                 results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-            elif self._is_over(topic, group, receipt) and handle not in self.finished:
+            elif self._is_over(topic, group, receipt) and handle not in self.acknowledged:
                 results[at] = ReceiptExpired(handle)
             else:
                 self.finished.add(handle)
@@ -62,10 +65,20 @@ class Settling(Handling):
             for at, ack, outcome in zip(places, acks, await done, strict=True):
                 if isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
                     self.finished.discard(ack.handle)
-                if ack.receipt.ordered and outcome is None and results[at] is None:
-                    self.ordered.finished(topic, group, ack.receipt)
+                if outcome is None and results[at] is None:
+                    results[at] = self._acknowledged(topic, group, ack)
                 results[at] = outcome or results[at]
         return _told(results)
+
+    def _acknowledged(self, topic: str, group: str, ack: Ack) -> GatewayError | None:
+        """What to say of an acknowledgement that its broker answered with SUCCESS."""
+        if ack.handle not in self.acknowledged:
+            if self._is_over(topic, group, ack.receipt):
+                return ReceiptExpired(ack.handle)
+            self.acknowledged.add(ack.handle)
+        if ack.receipt.ordered:
+            self.ordered.finished(topic, group, ack.receipt)
+        return None
 
     async def change_invisible(
         self,

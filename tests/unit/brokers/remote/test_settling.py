@@ -222,6 +222,43 @@ async def test_scenario_04_a_handle_whose_time_is_over_is_sent_and_told(broker, 
     assert len(decode_batch_acks(request.body)[1]) == 2
 
 
+async def test_scenario_04_an_acknowledgement_that_is_answered_when_its_time_is_over_is_told_as_expired(
+    broker, peers, handle, clock
+):
+    """The broker says SUCCESS, and the message may have gone to somebody else a moment before."""
+    told_time(broker, clock)
+
+    def late(request):
+        clock.advance(2.0)
+        return request.answer(0)
+
+    peers.on(RequestCode.ACK_MESSAGE, late)
+    close = handle(1, pop_ms=clock.now_ms() - 59_000)
+    (result,) = await broker.ack(CONTEXT, "T", "G", [close])
+    assert isinstance(result, ReceiptExpired)
+    # Told again it is no better, and it must not be touched in another way either: it may be finished.
+    (result,) = await broker.ack(CONTEXT, "T", "G", [close])
+    assert isinstance(result, ReceiptExpired)
+    with pytest.raises(ReceiptExpired):
+        await broker.change_invisible(CONTEXT, "T", "G", close, 10_000)
+
+
+async def test_scenario_04_what_nobody_knows_of_is_not_taken_for_done_when_its_time_is_over(
+    broker, peers, handle, clock
+):
+    told_time(broker, clock)
+    unknown = handle(1)
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: None)
+    failed = await asyncio.gather(
+        moving(clock, broker.ack(CONTEXT, "T", "G", [unknown])), return_exceptions=True
+    )
+    assert isinstance(failed[0], BrokerTimeout)
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(0))
+    clock.advance(61.0)
+    (result,) = await broker.ack(CONTEXT, "T", "G", [unknown])
+    assert isinstance(result, ReceiptExpired)
+
+
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
 async def test_expiry_is_judged_by_the_brokers_clock(broker, peers, handle, clock, ahead_ms):
     now = clock.monotonic()
