@@ -8,7 +8,6 @@ what becomes of it is left to the check, as official clients do.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import random
@@ -36,7 +35,6 @@ TIMEOUT_S = 3.0
 RECEIVED_WITHIN_S = 20.0
 """Of a receive that waits for a second: a client that gives up an answer which is already written to it holds
 what it never sees for as long as it lives (any-replica, section 1)."""
-INVISIBLE_S = 3
 LONGEST_HANDLED_S = 0.05
 REST_S = 0.05
 AUDITORS = "auditors"
@@ -68,6 +66,7 @@ class Stage:
         """The address of the balancer before them."""
         self.prefix = prefix
         self.seed = seed
+        self.hold_s = 0
         self.consume_timeout_s = 0.0
         self.sending = True
         self.receiving = True
@@ -302,7 +301,10 @@ class Consumer(Client):
     def __init__(self, stage: Stage, name: str, topic: str, group: str) -> None:
         super().__init__(stage, name)
         self.topic, self.group = stage.named(topic), stage.named(group)
-        self.hold_s: float = INVISIBLE_S
+        self.hold_s: float = stage.hold_s
+
+    anywhere = True
+    """Whether it gives back through any replica: the one that renews must know of it."""
 
     def request(self) -> rpc.ReceiveMessageRequest:
         return rpc.ReceiveMessageRequest(
@@ -310,7 +312,7 @@ class Consumer(Client):
             message_queue=pb.MessageQueue(topic=pb.Resource(name=self.topic), id=-1),
             filter_expression=pb.FilterExpression(type=pb.TAG, expression="*"),
             batch_size=self.dice.choice((1, 4, 8)),
-            invisible_duration=Duration(seconds=INVISIBLE_S),
+            invisible_duration=Duration(seconds=self.stage.hold_s),
             long_polling_timeout=Duration(seconds=1),
         )
 
@@ -388,7 +390,7 @@ class Consumer(Client):
             self.ledger.odd.append(f"the acknowledgement of {delivery.body} was refused: {answer.status}")
 
     async def give_back(self, delivery: Delivery, message: Any) -> None:
-        """Not repeated: after a lost answer it could bring back what somebody else has finished since."""
+        """Until it is answered, as official clients do: the gateway renews what a living client holds."""
         request = rpc.ChangeInvisibleDurationRequest(
             topic=pb.Resource(name=self.topic),
             group=pb.Resource(name=self.group),
@@ -396,8 +398,12 @@ class Consumer(Client):
             invisible_duration=Duration(seconds=1),
         )
         delivery.fate = Fate.FREED
-        with contextlib.suppress(grpc.aio.AioRpcError):
-            await self.ask("ChangeInvisibleDuration", request, self.any())
+
+        def lost() -> None:
+            # Done twice at a RocketMQ it brings the message back twice.
+            self.ledger.freed_again[delivery.group, delivery.body] += self.ledger.rocketmq
+
+        await self.call("ChangeInvisibleDuration", request, anywhere=self.anywhere, lost=lost)
 
 
 class PushConsumer(Consumer):
@@ -425,6 +431,8 @@ class PushConsumer(Consumer):
         finally:
             listening.cancel()
             await asyncio.gather(listening, return_exceptions=True)
+
+    anywhere = False
 
     def vanishes(self) -> bool:
         return False

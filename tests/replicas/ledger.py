@@ -31,6 +31,7 @@ class Fate(enum.Enum):
 
 
 SENT_AGAIN = "its producer repeated a send whose answer was lost"
+FREED_AGAIN = "its client gave it back again because an answer was lost"
 ENDED_AGAIN = "its transaction was committed again because an answer was lost"
 
 
@@ -64,9 +65,10 @@ class Delivery:
 
 @dataclass
 class Ledger:
-    """Filled while a run goes on. `stores_repeats`: whether the broker stores a repeated send twice."""
+    """Filled while a run goes on. `rocketmq`: the broker stores a repeated send twice, and may take what the
+    gateway told as too late."""
 
-    stores_repeats: bool
+    rocketmq: bool
     tried: set[str] = field(default_factory=set)
     sends: dict[str, Send] = field(default_factory=dict)
     """By body: those that were answered."""
@@ -79,6 +81,8 @@ class Ledger:
     deliveries: list[Delivery] = field(default_factory=list)
     readers: dict[str, str] = field(default_factory=dict)
     """The topic that each consumer group reads."""
+    freed_again: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By group and body: how often it was given back again because an answer was lost."""
     stored: list[Stored] = field(default_factory=list)
     ordered: set[str] = field(default_factory=set)
     """The groups that keep order."""
@@ -94,10 +98,9 @@ class Ledger:
 
         What was doubted, and refused when it was told again, had been finished by the first one.
         """
+        finishing = {Fate.DONE, Fate.DOUBTFUL, *([Fate.REFUSED] if self.rocketmq else [])}
         finished = {
-            (one.group, one.body)
-            for one in self.deliveries
-            if one.fate in (Fate.DONE, Fate.DOUBTFUL) or one in self.doubted
+            (one.group, one.body) for one in self.deliveries if one.fate in finishing or one in self.doubted
         }
         wanted = {
             (group, send.body)
@@ -134,7 +137,7 @@ class Ledger:
             if send is not None and send.delivered is False:
                 yield f"{body} was rolled back, and is there"
             most = 1
-            if self.stores_repeats:
+            if self.rocketmq:
                 most += self.lost_answers[body] + self.lost_ends[body]
             if count > most:
                 lost = self.lost_answers[body]
@@ -154,24 +157,26 @@ class Ledger:
         for delivery in sorted(self.deliveries, key=lambda one: one.arrived):
             earlier = seen[delivery.group, delivery.body]
             if earlier:
-                yield delivery, self._cause(delivery, earlier, copies[delivery.body])
+                yield delivery, self._cause(delivery, earlier, max(copies[delivery.body], 1))
             earlier.append(delivery)
 
     def _cause(self, delivery: Delivery, earlier: list[Delivery], copies: int) -> str:
-        done = [one for one in earlier if one.fate is Fate.DONE and one.settled < delivery.asked]
-        if copies > 1 and len(done) < copies:
-            return ENDED_AGAIN if self.lost_ends[delivery.body] else SENT_AGAIN
-        if len(done) >= max(copies, 1):
-            return ""
-        open_ones = [one for one in earlier if one not in done]
-        for fate in (Fate.CUT, Fate.FREED, Fate.REFUSED, Fate.DOUBTFUL, Fate.LEFT):
-            if any(one.fate is fate for one in open_ones):
-                return fate.value
-        for one in open_ones:
-            # The time of a delivery begins somewhere between the question and the answer.
-            if delivery.arrived >= one.asked + one.hold_s:
-                return one.fate.value
-        return ""
+        """Each copy comes once, and once more for each time that it was not finished."""
+        unfinished = [one for one in earlier if self._comes_again(one, delivery)]
+        if copies + len(unfinished) <= len(earlier):
+            again = self.freed_again[delivery.group, delivery.body]
+            return FREED_AGAIN if copies + len(unfinished) + again > len(earlier) else ""
+        if unfinished:
+            return unfinished[-1].fate.value
+        return ENDED_AGAIN if self.lost_ends[delivery.body] else SENT_AGAIN
+
+    @staticmethod
+    def _comes_again(one: Delivery, later: Delivery) -> bool:
+        if one.fate not in (Fate.DONE, Fate.HELD):
+            return True
+        # The time of a delivery begins somewhere between the question and the answer.
+        finished = one.fate is Fate.DONE and one.settled < later.asked
+        return not finished and later.arrived >= one.asked + one.hold_s
 
     def _copies(self) -> Counter[str]:
         return Counter(one.body for one in self.stored)

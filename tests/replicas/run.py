@@ -30,7 +30,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.replicas.clients import (
     AUDITORS,
-    INVISIBLE_S,
     Client,
     Consumer,
     Official,
@@ -43,7 +42,7 @@ from tests.replicas.clients import (
     TransactionProducer,
 )
 from tests.replicas.ledger import Ledger
-from tests.replicas.town import BROKERS, CONSUME_TIMEOUT_MS, ROCKETMQ, Town, town_before
+from tests.replicas.town import BROKERS, CONSUME_TIMEOUT_MS, HOLD_S, ROCKETMQ, Town, town_before
 
 TOPICS = {"plain": "NORMAL", "ordered": "FIFO", "transactions": "TRANSACTION"}
 READERS = {
@@ -95,10 +94,11 @@ async def run(
             await town.make_topic(name, type_of)
         for name in (*READERS, AUDITORS):
             await town.make_group(name, ordered=name == "in-order")
-        ledger = Ledger(stores_repeats=kind == ROCKETMQ)
+        ledger = Ledger(rocketmq=kind == ROCKETMQ)
         ledger.readers = {town.named(group): town.named(topic) for group, topic in READERS.items()}
         ledger.ordered = {town.named("in-order")}
         stage = Stage(ledger, town.endpoints, town.balancer.address, town.prefix, seed)
+        stage.hold_s = HOLD_S[kind]
         stage.consume_timeout_s = CONSUME_TIMEOUT_MS[kind] / 1000
         clients = crowd(stage)
         officials = [
@@ -129,7 +129,7 @@ async def run(
             for group in {group for group, _ in ledger.missing()}:
                 ledger.odd.append(f"{group} is stuck: {await town.ask(f'/api/groups/{group}/stuck')}")
             # Whatever is to come again comes within an invisible time.
-            await asyncio.sleep(INVISIBLE_S + 2)
+            await asyncio.sleep(stage.hold_s + 2)
         finally:
             stage.sending = stage.receiving = False
             stage.over.set()

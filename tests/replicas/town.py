@@ -27,6 +27,8 @@ _QUICK = (
 )
 CONSUME_TIMEOUT_MS = {EMBEDDED: 6_000, ROCKETMQ: 60_000}
 """RocketMQ counts it in minutes."""
+HOLD_S = {EMBEDDED: 4, ROCKETMQ: 8}
+"""The invisible time of simple consumers; a RocketMQ may drop what comes in its last moments."""
 
 
 class Town:
