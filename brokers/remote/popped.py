@@ -16,7 +16,7 @@ from popgate.wire.remoting import Command
 
 _POP_CK = POP_CK.encode()
 _OF_REDELIVERIES = (_POP_CK, b"ORIGIN_GROUP")
-"""What a broker adds to the properties of a message that it stores again for a group."""
+"""What a broker adds to a message that it stores again for a group, and a dead letter brings along."""
 
 
 def read_popped(
@@ -26,14 +26,15 @@ def read_popped(
     info = parse_pop_info(answer.fields)
     until_ms = clocks.ours_ms(broker, info.pop_ms + info.invisible_ms)
     messages = []
+    dead = topic.startswith(DEAD_LETTER_PREFIX)
     seen: set[tuple[int, int, int]] = set()
     for record in decode_records(answer.body):
         receipt = _receipt_of(record, broker, info, seen)
         properties = record.properties
-        if receipt.topic_type != OF_TOPIC:
+        if dead or receipt.topic_type != OF_TOPIC:
             properties = drop_properties(properties, _OF_REDELIVERIES)
         before = record.reconsume_times
-        if topic.startswith(DEAD_LETTER_PREFIX):
+        if dead:
             # It brings along the count of the group that gave it up; of its own nothing more is known
             # than whether it was stored again for a reader.
             before = 0 if receipt.topic_type == OF_TOPIC else 1

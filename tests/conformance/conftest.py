@@ -1,5 +1,8 @@
 """Runs the scenarios of `scenarios.toml` with official clients, each in its own process, against a gateway.
 
+The gateway stands in front of its embedded broker, or of a real RocketMQ. There the oldest clients run only
+when the variable TEST_OLDEST_BEFORE_CLUSTER is `true`.
+
 A test module asks for a `Stage`: a gateway, and every scenario that the selected tests of the module need,
 started at once and run side by side (most of them wait most of the time). A Python scenario has a process of
 its own; those of another client share one, and when it dies those that had not ended run again, each alone,
@@ -10,21 +13,26 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import itertools
 import json
 import os
 import socket
 import subprocess
 import threading
+import urllib.error
 import urllib.request
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
+from popgate.testing.made import Missing
+from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
 
 HERE = Path(__file__).parent
 
@@ -41,11 +49,16 @@ def _sibling(name: str) -> Any:
 
 drivers = _sibling("drivers")
 front = _sibling("front")
-Missing, command_of, goes = drivers.Missing, drivers.command_of, drivers.goes
+command_of, goes = drivers.command_of, drivers.goes
+EMBEDDED: str = drivers.EMBEDDED
+CLUSTER: str = drivers.CLUSTER
+BROKERS: tuple[str, ...] = drivers.BROKERS
 TABLE: dict[str, dict[str, Any]] = drivers.TABLE
 CLIENTS: tuple[str, ...] = drivers.CLIENTS
 
 LONGEST_RUN_S = 300.0
+START_S = 240.0
+"""For a gateway, on a machine that starts many other things."""
 SIDE_BY_SIDE = 6
 """Scenarios of one client at a time; most of them wait most of the time."""
 AT_ONCE = threading.BoundedSemaphore(16)
@@ -55,6 +68,7 @@ TLS_ONLY = ("java-oldest",)
 ALONE = ("python", "python-oldest")
 """Clients of which every scenario has a process of its own; those of the others share one."""
 IN_CI = os.environ.get("CI") == "true"
+OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
 
 
 class Facts(list[dict[str, Any]]):
@@ -186,8 +200,12 @@ def call_admin(address: str, path: str, body: object) -> Any:
     request = urllib.request.Request(
         f"{address}{path}", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as refused:
+        with refused:
+            raise AssertionError(f"{path}: {refused.code} {refused.read().decode()}") from None
 
 
 def _has_ipv6() -> bool:
@@ -241,14 +259,19 @@ def prepare(gateway: GatewayProcess, scenario: str, prefix: str) -> dict[str, st
     return params
 
 
+def missing(what: Exception) -> NoReturn:
+    """Skip the test, or fail it where everything must be."""
+    if IN_CI:
+        pytest.fail(str(what))
+    pytest.skip(str(what))
+
+
 def ended_well(wait: Callable[[], tuple[Facts, str]]) -> Facts:
     """The facts of a run. Fails the test when it did not end well, skips it where its client is missing."""
     try:
         facts, words = wait()
-    except Missing as missing:
-        if IN_CI:
-            pytest.fail(str(missing))
-        pytest.skip(str(missing))
+    except Missing as what:
+        missing(what)
     if not facts or facts[-1]["fact"] != "end":
         told = "\n".join(map(str, facts[-20:]))
         pytest.fail(f"the run did not end well; its last facts:\n{told}\nand words:\n{words}")
@@ -258,8 +281,10 @@ def ended_well(wait: Callable[[], tuple[Facts, str]]) -> Facts:
 class Stage:
     """Runs scenarios side by side against one gateway; a test asks for the facts of one."""
 
-    def __init__(self, gateway: GatewayProcess, folder: Path) -> None:
+    def __init__(self, gateway: GatewayProcess, folder: Path, mark: str = "") -> None:
+        """`mark` begins the names of all topics and groups: others may use the broker, too."""
         self.gateway = gateway
+        self._mark = mark
         self._folder = folder
         self._pools = {client: ThreadPoolExecutor(SIDE_BY_SIDE, client) for client in CLIENTS}
         self._runs: dict[tuple[str, str], Future[Driver]] = {}
@@ -276,10 +301,8 @@ class Stage:
         """Wait for a run and its facts. Fails the test when the run did not come to its end."""
         try:
             driver = self._runs[client, scenario].result()
-        except Missing as missing:
-            if IN_CI:
-                pytest.fail(str(missing))
-            pytest.skip(str(missing))
+        except Missing as what:
+            missing(what)
         facts = driver.wait(scenario, lambda facts: False)
         if not facts or facts[-1]["fact"] != "end":
             told = "\n".join(map(str, facts[-20:]))
@@ -295,7 +318,7 @@ class Stage:
             return self._play(client, command, scenario)
 
     def _play(self, client: str, command: Sequence[str], scenario: str) -> Driver:
-        params = prepare(self.gateway, scenario, client)
+        params = prepare(self.gateway, scenario, f"{self._mark}{client}")
         before = TABLE[scenario].get("after")
         if before:
             self._run(self._started(client, command, f"{client}-{before}"), before, params)
@@ -303,7 +326,7 @@ class Stage:
             return self._run(self._started(client, command, f"{client}-{scenario}"), scenario, params)
         driver = self._run(self._shared_driver(client, command), scenario, params)
         if driver.dead and not driver.ended(scenario):
-            again = prepare(self.gateway, scenario, f"{client}-alone")
+            again = prepare(self.gateway, scenario, f"{self._mark}{client}-alone")
             return self._run(self._started(client, command, f"{client}-{scenario}"), scenario, again)
         return driver
 
@@ -337,25 +360,52 @@ class Stage:
         self._closing.close()
 
 
-CHECK_SOON = ("transactions.first_check_s=3", "transactions.check_interval_s=3")
+CHECK_SOON = {
+    EMBEDDED: ("transactions.first_check_s=3", "transactions.check_interval_s=3"),
+    CLUSTER: ("remote.transaction_check_s=10",),  # of the one time; the other one is the cluster's
+}
 CREATE_NOTHING = ("topics.auto_create=false", "groups.auto_create=false")
+
+
+def options_of(broker: str, settings: Sequence[str], cluster: SharedRocketMQ | None) -> list[str]:
+    """The flags of a gateway in front of a broker."""
+    options = [word for setting in settings for word in ("--set", setting)]
+    if broker == CLUSTER:
+        assert cluster is not None
+        options += ["--broker", cluster.url]
+    return options
 
 
 def scenario_of(function: str) -> str:
     return function.removeprefix("test_")
 
 
+def wanted(client: str, broker: str) -> bool:
+    """Whether the tests of this run have the client in front of the broker."""
+    return broker == EMBEDDED or client in drivers.LANGUAGES or OLDEST_BEFORE_CLUSTER
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that takes a `client` runs for each client whose API has its scenario."""
+    """A test that takes a `client` runs for each whose API has its scenario, with each broker that has it."""
     if "client" in metafunc.fixturenames:
         row = TABLE[scenario_of(metafunc.function.__name__)]
-        metafunc.parametrize("client", [client for client in CLIENTS if goes(row, client) is True])
+        pairs = [
+            pytest.param(client, broker, id=client if broker == EMBEDDED else f"{client}-before-{broker}")
+            for broker in BROKERS
+            for client in CLIENTS
+            if goes(row, client, broker) is True and wanted(client, broker)
+        ]
+        metafunc.parametrize(("client", "broker"), pairs)
 
 
-def selected(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
-    """(client, scenario) of every selected test of the module that asks."""
+def selected(request: pytest.FixtureRequest) -> list[tuple[str, str, str]]:
+    """(broker, client, scenario) of every selected test of the module that asks."""
     return [
-        (item.callspec.params["client"], scenario_of(item.originalname))
+        (
+            str(item.callspec.params["broker"]),
+            str(item.callspec.params["client"]),
+            scenario_of(item.originalname),
+        )
         for item in request.session.items
         if isinstance(item, pytest.Function)
         and item.path == request.path
@@ -375,54 +425,111 @@ def table() -> dict[str, dict[str, Any]]:
     return TABLE
 
 
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Callable[[], SharedRocketMQ]]:
+    """The RocketMQ that all tests share, started when it is asked for; then it raises Missing or the like."""
+    lock = threading.Lock()
+    with contextlib.ExitStack() as closing:
+        found: list[SharedRocketMQ] = []
+
+        def ask() -> SharedRocketMQ:
+            with lock:
+                if not found:
+                    found.append(closing.enter_context(shared_rocketmq()))
+                return found[0]
+
+        yield ask
+
+
+Stages = dict[tuple[str, bool], Stage | Missing]
+
+
 @pytest.fixture(scope="module")
 def stages(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[bool, Stage]]:
-    """The stages where topics and groups are created on first use (True), and where they are not."""
-    wanted = selected(request)
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    cluster: Callable[[], SharedRocketMQ],
+) -> Iterator[Stages]:
+    """By broker, the stages where topics and groups are made on first use (True), and where they are not."""
+    everything = selected(request)
     with contextlib.ExitStack() as closing:
-        stages = {}
-        for creation, settings in ((True, CHECK_SOON), (False, CREATE_NOTHING)):
-            mine = [pair for pair in wanted if TABLE[pair[1]].get("creation", True) is creation]
+        stages: Stages = {}
+        for place in itertools.product(BROKERS, (True, False)):
+            broker, creation = place
+            mine = [
+                (client, scenario)
+                for at, client, scenario in everything
+                if at == broker and TABLE[scenario].get("creation", True) is creation
+            ]
             if not mine:
                 continue
+            try:
+                there = cluster() if broker == CLUSTER else None
+            except Missing as what:
+                stages[place] = what
+                continue
             folder = tmp_path_factory.mktemp("stage")
-            options = [word for setting in settings for word in ("--set", setting)]
-            gateway = closing.enter_context(GatewayProcess(folder / "data", listen=LISTEN, options=options))
-            stages[creation] = Stage(gateway, folder)
-            closing.callback(stages[creation].close)
+            options = options_of(broker, CHECK_SOON[broker] if creation else CREATE_NOTHING, there)
+            gateway = closing.enter_context(
+                GatewayProcess(folder / "data", listen=LISTEN, options=options).start(START_S)
+            )
+            stage = stages[place] = Stage(gateway, folder, f"{uuid.uuid4().hex[:6]}-" if there else "")
+            closing.callback(stage.close)
             for client, scenario in mine:
-                stages[creation].launch(client, scenario)
+                stage.launch(client, scenario)
         yield stages
-        for stage in stages.values():
+        built = [stage for stage in stages.values() if isinstance(stage, Stage)]
+        for stage in built:
             stage.close()
+        for stage in built:
             check_log(stage.gateway)
 
 
+@pytest.fixture(scope="session")
+def before(
+    cluster: Callable[[], SharedRocketMQ], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], contextlib.AbstractContextManager[GatewayProcess]]:
+    """A gateway before a broker, `embedded` or `cluster`; skips the test where that is missing."""
+
+    @contextlib.contextmanager
+    def started(broker: str) -> Iterator[GatewayProcess]:
+        try:
+            there = cluster() if broker == CLUSTER else None
+        except Missing as what:
+            missing(what)
+        options = options_of(broker, (), there)
+        with GatewayProcess(tmp_path_factory.mktemp(broker) / "data", options=options).start(START_S) as made:
+            yield made
+
+    return started
+
+
 @pytest.fixture
-def facts(request: pytest.FixtureRequest, stages: dict[bool, Stage], client: str) -> Facts:
+def facts(request: pytest.FixtureRequest, stages: Stages, client: str, broker: str) -> Facts:
     """What the driver of `client` told about the scenario that the test is named after."""
     scenario = scenario_of(request.function.__name__)
-    return stages[TABLE[scenario].get("creation", True)].facts(client, scenario)
+    stage = stages[broker, TABLE[scenario].get("creation", True)]
+    if not isinstance(stage, Stage):
+        missing(stage)
+    return stage.facts(client, scenario)
 
 
 @pytest.fixture(scope="module")
-def selected_clients(request: pytest.FixtureRequest) -> list[str]:
-    """The clients of the selected tests of this module."""
-    return list(dict.fromkeys(client for client, _ in selected(request)))
+def selected_clients(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
+    """The (client, broker) of the selected tests of this module."""
+    return list(dict.fromkeys((client, broker) for broker, client, _ in selected(request)))
 
 
 @pytest.fixture(scope="module")
-def interrupt() -> Callable[[str, Path], tuple[Facts, str]]:
-    """Runs `interrupted` with a client: SIGTERM at its first `ready`, SIGKILL at its second."""
+def interrupt(cluster: Callable[[], SharedRocketMQ]) -> Callable[[str, str, Path], tuple[Facts, str]]:
+    """Runs `interrupted` with a client and a broker: SIGTERM at its first `ready`, SIGKILL at its second."""
 
-    def run(client: str, folder: Path) -> tuple[Facts, str]:
+    def run(client: str, broker: str, folder: Path) -> tuple[Facts, str]:
         command = command_of(client)
-        options = [word for setting in CHECK_SOON for word in ("--set", setting)]
+        options = options_of(broker, CHECK_SOON[broker], cluster() if broker == CLUSTER else None)
         with contextlib.ExitStack() as closing:
-            gateway = closing.enter_context(GatewayProcess(folder / "data", options=options))
-            params = prepare(gateway, "interrupted", client)
+            gateway = closing.enter_context(GatewayProcess(folder / "data", options=options).start(START_S))
+            params = prepare(gateway, "interrupted", f"{uuid.uuid4().hex[:6]}-{client}")
             endpoint = closing.enter_context(endpoint_for(client, gateway, folder))
             driver = Driver(command, endpoint, folder / "driver")
             closing.callback(driver.close)
@@ -433,7 +540,7 @@ def interrupt() -> Callable[[str, Path], tuple[Facts, str]]:
                     break
                 end(gateway)
                 check_log(gateway)
-                gateway = closing.enter_context(gateway.successor())
+                gateway = closing.enter_context(gateway.successor().start(START_S))
                 driver.go("it")
             facts = driver.wait("it", lambda facts: False)
             check_log(gateway)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -87,9 +88,9 @@ class Raw:
         self.call("AckMessage", request)
 
 
-@pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    with GatewayProcess(tmp_path_factory.mktemp("go") / "data") as gateway:
+@pytest.fixture(scope="module", params=["embedded", "cluster"])
+def gateway(request: pytest.FixtureRequest, before: Any) -> Iterator[GatewayProcess]:
+    with before(request.param) as gateway:
         yield gateway
 
 
@@ -104,7 +105,7 @@ def ordered(
     channel: grpc.Channel, admin: Any, gateway: GatewayProcess, request: pytest.FixtureRequest
 ) -> str:
     """A topic with 8 messages of each of 4 message groups, and an ordered group of the same name."""
-    name = re.sub(r"\W+", "-", request.node.name)
+    name = re.sub(r"\W+", "-", request.node.name) + uuid.uuid4().hex[:6]
     admin(gateway.admin, "/api/topics", {"name": name, "types": ["FIFO"]})
     admin(gateway.admin, "/api/groups", {"name": name, "ordered": True})
     sender = Raw(channel, "JAVA")

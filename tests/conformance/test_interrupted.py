@@ -19,19 +19,24 @@ pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
 
 @pytest.fixture(scope="module")
 def runs(
-    selected_clients: list[str],
-    interrupt: Callable[[str, Path], Any],
+    selected_clients: list[tuple[str, str]],
+    interrupt: Callable[[str, str, Path], Any],
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[dict[str, Future[Any]]]:
+) -> Iterator[dict[tuple[str, str], Future[Any]]]:
     with ThreadPoolExecutor() as pool:
         yield {
-            client: pool.submit(interrupt, client, tmp_path_factory.mktemp(client))
-            for client in selected_clients
+            (client, broker): pool.submit(interrupt, client, broker, tmp_path_factory.mktemp(client))
+            for client, broker in selected_clients
         }
 
 
-def test_interrupted(client: str, runs: dict[str, Future[Any]], judged: Callable[[Future[Any]], Any]) -> None:
-    facts = judged(runs[client])
+def test_interrupted(
+    client: str,
+    broker: str,
+    runs: dict[tuple[str, str], Future[Any]],
+    judged: Callable[[Future[Any]], Any],
+) -> None:
+    facts = judged(runs[client, broker])
     answered = {one["id"] for one in facts.of("sent", by="steady")}
     assert len(answered) >= 40
     assert facts.of("unanswered"), "nobody noticed the interruptions"

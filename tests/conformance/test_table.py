@@ -52,6 +52,10 @@ def test_each_driver_has_the_scenarios_of_its_client_and_no_others(table: dict[s
 def test_a_client_that_lacks_a_scenario_says_why(table: dict[str, dict[str, Any]]) -> None:
     old = {client for client, row in PUBLISHED.items() if "oldest" in row}
     for name, row in table.items():
+        there = row.get("cluster", "every client works")
+        for said in there.values() if isinstance(there, dict) else (there,):
+            assert len(said) > 10, name
+        assert not isinstance(there, dict) or there.keys() <= PUBLISHED.keys(), name
         for client in PUBLISHED:
             assert row[client] is True or len(row[client]) > 10, name
         if "oldest" in row:

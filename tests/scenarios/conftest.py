@@ -34,10 +34,9 @@ from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter
 
 
-def _door_tests() -> Any:
-    """The plain gRPC client of the door's own tests; a folder of tests is no package to import from."""
-    path = Path(__file__).parents[1] / "unit/protocols/grpc/conftest.py"
-    spec = importlib.util.spec_from_file_location("door_tests", path)
+def _module(name: str, path: str) -> Any:
+    """A module of a folder of tests, which is no package to import from."""
+    spec = importlib.util.spec_from_file_location(name, Path(__file__).parents[1] / path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -46,7 +45,12 @@ def _door_tests() -> Any:
     return module
 
 
-_DOOR = _door_tests()
+_HERE = Path(__file__).parent
+_DOOR = _module("door_tests", "unit/protocols/grpc/conftest.py")
+"""The plain gRPC client of the door's own tests."""
+_LIVE = _module("live_scenarios", "scenarios/live.py")
+_SIDE_BY_SIDE = _module("live_scenarios_stage", "contract/live.py")
+_SIDE_BY_SIDE.LONGEST_S = 400.0  # one of them waits for what brokers do after two minutes
 until = _DOOR.until
 
 
@@ -221,6 +225,35 @@ def _arrived() -> Any:
 @pytest.fixture(name="handle")
 def _handle() -> Any:
     return handle
+
+
+_STAGE = pytest.StashKey[Any]()
+_CLOSING = contextlib.ExitStack()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
+    """Tests that take `live` run side by side."""
+
+    def fixtures(cluster: Any) -> Any:
+        return _LIVE.fixtures_of(cluster, _DOOR.Client, Counting, _CLOSING)
+
+    stage = session.stash[_STAGE] = _SIDE_BY_SIDE.Stage(fixtures)
+    for number, item in enumerate(items):
+        if isinstance(item, pytest.Function) and "live" in item.fixturenames and item.path.parent == _HERE:
+            items[number] = _SIDE_BY_SIDE.in_place_of(item, stage)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _STAGE in session.stash:
+        session.stash[_STAGE].close()
+    _CLOSING.close()
+
+
+@pytest.fixture
+def live() -> None:
+    """A `Live` of `live.py`, which gives it to tests that run side by side; nobody else can have one."""
+    pytest.fail("only tests of this folder, started side by side, work before the live cluster")
 
 
 @pytest.fixture

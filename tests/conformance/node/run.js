@@ -10,6 +10,8 @@ const {
 // The client shows its enumerations nowhere else.
 const { Code, FilterType } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
+// A client repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats.
+const REQUEST_MS = 15_000;
 const PATIENCE_MS = 90_000; // how long a scenario waits for something that must come
 const ALL = new FilterExpression('*');
 const QUIET = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
@@ -108,7 +110,13 @@ class Run {
   // clients
 
   async producer(topics, { check, endpoint } = {}) {
-    const options = { endpoints: endpoint ?? this.endpoint, namespace: '', topics, logger: QUIET };
+    const options = {
+      endpoints: endpoint ?? this.endpoint,
+      namespace: '',
+      topics,
+      requestTimeout: REQUEST_MS,
+      logger: QUIET,
+    };
     if (check) options.checker = { check: async message => check(message) };
     return this.#started(new Producer(options));
   }
@@ -121,6 +129,7 @@ class Run {
       consumerGroup: group,
       subscriptions: subscribed(topics),
       awaitDuration: Math.max(awaitS, shortest) * 1000,
+      requestTimeout: REQUEST_MS,
       logger: QUIET,
     }));
   }
@@ -134,6 +143,7 @@ class Run {
       messageListener: {
         consume: async message => (await consume(message) ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE),
       },
+      requestTimeout: REQUEST_MS,
       logger: QUIET,
     }));
   }
@@ -147,6 +157,7 @@ class Run {
       messageListener: {
         consume: async message => (await consume(message) ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE),
       },
+      requestTimeout: REQUEST_MS,
       logger: QUIET,
     }));
   }

@@ -42,6 +42,9 @@ except ImportError:  # the oldest versions have no push consumer; their scenario
 PATIENCE_S = 90.0
 """How long a scenario waits for something that must come."""
 
+REQUEST_S = 15
+"""A client repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats."""
+
 _out = threading.Lock()
 
 
@@ -144,7 +147,9 @@ class Run:
 
     def configuration(self, endpoint: str = "") -> ClientConfiguration:
         # The oldest versions want some; the gateway asks for none.
-        return ClientConfiguration(endpoint or self.endpoint, Credentials("key", "secret"))
+        return ClientConfiguration(
+            endpoint or self.endpoint, Credentials("key", "secret"), request_timeout=REQUEST_S
+        )
 
     def producer(
         self, *topics: str, check: Callable[[Message], Any] | None = None, endpoint: str = ""

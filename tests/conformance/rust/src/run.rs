@@ -255,6 +255,8 @@ impl Run {
             endpoint
         });
         option.set_enable_tls(false);
+        // It repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats.
+        option.set_timeout(Duration::from_secs(15));
         option.set_long_polling_timeout(Duration::from_secs(await_s.max(shortest)));
         option
     }

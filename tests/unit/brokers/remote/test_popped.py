@@ -163,9 +163,10 @@ def test_dead_letters_do_not_go_on_counting_the_attempts_of_the_group_that_gave_
     """Else a reader's first delivery would be one too many, and bury them again."""
     topic = "%DLQ%G"
     told = answer(
-        record(7, topic="%RETRY%R_%DLQ%G" if kind else topic, reconsumed=reconsumed),
+        record(7, topic="%RETRY%R_%DLQ%G" if kind else topic, reconsumed=reconsumed, ORIGIN_GROUP="G"),
         startOffsetInfo=f"{kind} 0 7",
         msgOffsetInfo=f"{kind} 0 7",
     )
     _, (message,) = read_popped(told, "broker-a", topic, BrokerClocks(clock))
     assert message.attempt == attempt
+    assert message.properties == b"UNIQ_KEY\x01ID7\x02"

@@ -51,6 +51,8 @@ import org.apache.rocketmq.shaded.io.grpc.StatusRuntimeException;
 final class Run {
     /** How long a scenario waits for something that must come. */
     static final Duration PATIENCE = Duration.ofSeconds(90);
+    /** A client repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats. */
+    static final Duration REQUEST = Duration.ofSeconds(15);
 
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     static final FilterExpression ALL = FilterExpression.SUB_ALL;
@@ -169,7 +171,8 @@ final class Run {
     // clients
 
     ClientConfiguration configuration(String where) {
-        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder().setEndpoints(where);
+        ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
+                .setEndpoints(where).setRequestTimeout(REQUEST);
         try {
             builder.enableSsl(false);
         } catch (NoSuchMethodError error) {
