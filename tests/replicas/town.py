@@ -27,6 +27,8 @@ _QUICK = (
 )
 CONSUME_TIMEOUT_MS = {EMBEDDED: 6_000, ROCKETMQ: 60_000}
 """RocketMQ counts it in minutes."""
+READY_WITHIN_S = 300.0
+"""Of a gateway, on a machine that has other things to do."""
 HOLD_S = {EMBEDDED: 4, ROCKETMQ: 8}
 """The invisible time of simple consumers; a RocketMQ may drop what comes in its last moments."""
 
@@ -52,7 +54,7 @@ class Town:
 
     async def start(self) -> None:
         # One after the other costs less than all at once, on few cores.
-        await asyncio.gather(*(asyncio.to_thread(one.start) for one in self.replicas))
+        await asyncio.gather(*(asyncio.to_thread(one.start, READY_WITHIN_S) for one in self.replicas))
         self.endpoints = [one.endpoint for one in self.replicas]
         await self.balancer.start()
 
@@ -101,7 +103,7 @@ class Town:
         self.ends.append(way)
         self._keep_errors(replica)
         self.replicas[at] = replica.successor()
-        await asyncio.to_thread(self.replicas[at].start)
+        await asyncio.to_thread(self.replicas[at].start, READY_WITHIN_S)
         self.leaving.discard(at)
 
     def _judge_drain(self, replica: GatewayProcess, code: int, took_s: float) -> None:
@@ -132,7 +134,7 @@ async def town_before(kind: str, folder: Path, *, options: Sequence[str] = ()) -
             socket = folder / "s"
             host = GatewayProcess(folder / "host", options=(*_QUICK, "--share-broker", f"unix:{socket}"))
             stack.push_async_callback(asyncio.to_thread, host.close)
-            await asyncio.to_thread(host.start)
+            await asyncio.to_thread(host.start, READY_WITHIN_S)
             where = ("--broker", f"popgate+unix:{socket}")
         else:
             sharing = shared_rocketmq()
