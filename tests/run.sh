@@ -19,7 +19,7 @@ need_tools() {
         }
     done
 }
-need_tools "the Java client" "javac mvn" default-jdk-headless maven
+need_tools "the Java client and a real RocketMQ" "javac mvn" default-jdk-headless maven
 if [ "${CI:-}" = true ]; then
     need_tools "the Node.js client" "node npm" nodejs npm
     PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
@@ -33,6 +33,8 @@ if [ "${CI:-}" = true ]; then
 fi
 PATH="$PWD/.venv/bin:$PATH"
 export PATH
+# Fetched here, because a test has no time for it; what cannot be fetched is told by the tests that need it.
+python -m popgate.testing.rocketmq fetch >/dev/null 2>&1 || true
 ruff check --quiet .
 ruff format --quiet --check .
 mypy --no-error-summary

@@ -160,7 +160,7 @@ async def test_the_filter_of_the_moment_does_not_lose_a_redelivery(user):
     for _ in range(3):
         await user.nothing(topic, group, tags="blue")
         await user.lag()
-    await user.lag(user.either(60_000, 31_000))  # it may rest for a while after it did not pass
+    await user.lag(user.either(60_000, 10_000))  # it may rest for a while after it did not pass
     again = await user.one(topic, group, tags="red")
     assert again.attempt == 2
     await user.ack(topic, group, again)

@@ -386,6 +386,10 @@ async def test_a_long_queue_behind_a_held_group_is_still_served(user, by_message
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_crowd_of_failing_consumers_keeps_every_order(user, seed):
     """Consumers fail, free, renew and finish at random; each message group is finished in order."""
+    user.moved_by_hand(
+        "test_what_follows_a_held_middle_waits_for_it_though_its_head_is_free",
+        "test_order_and_attempt_ids_survive_a_restart",
+    )
     chance = random.Random(seed)
     topic, group = await user.topic(queues=2), await user.group(ordered=True, max_attempts=10_000)
     queues = await user.queues(topic)

@@ -139,7 +139,7 @@ async def test_a_redelivery_has_everything_that_the_first_delivery_had(user, tra
     delivery = {"attempt": 0, "receipt": "", "invisible_until_ms": 0}
     if not traits.redeliveries_keep_place:
         delivery |= {
-            name: getattr(second, name) for name in ("queue_id", "offset", "commit_offset", "stored_ms")
+            name: getattr(second, name) for name in ("queue_id", "offset", "commit_offset", "store_ms")
         }
     assert replace(second, **delivery) == replace(first, **delivery)
     assert second.attempt == 2

@@ -14,11 +14,13 @@ pytestmark = pytest.mark.every_durability
 async def test_everything_is_as_it_was_after_a_restart(user, texts, traits):
     topic, group = await user.topic(queues=2), await user.group(max_attempts=5)
     await user.send(topic, *(f"m{n}" for n in range(6)), keys=["k"])
-    acked, freed, held, failing, resting = await user.collect(topic, group, 5, invisible_ms=20_000)
+    acked, freed, held, failing, resting = await user.collect(
+        topic, group, 5, invisible_ms=user.either(20_000, 60_000)
+    )
     await user.ack(topic, group, acked)
     await user.give_back(topic, group, freed)
     await user.hide(topic, group, failing.receipt, 0)
-    await user.hide(topic, group, resting.receipt, 8_000)
+    await user.hide(topic, group, resting.receipt, user.either(8_000, 40_000))
     (late,) = await user.send(topic, "late", delay_ms=9_000)
     (half,) = await user.send(topic, "half", transaction=True)
     (gone,) = await user.send(topic, "gone", transaction=True)
@@ -31,11 +33,11 @@ async def test_everything_is_as_it_was_after_a_restart(user, texts, traits):
     await user.lag()
     now = await user.collect(topic, group, 3, invisible_ms=60_000)
     attempts = {m.body: m.attempt for m in now}
-    assert attempts.pop(freed.body) == (1 if traits.returns_are_free else 2)
+    assert attempts.pop(freed.body) in ((1,) if traits.returns_are_free else (1, 2))
     assert attempts.pop(failing.body) == 2
     assert list(attempts.values()) == [1]
     await user.nothing(topic, group)
-    await user.lag(8_000)
+    await user.lag(user.either(8_000, 30_000))
     again = await user.one(topic, group, invisible_ms=60_000)
     assert (again.body, again.attempt) == (resting.body, 2)
     await user.precision(1_000)
@@ -43,9 +45,10 @@ async def test_everything_is_as_it_was_after_a_restart(user, texts, traits):
     await user.ack(topic, group, held)
     await user.commit(topic, half)
     assert texts(await user.collect(topic, group, 1)) == ["half"]
-    await user.roll_back(topic, gone)
-    with pytest.raises(IllegalTransactionId):
-        await user.commit(topic, gone)
+    if traits.ends_are_idempotent:
+        await user.roll_back(topic, gone)
+        with pytest.raises(IllegalTransactionId):
+            await user.commit(topic, gone)
     with pytest.raises(NotFound):
         await user.broker.recall(user.context, topic, late.recall_handle)
     await user.ack(topic, group, acked)
@@ -55,7 +58,7 @@ async def test_everything_is_as_it_was_after_a_restart(user, texts, traits):
 async def test_scenario_07_a_handle_works_after_a_restart(user):
     topic, group = await user.topic(), await user.group()
     await user.send(topic, *"abcd")
-    a, b, c, d = await user.collect(topic, group, 4, invisible_ms=20_000)
+    a, b, c, d = await user.collect(topic, group, 4, invisible_ms=user.either(20_000, 60_000))
     await user.restart()
     await user.ack(topic, group, a)
     handle = await user.hide(topic, group, b.receipt, user.either(60_000, 30_000))
@@ -91,10 +94,11 @@ async def test_what_became_due_while_it_was_stopped_is_done_after_the_start(user
 async def test_order_and_attempt_ids_survive_a_restart(user, texts, traits):
     topic, group = await user.topic(queues=1), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2", "A3", "B1", "B2")
-    first = await user.collect(topic, group, 2, attempt_id="x", invisible_ms=20_000)
+    held_ms = user.either(20_000, 40_000)
+    first = await user.collect(topic, group, 2, attempt_id="x", invisible_ms=held_ms)
     assert texts(first) == ["A1", "A2"]
     await user.restart()
-    again = await user.pop(topic, group, 2, attempt_id="x", invisible_ms=20_000)
+    again = await user.pop(topic, group, 2, attempt_id="x", invisible_ms=held_ms)
     assert texts(again) == ["A1", "A2"]
     if traits.repeats_keep_receipts:
         assert [m.receipt for m in again] == [m.receipt for m in first]
@@ -106,7 +110,7 @@ async def test_order_and_attempt_ids_survive_a_restart(user, texts, traits):
     await user.ack(topic, group, first[0])
     await user.restart()
     await user.nothing(topic, group, attempt_id="y")
-    await user.lag(20_000)
+    await user.lag(held_ms)
     tail = await user.collect(topic, group, 2, attempt_id="y")
     assert [(m.body, m.attempt) for m in tail] == [(b"A2", 2), (b"A3", 1)]
 
@@ -143,14 +147,15 @@ async def test_checks_go_on_after_a_restart_where_they_were(user):
     await user.commit(topic, half)
 
 
-async def test_a_transaction_id_from_before_a_restart_ends_it(user, texts):
+async def test_a_transaction_id_from_before_a_restart_ends_it(user, texts, traits):
     topic, group = await user.topic(), await user.group()
     one, two = await user.send(topic, "one", "two", transaction=True)
     await user.restart()
     await user.commit(topic, one)
     await user.roll_back(topic, two)
-    await user.restart()
-    await user.commit(topic, one)
+    if traits.ends_are_idempotent:
+        await user.restart()
+        await user.commit(topic, one)
     assert texts(await user.collect(topic, group, 1)) == ["one"]
     await user.nothing(topic, group)
 
