@@ -17,12 +17,15 @@ ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "scenarios.md"
 NAME = re.compile(r"test_scenario_(\d\d)_(\w+)\Z")
 ROWS = 40
+LIVE = re.compile(r"tests/(?:contract/|cluster/|replicas/|scenarios/test_live_|conformance/)")
+"""Where tests run before a real RocketMQ; those of the contract and the clients before both brokers."""
 
 HEAD = """# Scenarios
 
 What hurt users of such gateways elsewhere, as promises of this one, and the tests that keep each of them.
 Written by `tests/scenarios/document.py` from the names of the tests; a test proves that it is current.
-Several use [faults on order](faults.md): the seed is in the test.
+Several use [faults on order](faults.md): the seed is in the test. Those marked *live* run before a real
+RocketMQ; those of the contract run before the embedded broker, too.
 """
 
 
@@ -42,6 +45,11 @@ def proofs(root: Path = ROOT) -> dict[int, list[tuple[str, str]]]:
     return found
 
 
+def is_live(path: str) -> bool:
+    """Whether the tests of a file run before a real RocketMQ."""
+    return LIVE.match(path) is not None
+
+
 def promises() -> dict[int, dict[str, Any]]:
     return {int(row): about for row, about in tomllib.loads((HERE / "promises.toml").read_text()).items()}
 
@@ -51,15 +59,21 @@ def rendered() -> str:
     lines = [HEAD]
     rows = promises()
     done = [row for row in rows if row in tested]
-    count = sum(len(tested[row]) for row in done)
-    lines.append(f"{len(done)} of {len(rows)} promises have tests, {count} in all.\n")
+    paths = [path for row in done for path, _ in tested[row]]
+    live = sum(map(is_live, paths))
+    lines.append(
+        f"{len(done)} of {len(rows)} promises have tests, {len(paths)} in all, {live} of them *live*.\n"
+    )
     for row, about in rows.items():
         lines.append(f"## {row}. {about['title']}\n")
         lines.append(f"{about['promise']}\n")
         if "limits" in about:
             lines.append(f"*Limits:* {about['limits']}\n")
         if row in tested:
-            lines += [f"- {said} ([{path}](../{path}))" for path, said in tested[row]]
+            lines += [
+                f"- {said} ([{path}](../{path})){', *live*' if is_live(path) else ''}"
+                for path, said in tested[row]
+            ]
             lines.append("")
         else:
             lines.append(f"No test yet: it comes with {about['later']}.\n")

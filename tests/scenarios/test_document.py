@@ -47,6 +47,12 @@ def test_the_first_nine_have_tests_of_their_own(document: Any) -> None:
         assert any(path.startswith("tests/scenarios/") for path, _ in tested[row]), row
 
 
+@pytest.mark.parametrize("row", [*range(1, 7), 8, 11, 15, *range(24, 29)])
+def test_what_a_cluster_must_keep_is_tested_before_a_real_one(document: Any, row: int) -> None:
+    live = [path for path, _ in document.proofs()[row] if document.is_live(path)]
+    assert [path for path in live if not path.startswith("tests/contract/")], f"{row}: only the contract"
+
+
 def test_tests_are_found_wherever_they_are(document: Any, tmp_path: Path) -> None:
     folder = tmp_path / "tests" / "far" / "away"
     folder.mkdir(parents=True)

@@ -9,12 +9,15 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf.duration_pb2 import Duration
 
 from popgate.errors import Fault
+from popgate.receipt import parse_receipt
 from popgate.wire.codes import RequestCode
 from processors.limits import Limits
 from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code
+from protocols.grpc.pb.duration_pb2 import Duration
+
+pytestmark = pytest.mark.timeout(600)  # the first waits until all of them have begun
 
 ACKS = (RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE)
 SHORT = Duration(seconds=10)
@@ -63,7 +66,7 @@ async def test_scenario_01_before_a_cluster_another_process_finishes_what_a_kill
 
 
 async def test_scenario_01_before_a_cluster_a_push_consumer_has_the_whole_consume_timeout(
-    live: Any,
+    live: Any, handle: Any
 ) -> None:
     """Nothing is renewed that need not be, so that the first handle stays the only one."""
     topic, group = await live.topic(), await live.group(consume_timeout_ms=60_000)
@@ -72,7 +75,7 @@ async def test_scenario_01_before_a_cluster_a_push_consumer_has_the_whole_consum
     await client.introduce(client.subscribing(PUSH_CONSUMER, topic, group))
     await sent(client, topic, 1)
     [message] = await client.gather(topic, group, 1, auto_renew=True)
-    assert message.system_properties.invisible_duration.seconds == 60
+    assert parse_receipt(handle(message)).invisible_ms == 60_000
     await gateway.stop()
     await nothing_more(other, topic, group, 20)
     assert await other.settle([message], topic, group) == [Code.OK]
