@@ -25,7 +25,7 @@ from popgate.errors import (
 from popgate.filters import compile_filter
 from popgate.kinds import Action
 from popgate.model import FilterKind, Queue, StoredMessage
-from popgate.naming import check_group, dead_letter_topic
+from popgate.naming import check_group, dead_letter_topic, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.properties import DLQ_ORIGIN_TOPIC, RETRY_TOPIC, UNIQ_KEY, find_property
 from processors.observing import Observer, Watch
 
@@ -257,7 +257,7 @@ class DeadLetters:
                 marks = await self._marks(group, queue, offset, pulled.next_offset)
                 for message in pulled.messages:
                     if offset <= message.offset < end and message.offset not in marks:
-                        yield _letter(message), Place(at, message.offset)
+                        yield _letter(message, group), Place(at, message.offset)
                 if pulled.next_offset <= offset:
                     return
                 offset = pulled.next_offset
@@ -272,7 +272,7 @@ class DeadLetters:
         for message in await self._broker.find_by_id(context, dead_letter_topic(group), message_id):
             queue = queues.get((message.broker, message.queue_id))
             if queue is not None and not await self._marks(group, queue, message.offset, message.offset + 1):
-                found.append((_letter(message), queue))
+                found.append((_letter(message, group), queue))
         return found
 
     async def _queues(self, group: str) -> Sequence[Queue]:
@@ -289,8 +289,12 @@ class DeadLetters:
         return frozenset(await self._broker.redriven(group, queue.broker, queue.queue_id, begin, end))
 
 
-def _letter(message: StoredMessage) -> Letter:
+def _letter(message: StoredMessage, group: str) -> Letter:
     block = message.properties
     origin = find_property(block, _RETRY) or find_property(block, _ORIGIN) or b""
     message_id = find_property(block, _ID) or b""
-    return Letter(message, message_id.decode("utf-8", "replace"), origin.decode("utf-8", "replace"))
+    topic = origin.decode("utf-8", "replace")
+    for make in (pop_retry_topic_v2, pop_retry_topic_v1):
+        # A cluster names the retry topic of the attempt that was the last one.
+        topic = topic.removeprefix(make(group, ""))
+    return Letter(message, message_id.decode("utf-8", "replace"), topic)

@@ -199,9 +199,7 @@ class _Looking(Caller):
         early, late = sent_ms - stored_ms, stored_ms - told_ms
         skew_s = max(early, late, 0) / 1000
         if skew_s <= _SKEW_S:
-            return Finding(
-                "clocks", Level.OK, "this clock and that of the gateway's broker agree to a second"
-            )
+            return Finding("clocks", Level.OK, "this clock and the broker's agree to a second")
         word = "behind" if early > late else "ahead of"
         return Finding(
             "clocks",

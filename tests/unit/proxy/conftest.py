@@ -65,6 +65,12 @@ async def app(settings_for: Callable[..., Settings]) -> AsyncIterator[App]:
 
 
 @pytest.fixture
-async def api(app: App) -> AsyncIterator[Api]:
+async def api_of() -> AsyncIterator[Callable[[App], Api]]:
+    """Somebody who asks the admin port of an app."""
     async with aiohttp.ClientSession() as session:
-        yield Api(session, app.admin_address)
+        yield lambda app: Api(session, app.admin_address)
+
+
+@pytest.fixture
+async def api(app: App, api_of: Callable[[App], Api]) -> Api:
+    return api_of(app)

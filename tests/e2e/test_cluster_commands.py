@@ -1,0 +1,225 @@
+"""Every command of an operator in front of a real cluster: it works, or says why not and what to use."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popgate.testing import GatewayProcess
+from popgate.testing.rocketmq import Missing, SharedRocketMQ, shared_rocketmq
+from proxy.cli import main
+
+OK, FAILED, NOTHING = 0, 1, 4
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def rocketmq() -> Iterator[SharedRocketMQ]:
+    try:
+        with shared_rocketmq() as cluster:
+            yield cluster
+    except Missing as missing:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(missing))
+        pytest.skip(f"no RocketMQ: {missing}")
+
+
+@pytest.fixture(scope="module")
+def gateway(rocketmq: SharedRocketMQ) -> Iterator[GatewayProcess]:
+    with GatewayProcess(options=["--broker", rocketmq.url]) as gateway:
+        yield gateway
+
+
+Popgate = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def popgate(gateway: GatewayProcess) -> Popgate:
+    def run(*arguments: str) -> tuple[int, str, str]:
+        # In this process: dozens of commands, and each would load everything anew.
+        out, err = io.BytesIO(), io.BytesIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["popgate", *arguments, "--admin", gateway.admin])
+            patch.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
+            patch.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))
+            with pytest.raises(SystemExit) as ended:
+                main()
+            sys.stdout.detach()  # type: ignore[union-attr]
+            sys.stderr.detach()  # type: ignore[union-attr]
+        assert "Traceback" not in err.getvalue().decode()
+        return int(ended.value.code or 0), out.getvalue().decode(), err.getvalue().decode()
+
+    return run
+
+
+@pytest.fixture
+def told(popgate: Popgate) -> Callable[..., Any]:
+    """What a command that works says, as JSON."""
+
+    def ask(*arguments: str) -> Any:
+        code, out, err = popgate(*arguments, "-o", "json")
+        assert (code, err) == (OK, ""), (arguments, out)
+        return json.loads(out)
+
+    return ask
+
+
+@pytest.fixture
+def names(popgate: Popgate) -> Iterator[tuple[str, str]]:
+    """A topic and a group, gone in the end."""
+    tail = uuid.uuid4().hex[:12]
+    topic, group = f"commands-{tail}", f"commands-g-{tail}"
+    assert popgate("topic", "create", topic, "--queues", "2")[0] == OK
+    assert popgate("group", "create", group, "--max-attempts", "1")[0] == OK
+    yield topic, group
+    assert popgate("topic", "delete", topic, "--yes")[0] == OK
+    assert popgate("group", "delete", group, "--yes")[0] == OK
+
+
+def until(ask: Callable[[], Any]) -> Any:
+    """What it says once it says something."""
+    end = time.monotonic() + PATIENCE_S
+    while not (found := ask()):
+        assert time.monotonic() < end
+    return found
+
+
+def test_messages_topics_and_groups_are_shown_as_they_are(
+    told: Callable[..., Any], popgate: Popgate, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    sent = told("send", topic, "hello", "--key", "k1")
+    code, out, _ = popgate("receive", topic, "--group", group, "--wait", "20s", "-o", "json")
+    assert (code, json.loads(out)["body"]) == (OK, "hello")
+
+    shown = told("topic", "show", topic)
+    assert {place["broker"] for place in shown["places"]} == {sent["broker"]}
+    assert sum(place["maximum"] - place["minimum"] for place in shown["places"]) == 1
+    assert topic in {one["name"] for one in told("topic", "list")}
+    assert group in {one["name"] for one in told("group", "list")}
+
+    def of_topic() -> Any:
+        """A broker writes down what was popped a moment later."""
+        found = [one for one in told("group", "show", group)["progress"] if one["topic"] == topic]
+        return found if found and found[0]["lag"] == 0 else None
+
+    (progress,) = until(of_topic)
+    assert (progress["in_flight"], progress["waiting"]) == (None, None)
+    assert {(one["in_flight"], one["waiting"]) for one in progress["queues"]} == {(None, None)}
+    assert (
+        f"topic {topic}\t0 to do, 0 of them for another attempt; what is held is not told"
+        in popgate("group", "show", group)[1].splitlines()
+    )
+
+    (found,) = until(lambda: told("message", "find", topic, "--key", "k1"))
+    assert found["message_id"] == sent["message_id"]
+    assert told("message", "show", topic, sent["message_id"])["body"] == "hello"
+    assert told("group", "reset", group, "--to", "first", "--yes")["topics"] == [topic]
+    declared = popgate("export")[1]
+    assert f"[topics.{topic}]" in declared
+    assert f"[groups.{group}]" in declared
+    assert "%DLQ%" not in declared
+
+
+def test_a_file_is_applied(
+    told: Callable[..., Any], popgate: Popgate, names: tuple[str, str], tmp_path: Path
+) -> None:
+    topic, group = names
+    file = tmp_path / "wanted.toml"
+    file.write_text(f"[topics.{topic}]\nqueues = 3\n[groups.{group}]\nmax_attempts = 4\n")
+    code, _, err = popgate("apply", str(file))
+    assert (code, err) == (OK, "2 changed, 0 as they should be\n")
+    assert told("topic", "show", topic)["queues"] == 3
+    assert told("group", "show", group)["max_attempts"] == 4
+
+
+def test_dead_letters_are_shown_and_not_redriven(
+    told: Callable[..., Any], popgate: Popgate, names: tuple[str, str]
+) -> None:
+    topic, group = names
+    assert told("dead-letter", "list", group)["count"] == 0
+    sent = told("send", topic, "poison")
+    assert (
+        popgate("receive", topic, "--group", group, "--wait", "20s", "--keep", "--invisible", "10s")[0] == OK
+    )
+
+    def letters() -> Any:
+        # The second delivery would be one too many: who asks for it makes it a dead letter.
+        assert popgate("receive", topic, "--group", group, "--wait", "3s")[0] == NOTHING
+        return told("dead-letter", "list", group)["topics"]
+
+    found = until(letters)
+    assert [(one["topic"], one["count"]) for one in found] == [(topic, 1)]
+    assert told("dead-letter", "show", group)["message_id"] == sent["message_id"]
+    code, _, err = popgate("dead-letter", "redrive", group)
+    assert code == FAILED
+    assert f"consume %DLQ%{group} like any topic" in err
+    assert popgate("receive", f"%DLQ%{group}", "--group", group, "--wait", "20s")[0] == OK
+
+
+def test_why_a_group_is_stuck_is_told_as_far_as_it_is_known(popgate: Popgate, names: tuple[str, str]) -> None:
+    topic, group = names
+    assert popgate("send", topic, "one")[0] == OK
+    assert popgate("receive", topic, "--group", group, "--wait", "20s", "--keep")[0] == OK
+    code, out, err = popgate("stuck", group)
+    assert (code, err) == (OK, "")
+    assert "a RocketMQ cluster tells nobody" in out
+    assert "done with everything" not in out
+    code, _, err = popgate("stuck", group, "--free")
+    assert code == FAILED
+    assert "comes back by itself" in err
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["backup"], "back up where they are"),
+        (["topic", "create", "commands-never", "--retention", "1d"], "fileReservedTime"),
+        (["group", "create", "commands-never", "--broadcast"], "a group of its own"),
+    ],
+)
+def test_what_a_cluster_cannot_do_says_what_to_use(popgate: Popgate, command: list[str], words: str) -> None:
+    code, _, err = popgate(*command)
+    assert code == FAILED
+    assert words in err
+
+
+def test_the_cluster_is_shown(told: Callable[..., Any], popgate: Popgate, rocketmq: SharedRocketMQ) -> None:
+    view = told("cluster")
+    assert [one["address"] for one in view["name_servers"]] == [rocketmq.name_server]
+    (broker,) = view["brokers"]
+    assert (broker["role"], broker["trouble"]) == ("master", "")
+    assert broker["version"] == rocketmq.version
+    low, high = broker["clock_ahead_ms"]
+    assert low <= 0 <= high
+    lines = [line.split("\t") for line in popgate("cluster")[1].splitlines()]
+    assert [line[0] for line in lines] == ["name-server", "broker"]
+
+
+def test_the_doctor_looks_at_the_cluster_too(gateway: GatewayProcess, popgate: Popgate) -> None:
+    code, out, _ = popgate("doctor", gateway.endpoint, "-o", "json")
+    found = {one["check"]: one for one in json.loads(out)}
+    problems = [one for one in found.values() if one["level"] == "problem"]
+    assert (code, problems) == (OK, [])
+    for check in ("round-trip", "name-server", "broker", "version", "broker-clock", "sql-filter", "clients"):
+        assert check in found
+    assert all(one["advice"] for one in found.values() if one["level"] == "warning")
+    assert found["transactions"]["level"] == "warning"
+    assert "store" not in found["ready"]["what"]
+
+
+def test_metrics_have_no_zero_where_nothing_is_known(gateway: GatewayProcess, names: tuple[str, str]) -> None:
+    with urllib.request.urlopen(f"{gateway.admin}/metrics", timeout=60) as answer:
+        text = answer.read().decode()
+    assert "popgate_group_in_flight{" not in text
+    assert "popgate_broker_links_open" in text
