@@ -63,6 +63,20 @@ class Sampling(logging.Filter):
         return window[1] <= self._burst
 
 
+class Departures(logging.Filter):
+    """Takes clients that went while they were being answered for what they are: no errors.
+
+    gRPC's core calls that an error raised by the method, with a traceback of its insides.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = record.exc_info[0] if record.exc_info else None
+        if kind is None or kind.__name__ != "ExecuteBatchError":
+            return True
+        record.levelno, record.levelname, record.exc_info = logging.DEBUG, "DEBUG", None
+        return logging.getLogger().isEnabledFor(logging.DEBUG)
+
+
 def _kind(record: logging.LogRecord) -> tuple[str, str, str]:
     event = record.msg.get("event", "") if isinstance(record.msg, dict) else record.msg
     error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
@@ -119,6 +133,7 @@ def set_up_logs(
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *endings],
         )
     )
+    handler.addFilter(Departures())
     handler.addFilter(Sampling(burst=settings.burst, window_s=settings.window_s, now=now))
     root = logging.getLogger()
     for old in [one for one in root.handlers if getattr(one, "from_popgate", False)]:

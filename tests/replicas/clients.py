@@ -279,15 +279,19 @@ class TransactionProducer(Client):
             resolution=pb.COMMIT if commit else pb.ROLLBACK,
             source=source,
         )
+        ends = self.ledger.ends.setdefault(body, [])
+        who = "its producer" if source == pb.SOURCE_CLIENT else "a check"
         try:
             answer = await self.ask("EndTransaction", request, self.any())
         except grpc.aio.AioRpcError:
-            self.ledger.counts["EndTransaction lost"] += 1
-            self.ledger.lost_ends[body] += commit
-            return
-        if answer.status.code in UNKNOWN:
-            self.ledger.lost_ends[body] += commit
-        self.ledger.counts[f"EndTransaction {Code.Name(answer.status.code)}"] += 1
+            code = "lost"
+        else:
+            code = Code.Name(answer.status.code)
+            if answer.status.code in UNKNOWN:
+                code = "lost"
+        self.ledger.counts[f"EndTransaction {code}"] += 1
+        self.ledger.lost_ends[body] += commit and code == "lost"
+        ends.append(f"{who} {code} {time.monotonic():.3f}")
 
     async def _asked(self, asked: Any) -> None:
         self.ledger.counts["checks"] += 1

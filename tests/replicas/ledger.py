@@ -78,6 +78,8 @@ class Ledger:
     """By body: how often it was sent without an answer that says what became of it."""
     lost_ends: Counter[str] = field(default_factory=Counter)
     """By body: how often its transaction was committed without an answer that says what became of it."""
+    ends: dict[str, list[str]] = field(default_factory=dict)
+    """By body: each time that its transaction was ended: by whom, how that was answered, and when."""
     deliveries: list[Delivery] = field(default_factory=list)
     readers: dict[str, str] = field(default_factory=dict)
     """The topic that each consumer group reads."""
@@ -141,7 +143,8 @@ class Ledger:
                 most += self.lost_answers[body] + self.lost_ends[body]
             if count > most:
                 lost = self.lost_answers[body]
-                yield f"{body} is stored {count} times, {lost} answers of its send were lost"
+                told = f"; {', '.join(self.ends[body])}" if body in self.ends else ""
+                yield f"{body} is stored {count} times, {lost} answers of its send were lost{told}"
 
     def _of_deliveries(self) -> Iterable[str]:
         for delivery, cause in self._repeats():

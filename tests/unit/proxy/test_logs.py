@@ -97,6 +97,25 @@ def test_what_libraries_repeat_is_counted_too(log: io.StringIO, watch: Watch) ->
     assert [line["event"] for line in lines(log)] == ["lost 0", "lost 1", "lost 5 (left_out=3)"]
 
 
+class ExecuteBatchError(Exception):
+    """As gRPC's core has one."""
+
+
+@pytest.mark.parametrize("level", [LogLevel.INFO, LogLevel.DEBUG])
+def test_a_client_that_went_while_it_was_answered_is_no_error(restored: None, level: LogLevel) -> None:
+    stream = io.StringIO()
+    set_up_logs(Log(format=LogFormat.JSON, level=level), stream=stream)
+    for error in (ExecuteBatchError("gone"), ValueError("a bug")):
+        try:
+            raise error
+        except Exception:
+            logging.getLogger("grpc._cython.cygrpc").exception("%s raised in core", type(error).__name__)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    told = [(line["level"], line["event"], "exception" in line) for line in lines]
+    debug = [("debug", "ExecuteBatchError raised in core", False)]
+    assert told == [*(debug if level is LogLevel.DEBUG else []), ("error", "ValueError raised in core", True)]
+
+
 def test_different_errors_of_one_place_are_different_kinds() -> None:
     sampling = Sampling(burst=1, window_s=60, now=lambda: 0.0)
 
