@@ -24,12 +24,14 @@ _Queue = tuple[str, str, str, int, int]
 class OrderedDeliveries:
     """Bounded: the queues and deliveries that were used last."""
 
-    __slots__ = ("_dues", "_finished", "_old_dues")
+    __slots__ = ("_dues", "_finished", "_old_dues", "_pops")
 
     def __init__(self) -> None:
         self._finished: OrderedDict[_Queue, set[int]] = OrderedDict()
         self._dues: dict[int, int] = {}
         self._old_dues: dict[int, int] = {}
+        self._pops: dict[_Queue, tuple[int, int]] = {}
+        """Of the last pop: its first offset, and its attempt id by its hash, 0 for none."""
 
     def __repr__(self) -> str:
         return f"<OrderedDeliveries queues {len(self._finished)}>"
@@ -59,29 +61,53 @@ class OrderedDeliveries:
         offsets.add(receipt.offset)
         self._finished.move_to_end(queue)
 
-    def popped_again(self, topic: str, group: str, receipts: Iterable[Receipt]) -> set[Receipt]:
+    def popped_again(
+        self, topic: str, group: str, deliveries: Iterable[tuple[Receipt, int]], *, attempt_id: str = ""
+    ) -> set[Receipt]:
         """Of what one pop brought, in its order: the deliveries of messages that were finished before.
 
-        A batch is popped again from a message on that is not finished. If it begins with one that is, the
-        group was set back: then nothing counts that was known of the queue.
+        A batch is popped again from a message on that is not finished: each of its messages counts one
+        attempt more, unless the receive of this `attempt_id` is repeated. If it begins with a finished
+        one, the group was set back: then nothing counts that was known of the queue. It was set back as
+        well if it begins before the last pop did, or a message comes as if for the first time: another
+        replica may have finished the first.
         """
+        mark = hash(attempt_id) if attempt_id else 0
         firsts: dict[_Queue, int] = {}
+        repeated: set[_Queue] = set()
         again = set()
-        for receipt in receipts:
+        for receipt, attempt in deliveries:
             queue = _queue(topic, group, receipt)
-            offsets = self._finished.get(queue)
-            if offsets is None:
-                continue
             if queue not in firsts:
                 firsts[queue] = receipt.offset
+                if self._is_repeated(queue, receipt.offset, mark):
+                    repeated.add(queue)
+                offsets = self._finished.get(queue)
+                if offsets is None:
+                    continue
                 if receipt.offset in offsets:
                     del self._finished[queue]
                     continue
                 # What is below is done at the broker, too.
                 offsets -= {offset for offset in offsets if offset < receipt.offset}
-            if receipt.offset in offsets:
+            offsets = self._finished.get(queue)
+            if offsets is None or receipt.offset not in offsets:
+                continue
+            if attempt > 1 or queue in repeated:
                 again.add(receipt)
+            else:
+                offsets.discard(receipt.offset)
         return again
+
+    def _is_repeated(self, queue: _Queue, first: int, mark: int) -> bool:
+        """Whether the last pop of the queue was of the same receive. Forgets the queue if it was set back."""
+        before, before_mark = self._pops.pop(queue, (0, 0))
+        if len(self._pops) >= _MOST_QUEUES:
+            del self._pops[next(iter(self._pops))]
+        self._pops[queue] = first, mark
+        if first < before:
+            self._finished.pop(queue, None)
+        return mark != 0 and mark == before_mark
 
 
 def _queue(topic: str, group: str, receipt: Receipt) -> _Queue:

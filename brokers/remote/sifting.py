@@ -59,8 +59,11 @@ class Sifting(Settling):
         counts_returns = request.ordered or answer.version < SUSPENDS_FROM
         again: set[str] = set()
         if request.ordered and messages:
-            popped = [parse_receipt(message.receipt) for message in messages]
-            again = {one.encode() for one in self.ordered.popped_again(request.topic, request.group, popped)}
+            popped = [(parse_receipt(message.receipt), message.attempt) for message in messages]
+            finished = self.ordered.popped_again(
+                request.topic, request.group, popped, attempt_id=request.attempt_id
+            )
+            again = {one.encode() for one in finished}
         passing = []
         for message in messages:
             if message.receipt in again:

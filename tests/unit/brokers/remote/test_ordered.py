@@ -19,9 +19,11 @@ def receipt(offset: int, *, pop_ms: int = 1_000, invisible_ms: int = 50, queue_i
     return Receipt(0, pop_ms, invisible_ms, ORDERED, 0, "a", queue_id, offset, 0)
 
 
-def again(known, *offsets: int, group: str = "G", queue_id: int = 0) -> list[int]:
-    popped = [receipt(offset, pop_ms=2_000, queue_id=queue_id) for offset in offsets]
-    return sorted(one.offset for one in known.popped_again("T", group, popped))
+def again(
+    known, *offsets: int, group: str = "G", queue_id: int = 0, attempt: int = 2, attempt_id: str = ""
+) -> list[int]:
+    popped = [(receipt(offset, pop_ms=2_000, queue_id=queue_id), attempt) for offset in offsets]
+    return sorted(one.offset for one in known.popped_again("T", group, popped, attempt_id=attempt_id))
 
 
 def test_a_renewal_counts_for_the_older_handles_of_the_delivery(known):
@@ -66,3 +68,24 @@ def test_it_is_bounded(known):
     for offset in range(5_000):
         known.finished("T", "G", receipt(offset))
     assert max(map(len, known._finished.values())) <= 1_024
+
+
+def test_what_comes_as_if_for_the_first_time_was_set_back(known):
+    """The message before it was finished through another replica: only the count tells."""
+    known.finished("T", "G", receipt(6))
+    assert again(known, 5, 6, attempt=1) == []
+    assert again(known, 5, 6) == []
+
+
+def test_what_begins_before_the_last_pop_was_set_back(known):
+    assert again(known, 8, 9) == []
+    known.finished("T", "G", receipt(9))
+    assert again(known, 2, 3) == []
+    assert again(known, 8, 9) == []
+
+
+def test_a_repeated_receive_counts_no_attempt(known):
+    assert again(known, 5, 6, attempt=1, attempt_id="x") == []
+    known.finished("T", "G", receipt(6))
+    assert again(known, 5, 6, attempt=1, attempt_id="x") == [6]
+    assert again(known, 5, 6, attempt=1, attempt_id="y") == []
