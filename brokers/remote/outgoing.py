@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from brokers.remote.batching import goes_alone, may_batch
-from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge
+from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
 from popgate.message_id import make_message_id
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
@@ -39,6 +39,8 @@ _RECONSUME_TIME = RECONSUME_TIME.encode()
 _MAX_RECONSUME_TIMES = MAX_RECONSUME_TIMES.encode()
 _INT = 0xFFFFFFFF
 _SIGN = 1 << 31
+_LARGEST_INT = _SIGN - 1
+_LARGEST_LONG = (1 << 63) - 1
 
 
 def complete(message: Message) -> None:
@@ -145,8 +147,9 @@ def sent(messages: Sequence[Message], broker: str, fields: Mapping[str, str]) ->
         queue_id, offset = int(fields["queueId"]), int(fields["queueOffset"])
     except (KeyError, ValueError) as error:
         raise PeerWireError("a send was answered without its queue or offset") from error
-    if queue_id < 0 or offset < 0:
-        raise PeerWireError(f"a send was answered with queue {queue_id} and offset {offset}")
+    if not (0 <= queue_id <= _LARGEST_INT and 0 <= offset <= _LARGEST_LONG):
+        told = shown(f"queue {fields['queueId']} and offset {fields['queueOffset']}")
+        raise PeerWireError(f"a send was answered with {told}")
     found = [Sent(one.message_id, broker, queue_id, offset + at) for at, one in enumerate(messages)]
     if len(found) == 1:
         found[0].recall_handle = fields.get("recallHandle", "")

@@ -33,6 +33,11 @@ def writable_queues(topic: str, route: TopicRoute) -> tuple[Target, ...]:
     )
 
 
+def led_now(queue: Target, queues: Sequence[Target]) -> Target | None:
+    """A queue of a static topic by its number, wherever it is led now; None: nowhere."""
+    return next((one for one in queues if one.queue_id == queue.queue_id), None)
+
+
 def zones_of(route: TopicRoute) -> dict[str, str]:
     return {broker.name: broker.zone for broker in route.brokers if broker.zone}
 

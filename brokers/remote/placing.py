@@ -135,7 +135,8 @@ class Placing(Registering):
         if message.queue_id < 0:
             return None
         for target in places.queues:
-            if target.queue_id == message.queue_id and message.broker in ("", target.broker):
+            here = message.broker in ("", target.broker) or places.route.mappings
+            if target.queue_id == message.queue_id and here:
                 return target
         where = f" at broker {shown(message.broker)}" if message.broker else ""
         raise BadRequest(f"topic {topic} has no writable queue {message.queue_id}{where}")

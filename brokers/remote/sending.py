@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import Sequence
 
 from brokers.remote.batching import in_batches, may_batch
@@ -15,7 +16,7 @@ from brokers.remote.errors import error_of
 from brokers.remote.latency import Latency
 from brokers.remote.outgoing import send_request, sent
 from brokers.remote.pausing import pause
-from brokers.remote.picking import Picker, Target
+from brokers.remote.picking import Picker, Target, led_now
 from brokers.remote.placing import Placing, Unit
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transaction_ids import (
@@ -25,6 +26,7 @@ from brokers.remote.transaction_ids import (
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
+    BadRequest,
     BrokerBusy,
     BrokerTimeout,
     BrokerUnavailable,
@@ -85,15 +87,25 @@ class Sending(Placing):
     async def _send_unit(
         self, context: Context, topic: str, unit: Unit, results: list[Sent | GatewayError | None]
     ) -> None:
-        """Send what goes to one queue, in its order; after a failure the rest is not tried."""
-        batches = in_batches(unit.messages, together=len(unit.messages) > 1 and may_batch(topic))
+        """Send what goes to one queue, in its order; after a failure the rest is not tried.
+
+        What is wrong with a message itself is no such failure. A batch that is refused for it, whole, is
+        sent singly: one of it is wrong, or only they are too much together.
+        """
+        batches = deque(in_batches(unit.messages, together=len(unit.messages) > 1 and may_batch(topic)))
         at = 0
         failure: GatewayError | None = None
-        for batch in batches:
+        while batches:
+            batch = batches.popleft()
             outcomes: Sequence[Sent | GatewayError]
             if failure is None:
                 try:
                     outcomes = await self._send_batch(context, topic, batch, unit)
+                except BadRequest as error:
+                    if len(batch) > 1:
+                        batches.extendleft([one] for one in reversed(batch))
+                        continue
+                    outcomes = [error]
                 except GatewayError as error:
                     failure = error
                     outcomes = [error] * len(batch)
@@ -150,15 +162,19 @@ class Sending(Placing):
             if isinstance(failure, BrokerBusy) and clock.monotonic() + rest < until:
                 await pause(clock, rest)
                 rest = min(rest * 2, _LONGEST_REST_S)
-            elif unit.pinned is not None or not unit.bound or failure is None:
+            elif not unit.bound or failure is None or (unit.pinned and not places.route.mappings):
                 raise failure or BrokerUnavailable(f"no broker of topic {topic} takes messages now")
             else:
-                # Its queue is where the hash says; only a new route may say otherwise.
+                # Its queue is where the hash says, or who leads it; only a new route may say otherwise.
                 before = places
                 self.routes.forget(topic)
                 places = await self._places_of(topic, anew=True)
                 if places.queues == before.queues:
                     raise failure
+                if unit.pinned is not None:
+                    unit.pinned = led_now(unit.pinned, places.queues)
+                    if unit.pinned is None:
+                        raise failure
             without.clear()
             now = clock.monotonic()
 

@@ -23,6 +23,8 @@ from popgate.model import Message, MessageType, Sent
 from popgate.wire.batches import decode_batch
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.routes import QueueData, TopicRoute
+from popgate.wire.static_topics import QueueMapping
 
 NAMES = ("broker-a", "broker-b")
 CONTEXT = Context(client_id="c")
@@ -369,3 +371,64 @@ async def test_the_same_zone_comes_first(make_facet, stores, servers):
     assert {(await broker.send(CONTEXT, [message()]))[0].broker for _ in range(8)} == {"broker-b"}
     await stores.peers["broker-b"].stop()
     assert (await broker.send(CONTEXT, [message()]))[0].broker == "broker-a"
+
+
+async def test_a_message_that_a_broker_refuses_spoils_no_other(broker, stores):
+    """Of a batch nothing is stored when one of it is refused: then each is sent alone."""
+    bodies: list[bytes] = []
+
+    def store(request):
+        if request.code == RequestCode.SEND_BATCH_MESSAGE or request.body == b"bad":
+            return request.answer(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal")
+        bodies.append(request.body)
+        told = {"queueId": request.fields["e"], "queueOffset": str(len(bodies)), "msgId": ""}
+        return request.answer(0, fields=told)
+
+    for peer in stores.peers.values():
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            peer.on(code, store)
+    for group in ("", "g"):
+        bodies.clear()
+        some = [message(body, message_group=group) for body in (b"0", b"bad", b"1", b"2")]
+        results = await broker.send(CONTEXT, some)
+        assert [type(one) for one in results] == [Sent, BadRequest, Sent, Sent]
+        assert bodies == [b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize("kind", [MessageType.NORMAL, MessageType.TRANSACTION])
+async def test_an_absurd_place_is_told_as_unknown(broker, stores, kind):
+    told = {"msgId": "0A00000100002A9F00000000075BCD15", "queueId": "0", "queueOffset": str(1 << 70)}
+    for peer in stores.peers.values():
+        peer.on(RequestCode.SEND_MESSAGE_V2, lambda request: request.answer(0, fields=told))
+    with pytest.raises(BrokerTimeout):
+        await broker.send(CONTEXT, [message(type=kind)])
+
+
+async def test_a_queue_of_a_static_topic_is_followed_when_another_broker_leads_it(broker, stores, servers):
+    """Its number says which queue is meant, whichever broker the caller knows for it (protocol facts 6.5)."""
+
+    def lead(leader, epoch):
+        brokers = tuple(servers.brokers[name] for name in NAMES)
+        servers.topics["S"] = TopicRoute(
+            tuple(QueueData(name, 8, 8) for name in NAMES),
+            brokers,
+            mappings={
+                name: QueueMapping(
+                    "S", "__global__", 2, name, epoch, current={0: 0, 1: 5} if name == leader else {}
+                )
+                for name in NAMES
+            },
+        )
+
+    lead("broker-a", 1)
+    (one,) = await broker.send(CONTEXT, [message(topic="S", broker="broker-a", queue_id=1)])
+    assert (one.broker, one.queue_id) == ("broker-a", 1)
+    lead("broker-b", 2)
+    stores.refuse(ResponseCode.NOT_LEADER_FOR_QUEUE, names=["broker-a"])
+    for _ in range(2):
+        (one,) = await broker.send(CONTEXT, [message(topic="S", broker="broker-a", queue_id=1)])
+        assert (one.broker, one.queue_id) == ("broker-b", 1)
+    servers.topics["S"] = servers.topics["T"]
+    stores.refuse(ResponseCode.NOT_LEADER_FOR_QUEUE)
+    with pytest.raises(BrokerUnavailable):
+        await broker.send(CONTEXT, [message(topic="S", broker="broker-b", queue_id=1)])
