@@ -39,7 +39,7 @@ _LEAST_WAIT_S = 0.01
 _REJECTED = "[REJECTREQUEST]"
 """How a broker refuses without a look at the request; also a slave that is not to be read from."""
 _REST_S = 0.2
-"""After an answer that neither has messages nor leads on."""
+"""After an answer that neither has messages nor leads on, nor took its time."""
 _MOST_MESSAGES = 1_024
 _NOTHING = frozenset(
     {
@@ -76,6 +76,7 @@ class Pulling(Positions):
         wait_s = 0.0
         while True:
             room = max_bytes if context.allowance is None else min(max_bytes, context.allowance.room())
+            asked = self.clock.monotonic()
             answer = await self._pull_once(context, place, {**fields, "queueOffset": str(offset)}, wait_s)
             if answer is not None:
                 pulled = await self._pulled(place, answer, offset, passing, max_messages, room)
@@ -83,7 +84,10 @@ class Pulling(Positions):
                     if context.allowance is not None:
                         context.allowance.add(sum([len(m.body) + len(m.properties) for m in pulled.messages]))
                     return pulled
-                if answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY and pulled.next_offset == offset:
+                early = wait_s > 0 and self.clock.monotonic() - asked < wait_s / 2
+                if pulled.next_offset == offset and (
+                    early or answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+                ):
                     await self.rest(_REST_S)
                 offset = pulled.next_offset
                 place = await self._readable(topic, place.broker, queue_id)  # its leader may be another now
@@ -150,7 +154,7 @@ class Pulling(Positions):
             raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
         if answer.code != ResponseCode.SUCCESS:
             return Pulled([], max(behind, offset), bounds)
-        shift = int(answer.fields.get("offsetDelta") or 0)
+        shift = number_in(answer, broker, "offsetDelta") if answer.fields.get("offsetDelta") else 0
         messages: list[StoredMessage] = []
         for record in _records(answer.body, broker):
             at = record.offset + shift

@@ -354,3 +354,27 @@ async def test_a_broker_that_is_never_the_leader_is_not_asked_in_a_circle(queue)
     with pytest.raises(BrokerUnavailable, match="not me"):
         await queue.pull(0)
     assert len(queue.peer.of(PULL)) == 2
+
+
+@pytest.mark.parametrize("shift", ["x", "1" * 30, "-1" * 20])
+async def test_a_shift_that_makes_no_sense_is_an_error(queue, shift):
+    told = {"minOffset": "0", "maxOffset": "2", "nextBeginOffset": "1", "offsetDelta": shift}
+    queue.peer.on(PULL, lambda request: request.answer(0, fields=told, body=record(0)))
+    with pytest.raises(BrokerUnavailable):
+        await queue.pull(0)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND])
+async def test_a_broker_that_does_not_wait_is_not_asked_in_a_circle(queue, clock, loop_turns, code):
+    told = {"minOffset": "0", "maxOffset": "9", "nextBeginOffset": "0"}
+    queue.peer.on(PULL, lambda request: request.answer(code, fields=told))
+    waiting = asyncio.ensure_future(queue.pull(0, wait=1))
+    await queue.peer.until(lambda: len(queue.peer.of(PULL)) == 2)
+    for _ in range(10):
+        await loop_turns()
+    assert len(queue.peer.of(PULL)) == 2
+    clock.advance(0.3)
+    await queue.peer.until(lambda: len(queue.peer.of(PULL)) == 3)
+    await loop_turns()
+    clock.advance(1)
+    assert (await waiting).messages == []
