@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 
+from brokers.remote.asking import of_each, worst
 from brokers.remote.callings import Callings
 from brokers.remote.places import Place, places_of
 from brokers.remote.spent import Spent
@@ -40,18 +41,27 @@ class Beginnings:
             task = self._asking[key] = asyncio.get_running_loop().create_task(
                 self._begin(group, topic, route)
             )
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
+            task.add_done_callback(lambda done: self._asked(key, done))
         await asyncio.shield(task)
 
     def forget(self) -> None:
         """A topic or a group was deleted: what is made anew begins anew."""
         self._begun = Spent(_MOST)
 
+    def _asked(self, key: tuple[str, str], task: asyncio.Task[None]) -> None:
+        del self._asking[key]
+        if not task.cancelled():
+            task.exception()  # whoever waits for it is told
+
     async def _begin(self, group: str, topic: str, route: TopicRoute) -> None:
-        places = [place for place in places_of(topic, route) if place.permission & Permission.READ]
-        known = await asyncio.gather(*(self._has_position(group, place) for place in places))
-        if not any(known):
-            await asyncio.gather(*(self._set(group, place) for place in places))
+        readable = [place for place in places_of(topic, route) if place.permission & Permission.READ]
+        places = {f"{place.broker} {place.queue_id}": place for place in readable}
+        known, failures = await of_each(places, lambda name: self._has_position(group, places[name]))
+        # One position is enough to know that it has begun, whoever else cannot be asked now.
+        if not any(known.values()):
+            if failures:
+                raise worst(failures)
+            await asyncio.gather(*(self._set(group, place) for place in readable))
         self._begun.add(f"{group} {topic}")
 
     async def _has_position(self, group: str, place: Place) -> bool:

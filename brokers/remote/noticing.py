@@ -50,8 +50,9 @@ class Noticing:
         return len(self._tasks)
 
     def watch(self, waiter: Waiter, brokers: Sequence[str]) -> None:
-        """See to it that these brokers are asked for the waiter's line."""
+        """See to it that these brokers are asked for the waiter's line, and no others."""
         line = waiter.line
+        line.brokers = brokers
         for broker in brokers:
             if broker not in line.watched and not self._stopped:
                 line.watched.add(broker)
@@ -69,18 +70,25 @@ class Noticing:
 
     async def _watch(self, line: Line, broker: str) -> None:
         rest = 0.0
+        refused = False
         try:
-            while line.waiters:
+            while line.waiters and broker in line.brokers:
                 asked = self._clock.monotonic()
                 patience = min(max(line.until - asked, _SHORTEST_S), LONGEST_S)
                 try:
                     there = await self._ask(line, broker, patience)
                 except (NotFound, Forbidden):
-                    line.wake_all()  # each of them asks, and is told what is the matter
-                    return
+                    # Each of them asks, and is told what is the matter. Once: where other brokers do not
+                    # refuse, all wait on, and would look in a circle.
+                    if not refused:
+                        line.wake_all()
+                    refused = True
+                    await pause(self._clock, _AFTER_FAILURE_S)
+                    continue
                 except GatewayError:
                     await pause(self._clock, _AFTER_FAILURE_S)
                     continue
+                refused = False
                 if not there:
                     if line.waiters and self._clock.monotonic() - asked < patience / 2:
                         await pause(self._clock, min(patience, _AFTER_FAILURE_S))  # it did not wait

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokers.remote.clocks import BrokerClocks
 from brokers.remote.incoming import born_host
-from popgate.errors import IllegalReceipt
+from popgate.errors import IllegalReceipt, PeerWireError
 from popgate.model import StoredMessage
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, Receipt, parse_receipt
@@ -15,6 +15,7 @@ from popgate.wire.records import Record, decode_records
 from popgate.wire.remoting import Command
 
 _POP_CK = POP_CK.encode()
+_LARGEST = 1 << 62
 _OF_REDELIVERIES = (_POP_CK, b"ORIGIN_GROUP")
 """What a broker adds to a message that it stores again for a group, and a dead letter brings along."""
 
@@ -26,6 +27,7 @@ def read_popped(
     info = parse_pop_info(answer.fields)
     until_ms = clocks.ours_ms(broker, info.pop_ms + info.invisible_ms)
     messages = []
+    _check(info, broker)
     dead = topic.startswith(DEAD_LETTER_PREFIX)
     seen: set[tuple[int, int, int]] = set()
     for record in decode_records(answer.body):
@@ -61,6 +63,16 @@ def read_popped(
             )
         )
     return info, messages
+
+
+def _check(info: PopInfo, broker: str) -> None:
+    """Raises PeerWireError where handles made of this could be used by nobody."""
+    if not (0 < info.pop_ms < _LARGEST and 0 <= info.invisible_ms < _LARGEST and info.revive_queue >= 0):
+        raise PeerWireError(
+            f"it was popped at {info.pop_ms} for {info.invisible_ms} ms, told to queue {info.revive_queue}"
+        )
+    if " " in broker or any(not 0 <= start < _LARGEST for start in info.starts.values()):
+        raise PeerWireError("its check points begin nowhere")
 
 
 def _receipt_of(record: Record, broker: str, info: PopInfo, seen: set[tuple[int, int, int]]) -> Receipt:

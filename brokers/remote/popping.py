@@ -29,6 +29,7 @@ from popgate.errors import (
     Fault,
     Forbidden,
     GatewayError,
+    GroupNotFound,
     PeerWireError,
     TooManyRequests,
     shown,
@@ -97,7 +98,7 @@ class Popping(Sifting):
             found = GONE
             try:
                 if broker:
-                    messages = await self._take(want, broker)
+                    messages = await self._look(want, [broker])
                 else:
                     want = await self._admitted(context, request)
                     messages = await self._look(want, want.brokers)
@@ -163,21 +164,26 @@ class Popping(Sifting):
     async def _look(self, want: Want, brokers: Sequence[str]) -> list[StoredMessage]:
         """Ask one broker after the other until one has something; raises when none that there is answers.
 
-        What one took whose answer was lost comes back when its time is over: others may be asked.
+        What one took whose answer was lost comes back when its time is over: others may be asked. So may
+        they when one refuses: it may not know the group, because it was away when that was made, or let
+        nobody read, because it is taken out of the cluster. What is wrong with the request they all say.
         """
         failure: GatewayError | None = None
         answered = len(brokers) < len(want.brokers)
         for broker in brokers:
             try:
                 messages = await self._take(want, broker)
-            except _NO_ANSWER as error:
+            except GatewayError as error:
                 self.recent.told((want.request.topic, want.request.group), broker, found=False)
-                failure = error
+                if failure is None or isinstance(failure, _NO_ANSWER):
+                    failure = error
                 continue
             if messages:
                 return messages
             answered = True
         if not answered and failure is not None:
+            if isinstance(failure, GroupNotFound):
+                self.group_settings.forget(want.request.group)
             raise failure
         return []
 
@@ -237,8 +243,6 @@ class Popping(Sifting):
         if answer.code != ResponseCode.SUCCESS and answer.code not in _EMPTY:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self.routes.forget(request.topic)
-            if answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
-                self.group_settings.forget(request.group)
             raise error_of(answer, broker=broker, topic=request.topic, group=request.group)
         try:
             info, messages = read_popped(answer, broker, request.topic, self.clocks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -57,12 +58,14 @@ NOTHING, GONE = -1, -2
 class Line:
     """Those who wait for the same, in the order in which they came; `watched`: the brokers that are asked."""
 
-    __slots__ = ("key", "until", "waiters", "watched")
+    __slots__ = ("brokers", "key", "until", "waiters", "watched")
 
     def __init__(self, key: LineKey) -> None:
         self.key = key
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
         self.watched: set[str] = set()
+        self.brokers: Sequence[str] = ()
+        """Those that have the queues, as who joined last knows it."""
         self.until = 0.0
         """When the last of those who ever stood here goes, in loop seconds."""
 
@@ -100,6 +103,7 @@ class Waiters:
         self._size = 0
         self._timer: Timer | None = None
         self._timer_at = 0.0
+        self._ended = False
 
     def __repr__(self) -> str:
         return f"<Waiters {self._size} in {len(self._lines)} lines>"
@@ -115,11 +119,14 @@ class Waiters:
         if line is None:
             line = self._lines[key] = Line(key)
         waiter = Waiter(line, asyncio.get_running_loop().create_future())
+        self._size += 1
+        if self._ended:
+            _end(waiter)
+            return waiter
         line.waiters[waiter] = None
         if first:
             line.waiters.move_to_end(waiter, last=False)
         line.until = max(line.until, until)
-        self._size += 1
         self._end_at(until, waiter)
         return waiter
 
@@ -158,7 +165,8 @@ class Waiters:
                 line.wake_all()
 
     def end_all(self) -> None:
-        """Everybody's time is over."""
+        """Everybody's time is over, also of those who come from now on."""
+        self._ended = True
         for line in list(self._lines.values()):
             while line.waiters:
                 _end(line.waiters.popitem(last=False)[0])

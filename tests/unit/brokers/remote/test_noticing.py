@@ -179,6 +179,8 @@ async def test_when_a_topic_is_gone_everybody_looks_for_himself(noticing, broker
     brokers.open()[0].set_exception(TopicNotFound("T"))
     await turns()
     assert [client.task.result() for client in clients] == ["", "", ""]
+    clock.advance(1.0)
+    await turns()
     assert len(noticing) == 0
 
 
@@ -192,3 +194,38 @@ async def test_a_bug_is_logged_and_ends_one_question_only(noticing, brokers, clo
     Client(noticing, clock)
     await turns()
     assert len(brokers.open()) == 1
+
+
+async def test_a_refusal_is_told_once_and_asked_about_again_later(noticing, brokers, clock):
+    """One broker of many may refuse while the others go on: those who wait do not look in a circle."""
+    clients = [Client(noticing, clock) for _ in range(2)]
+    await turns()
+    brokers.open()[0].set_exception(TopicNotFound("T"))
+    await turns()
+    assert [client.task.result() for client in clients] == ["", ""]
+    again = [Client(noticing, clock) for _ in range(2)]
+    await turns()
+    assert brokers.open() == []
+    clock.advance(1.0)
+    await turns()
+    brokers.open()[0].set_exception(TopicNotFound("T"))
+    await turns()
+    assert not any(client.task.done() for client in again)
+    clock.advance(1.0)
+    await turns()
+    brokers.answer(True)
+    await turns()
+    assert again[0].woken
+
+
+async def test_a_broker_that_left_is_asked_no_more(noticing, brokers, clock):
+    Client(noticing, clock, names=("a", "b"))
+    await turns()
+    Client(noticing, clock, names=("b",))
+    gone = next(future for broker, _, future in brokers.asked if broker == "a")
+    gone.set_exception(BrokerUnavailable("left"))
+    await turns()
+    clock.advance(1.0)
+    await turns()
+    assert [broker for broker, _, future in brokers.asked if not future.done()] == ["b"]
+    assert len(noticing) == 1

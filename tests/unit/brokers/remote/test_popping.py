@@ -532,19 +532,19 @@ async def test_finished_messages_of_an_ordered_batch_stay_away_when_it_is_popped
     shelves.config["consumeMessageOrderly"] = True
     asked = {"broker": "broker-a", "ordered": True}
 
-    async def popped() -> list[bytes]:
-        shelves.put("broker-a", *(record(n, b"%d" % n) for n in range(3)))
+    async def popped(count: int) -> list[bytes]:
+        shelves.put("broker-a", *(record(n, b"%d" % n, reconsumed=count) for n in range(3)))
         got = await broker.pop(CONTEXT, request_of(**asked))
         handles.update({message.body: message.receipt for message in got})
         return bodies(got)
 
     handles: dict[bytes, str] = {}
-    assert await popped() == [b"0", b"1", b"2"]
+    assert await popped(0) == [b"0", b"1", b"2"]
     await broker.ack(CONTEXT, "T", "G", [handles[b"1"]])
-    assert await popped() == [b"0", b"2"]
+    assert await popped(1) == [b"0", b"2"]
     await shelves.until(lambda: len(shelves.asked(RequestCode.ACK_MESSAGE)) == 2)  # the new one, too
     await broker.ack(CONTEXT, "T", "G", [handles[b"0"]])
-    assert await popped() == [b"0", b"1", b"2"]
+    assert await popped(0) == [b"0", b"1", b"2"]
 
 
 async def test_attempt_ids_of_any_text_are_told(broker, shelves, request_of):
@@ -552,3 +552,83 @@ async def test_attempt_ids_of_any_text_are_told(broker, shelves, request_of):
     for attempt_id in ("\udcff", "\x00", "x" * 10_000):
         await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=True, attempt_id=attempt_id))
     assert len({request.fields["attemptId"] for request in shelves.asked(RequestCode.POP_MESSAGE)}) == 3
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.SYSTEM_ERROR,
+    ],
+)
+async def test_what_one_broker_refuses_costs_no_poll(broker, shelves, request_of, clock, code):
+    """One that was away when the group was made does not know it; one that is drained lets nobody read."""
+    for asked in (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION):
+        shelves.peers["broker-a"].on(asked, lambda request: request.answer(code, "no"))
+    for number in range(4):
+        shelves.put("broker-b", record(number, b"m"))
+        assert bodies(await broker.pop(CONTEXT, request_of(1))) == [b"m"]
+        assert await broker.pop(CONTEXT, request_of(1)) == []
+    waiting = asyncio.ensure_future(broker.pop(CONTEXT, request_of(1, wait_s=20)))
+    await shelves.until(lambda: shelves.asked(RequestCode.NOTIFICATION, "broker-b"))
+    for _ in range(200):
+        await asyncio.sleep(0)
+    assert len(shelves.asked(RequestCode.NOTIFICATION, "broker-a")) <= 2
+    shelves.put("broker-b", record(9, b"n"))
+    assert bodies(await waiting) == [b"n"]
+
+
+async def test_a_pop_that_comes_while_the_broker_stops_waits_for_nobody(broker, shelves, request_of):
+    broker.waiters.end_all()
+    assert await broker.pop(CONTEXT, request_of(wait_s=20)) == []
+
+
+async def test_a_group_that_has_begun_goes_on_without_a_broker_that_is_down(broker, shelves, request_of):
+    """Also when this process does not know yet that it has begun."""
+    shelves.config["consumeFromMinEnable"] = False
+    shelves.positions["broker-b", "G", "2"] = "7"
+    await shelves.peers["broker-a"].stop()
+    shelves.put("broker-b", record(7, b"m"))
+    assert bodies(await broker.pop(CONTEXT, request_of())) == [b"m"]
+    assert shelves.positions == {("broker-b", "G", "2"): "7"}
+
+
+async def test_a_group_begins_nowhere_while_a_broker_is_down_that_may_know_it(broker, shelves, request_of):
+    shelves.config["consumeFromMinEnable"] = False
+    await shelves.peers["broker-a"].stop()
+    with pytest.raises(BrokerUnavailable):
+        await broker.pop(CONTEXT, request_of())
+    assert shelves.positions == {}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"popTime": "-5"}, {"popTime": "0"}, {"popTime": "9" * 19}, {"reviveQid": "-1"}]
+)
+async def test_numbers_that_make_no_handle_fail_that_broker_only(broker, shelves, request_of, clock, fields):
+    told = {"popTime": str(clock.now_ms()), "invisibleTime": "60000", "reviveQid": "0", **fields}
+    shelves.peers["broker-a"].on(
+        RequestCode.POP_MESSAGE,
+        lambda request: request.answer(0, fields=told, body=record(0, b"?", TAGS="x")),
+    )
+    shelves.put("broker-b", record(0, b"m", TAGS="red"))
+    passing = compile_filter(FilterKind.TAG, "red")
+    assert bodies(await broker.pop(CONTEXT, request_of(filter=passing))) == [b"m"]
+    with pytest.raises(BrokerUnavailable):
+        await broker.pop(CONTEXT, request_of(filter=passing, broker="broker-a"))
+
+
+async def test_an_ordered_group_that_was_set_back_gets_all_also_behind_what_another_replica_finished(
+    broker, shelves, request_of
+):
+    """This process finished 1 and another one 0: the broker gives both again after a reset, as new."""
+    shelves.config["consumeMessageOrderly"] = True
+    asked = {"broker": "broker-a", "ordered": True}
+    shelves.put("broker-a", record(0, b"0"), record(1, b"1"))
+    handles = {one.body: one.receipt for one in await broker.pop(CONTEXT, request_of(**asked))}
+    await broker.ack(CONTEXT, "T", "G", [handles[b"1"]])
+    for _ in range(2):
+        shelves.clock.advance(61)
+        shelves.put("broker-a", record(0, b"0"), record(1, b"1"))
+        assert bodies(await broker.pop(CONTEXT, request_of(**asked))) == [b"0", b"1"]
