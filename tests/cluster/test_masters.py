@@ -52,8 +52,9 @@ async def test_scenario_11_a_master_killed_under_load_costs_no_answered_send_and
         found = await load.client.pull_all("masters", "masters", BOTH, QUEUES)
         assert set(found.values()) == set(BOTH)
         assert answered <= found.keys()
-        load.records.fault("broker-a", cause=CAUSE)
         await asyncio.to_thread(master.start)
+        # Until its slave follows it, it does not answer in time.
+        load.records.fault("broker-a", cause=CAUSE)
         await load.works(brokers=BOTH)
         await load.ends()
         await other.ends()
@@ -80,11 +81,11 @@ async def test_scenario_11_an_acting_master_serves_pops_and_acks_and_ends_no_tra
             await until(lambda: not consumers.records.missing())
             assert {one.broker for one in consumers.records.acked.values()} == set(BOTH)
             told = [await end(load.client, half) for half in halves]
-            assert {status.code for status in told} > {Code.OK}
+            assert {status.code for status in told} > {Code.OK}, told
             refused = [status for status in told if status.code != Code.OK]
             assert all("has no master now" in status.message for status in refused), refused
-            load.records.fault("broker-b", cause=CAUSE)
             await asyncio.to_thread(master.start)
+            load.records.fault("broker-b", cause=CAUSE)
 
             async def ended() -> bool:
                 again = [

@@ -21,8 +21,11 @@ class BrokerPlan:
 
 
 def pairs(*names: str, settings: Mapping[str, str] | None = None) -> tuple[BrokerPlan, ...]:
-    """A master and a slave of each name; what the master answered, the slave has (SYNC_MASTER)."""
-    kept = dict(settings or {})
+    """A master and a slave of each name; what the master answered, the slave has.
+
+    SYNC_MASTER alone does not do that: RocketMQ 5 waits for as many as `inSyncReplicas` says, which is 1.
+    """
+    kept = {"inSyncReplicas": "2", "totalReplicas": "2", **(settings or {})}
     return tuple(
         BrokerPlan(name, number, {"brokerRole": "SLAVE" if number else "SYNC_MASTER", **kept})
         for name in names
