@@ -53,12 +53,13 @@ class Callings:
     ) -> Command:
         """A broker's answer, whatever its code; `named` is the field that has the broker's name.
 
-        Raises as `Links.call`. A broker that cannot be reached is asked for at the name servers at once.
+        Raises as `Links.call`. A broker that cannot be reached, or says that it is not the one to ask, is
+        asked for at the name servers at once.
         """
         routes = self._routes
         address = await routes.find(broker, reading=reading)
         try:
-            return await self._links.call(
+            answer = await self._links.call(
                 address,
                 code,
                 {**fields, named: broker},
@@ -69,6 +70,9 @@ class Callings:
         except (BrokerUnavailable, BrokerTimeout):
             routes.clusters.suspect(broker)
             raise
+        if answer.code in _MOVED:
+            routes.clusters.suspect(broker)
+        return answer
 
     async def done(
         self,
@@ -99,8 +103,6 @@ class Callings:
             named=named,
         )
         if answer.code not in _SUCCESS and answer.code not in also:
-            if answer.code in _MOVED:
-                self._routes.clusters.suspect(broker)
             raise error_of(answer, broker=broker, topic=topic, group=group)
         return answer
 

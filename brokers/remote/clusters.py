@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
 from brokers.remote.settings import RemoteSettings
+from brokers.remote.sharing import shared
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, shown
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -92,7 +93,7 @@ class Clusters:
         if self._asking is None:
             self._asking = asyncio.get_running_loop().create_task(self._ask())
             self._asking.add_done_callback(self._asked)
-        await asyncio.shield(self._asking)
+        await shared(self._asking)
 
     def learn(self, brokers: Iterable[BrokerData]) -> None:
         """What the route of a topic says about brokers; it is newer than what is known."""

@@ -33,6 +33,15 @@ SUSPENDS_FROM = 513
 """The version that brokers tell (5.5.0) from which on a delivery can be given up without being counted."""
 _ACK_TRIES = 3
 """An acknowledgement may be repeated: done twice it is done once."""
+_NOT_DONE = frozenset(
+    {
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NOT_LEADER_FOR_QUEUE,
+    }
+)
+"""Answers of a broker that surely left a delivery as it was."""
 _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
 
 
@@ -136,13 +145,13 @@ class Handling(Groups):
             self.replaced.discard(handle)
             raise
         if answer.code != ResponseCode.SUCCESS:
-            if answer.code == ResponseCode.SYSTEM_BUSY:
+            if answer.code in _NOT_DONE:
                 self.replaced.discard(handle)
             if answer.code in _ILLEGAL:
                 raise IllegalReceipt(handle, answer.remark[:200] or "the broker refuses it")
             raise error_of(answer, broker=broker, topic=topic, group=group)
         told = answer.fields
-        pop_ms, hidden_ms = _number(told.get("popTime")), _number(told.get("invisibleTime"))
+        pop_ms = _number(told.get("popTime"))
         if receipt.ordered:
             if not pop_ms:
                 # Below what the group has finished (4.5).
@@ -154,8 +163,8 @@ class Handling(Groups):
         changed = Receipt(
             start,
             pop_ms or receipt.pop_ms,
-            hidden_ms,
-            _number(told.get("reviveQid")),
+            _number(told["invisibleTime"]) if "invisibleTime" in told else invisible_ms,
+            _number(told["reviveQid"]) if "reviveQid" in told else receipt.revive_queue,
             receipt.topic_type,
             broker,
             receipt.queue_id,

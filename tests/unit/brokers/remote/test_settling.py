@@ -424,6 +424,39 @@ async def test_a_change_that_nobody_knows_of_is_not_tried_again(broker, peers, h
     assert len(peers.asked(RequestCode.ACK_MESSAGE)) == 1
 
 
+@pytest.mark.parametrize(
+    "code",
+    [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NO_PERMISSION, ResponseCode.NOT_LEADER_FOR_QUEUE],
+)
+async def test_a_change_that_was_refused_leaves_the_handle_as_it_is(broker, peers, handle, code):
+    """Also where to ask is looked up anew: the master may be another one."""
+    peers.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, lambda request: request.answer(code, "not here"))
+    mine = handle()
+    for _ in range(2):
+        with pytest.raises(GatewayError, match="not here"):
+            await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
+
+
+@pytest.mark.parametrize("revive", [3, 999])
+async def test_what_an_answer_to_a_change_leaves_out_is_as_it_was_asked(broker, peers, handle, clock, revive):
+    told = {"popTime": str(clock.now_ms())}
+    peers.on(RequestCode.CHANGE_MESSAGE_INVISIBLETIME, lambda request: request.answer(0, fields=told))
+    mine = handle(revive_queue=revive)
+    changed = parse_receipt(await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000))
+    assert (changed.invisible_ms, changed.revive_queue) == (9_000, revive)
+    assert await broker.ack(CONTEXT, "T", "G", [changed.encode()]) == [None]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.NOT_LEADER_FOR_QUEUE])
+async def test_who_says_that_it_is_not_the_master_is_asked_for_anew(broker, peers, handle, code):
+    """An acknowledgement that goes on to the old place would be dropped in silence there."""
+    peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(code, "not here"))
+    with pytest.raises(BrokerUnavailable):
+        await broker.ack(CONTEXT, "T", "G", [handle()])
+    assert "broker-a" in broker.routes.clusters._suspects
+
+
 @pytest.mark.parametrize("invisible_ms", [-1, 4 * 24 * HOUR_MS])
 async def test_times_that_a_broker_cannot_keep_are_refused(broker, peers, handle, invisible_ms):
     with pytest.raises(BadRequest):
