@@ -52,6 +52,8 @@ _MOVED = frozenset(
     {ResponseCode.NO_PERMISSION, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NOT_LEADER_FOR_QUEUE}
 )
 """Those after which the route is in doubt."""
+_TOO_FEW = "in-sync replicas not enough"
+"""How a broker says, before it stores anything, that too few others would have it."""
 _TRIES_S = 2.0
 """Request timeouts that a send without a deadline may take, over all brokers."""
 _BUSY_REST_S = 0.1
@@ -231,6 +233,10 @@ class Sending(Placing):
         if answer.code in _NOT_DONE:
             self.latency.failed(broker, now)
             return _NotDone(error)
+        if answer.code == ResponseCode.SYSTEM_ERROR and _TOO_FEW in answer.remark:
+            self.latency.failed(broker, now)
+            why = f"broker {broker} has too few replicas in sync to store messages"
+            return _NotDone(BrokerUnavailable(why))
         longest = _LONGEST_DELAY.search(answer.remark)
         if answer.code == ResponseCode.MESSAGE_ILLEGAL and longest is not None:
             return DelayTooLong(message.deliver_at_ms - self.clock.now_ms(), int(longest[1]))

@@ -216,16 +216,17 @@ async def test_without_any_master_nothing_is_sent(broker, stores, servers):
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "remark"),
     [
-        ResponseCode.SERVICE_NOT_AVAILABLE,
-        ResponseCode.NO_PERMISSION,
-        ResponseCode.SYSTEM_BUSY,
-        ResponseCode.TOPIC_NOT_EXIST,
+        (ResponseCode.SERVICE_NOT_AVAILABLE, ""),
+        (ResponseCode.NO_PERMISSION, ""),
+        (ResponseCode.SYSTEM_BUSY, ""),
+        (ResponseCode.TOPIC_NOT_EXIST, ""),
+        (ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough"),
     ],
 )
-async def test_what_a_broker_surely_did_not_do_another_one_does(broker, stores, code):
-    stores.refuse(code, names=["broker-a"])
+async def test_what_a_broker_surely_did_not_do_another_one_does(broker, stores, code, remark):
+    stores.refuse(code, remark, names=["broker-a"])
     for _ in range(8):
         (one,) = await broker.send(CONTEXT, [message()])
         assert one.broker == "broker-b"
