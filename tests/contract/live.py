@@ -38,6 +38,11 @@ class LiveItem(pytest.Item):
     def runtest(self) -> None:
         self.stage.outcome(self)
 
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """From the test on: what lies above is the waiting for its outcome."""
+        excinfo.traceback = excinfo.traceback.cut(path=self.path)
+        return super().repr_failure(excinfo, style or "long")
+
     def reportinfo(self) -> tuple[Any, int | None, str]:
         return self.function.reportinfo()
 

@@ -130,7 +130,7 @@ async def test_settings_of_a_group_changed_between_two_deliveries_of_an_answer_h
     assert letter.body == b"b"
 
 
-async def test_a_redelivery_has_everything_that_the_first_delivery_had(user, traits):
+async def test_a_redelivery_has_everything_that_the_first_delivery_had(user, traits, properties_of):
     topic, group = await user.topic(MessageType.NORMAL, queues=1), await user.group()
     await user.put(user.message(topic, "a", tag="T", keys=("k1", "k2"), properties={"colour": "grün"}))
     first = await user.one(topic, group, invisible_ms=10_000)
@@ -138,8 +138,8 @@ async def test_a_redelivery_has_everything_that_the_first_delivery_had(user, tra
     second = await user.one(topic, group)
     delivery = {"attempt": 0, "receipt": "", "invisible_until_ms": 0}
     if not traits.redeliveries_keep_place:
-        delivery |= {
-            name: getattr(second, name) for name in ("queue_id", "offset", "commit_offset", "store_ms")
-        }
+        assert properties_of(first).items() <= properties_of(second).items()
+        place = ("properties", "queue_id", "offset", "commit_offset", "store_ms")
+        delivery |= {name: getattr(second, name) for name in place}
     assert replace(second, **delivery) == replace(first, **delivery)
     assert second.attempt == 2
