@@ -32,6 +32,7 @@ class Fate(enum.Enum):
 
 SENT_AGAIN = "its producer repeated a send whose answer was lost"
 FREED_AGAIN = "its client gave it back again because an answer was lost"
+ASKED_AGAIN = "its broker had not written down its end yet and asked, and the end was told again"
 ENDED_AGAIN = "its transaction was committed again because an answer was lost"
 
 
@@ -140,7 +141,7 @@ class Ledger:
                 yield f"{body} was rolled back, and is there"
             most = 1
             if self.rocketmq:
-                most += self.lost_answers[body] + self.lost_ends[body]
+                most += self.lost_answers[body] + self.lost_ends[body] + self._asked_again(body)
             if count > most:
                 lost = self.lost_answers[body]
                 told = f"; {', '.join(self.ends[body])}" if body in self.ends else ""
@@ -171,7 +172,14 @@ class Ledger:
             return FREED_AGAIN if copies + len(unfinished) + again > len(earlier) else ""
         if unfinished:
             return unfinished[-1].fate.value
+        if self._asked_again(delivery.body):
+            return ASKED_AGAIN
         return ENDED_AGAIN if self.lost_ends[delivery.body] else SENT_AGAIN
+
+    def _asked_again(self, body: str) -> int:
+        """How often a check came, and was answered, after an end that was answered with OK."""
+        done = [end for end in self.ends.get(body, ()) if " OK " in end]
+        return sum(end.startswith("a check") for end in done[1:])
 
     @staticmethod
     def _comes_again(one: Delivery, later: Delivery) -> bool:

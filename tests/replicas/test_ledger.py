@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from tests.crash.records import Send, Stored
-from tests.replicas.ledger import ENDED_AGAIN, SENT_AGAIN, Delivery, Fate, Ledger
+from tests.replicas.ledger import ASKED_AGAIN, ENDED_AGAIN, SENT_AGAIN, Delivery, Fate, Ledger
 
 GROUP = "readers"
 
@@ -113,6 +113,20 @@ def test_a_transaction_that_was_committed_again_is_a_cause(ledger: Ledger) -> No
         assert ledger.causes() == {ENDED_AGAIN: 1}
     else:
         assert ledger.complaints() == ["two is stored 2 times, 0 answers of its send were lost"]
+
+
+def test_a_check_after_an_end_is_a_cause_only_where_both_were_answered(ledger: Ledger) -> None:
+    ledger.stored.append(Stored("t", 0, 7, "id-two", "two"))
+    deliver(ledger, "two", 9.0)
+    ledger.ends["two"] = ["its producer BAD_REQUEST 1.0", "a check OK 2.0"]
+    (complaint,) = ledger.complaints()
+    assert complaint.endswith("lost; its producer BAD_REQUEST 1.0, a check OK 2.0")
+    ledger.ends["two"] = ["its producer OK 1.0", "a check OK 2.0"]
+    if ledger.rocketmq:
+        assert ledger.complaints() == []
+        assert ledger.causes() == {ASKED_AGAIN: 1}
+    else:
+        assert len(ledger.complaints()) == 1
 
 
 def test_what_was_rolled_back_or_never_sent_and_is_there_is_seen(ledger: Ledger) -> None:
