@@ -123,7 +123,8 @@ def test_messages_topics_and_groups_are_shown_as_they_are(
 
     (found,) = until(lambda: told("message", "find", topic, "--key", "k1"))
     assert found["message_id"] == sent["message_id"]
-    assert told("message", "show", topic, sent["message_id"])["body"] == "hello"
+    (shown,) = told("message", "show", topic, sent["message_id"])
+    assert shown["body"] == "hello"
     assert told("group", "reset", group, "--to", "first", "--yes")["topics"] == [topic]
     declared = popgate("export")[1]
     assert f"[topics.{topic}]" in declared
