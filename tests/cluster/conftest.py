@@ -17,8 +17,8 @@ from tests.cluster.brokers import make
 
 _SMALL = (
     "-Xms64m",
-    "-Xmx320m",
-    "-XX:MaxDirectMemorySize=256m",
+    "-Xmx512m",
+    "-XX:MaxDirectMemorySize=512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",

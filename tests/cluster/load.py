@@ -22,7 +22,7 @@ from tests.cluster.records import LATEST_ERROR_S, Records
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PATIENCE_S = 90.0
-CALL_S = 9.0
+CALL_S = 25.0
 INVISIBLE_S = 15
 WAIT_S = 3
 PACE_S = 0.02
