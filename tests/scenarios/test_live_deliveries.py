@@ -179,7 +179,7 @@ async def test_scenario_04_before_a_cluster_an_acknowledgement_is_tried_again_wh
 
 
 async def test_scenario_04_before_a_cluster_an_acknowledgement_that_cannot_be_done_fails_aloud(
-    live: Any,
+    live: Any, handle: Any
 ) -> None:
     topic, group = await live.topic(), await live.group()
     gateway = await live.gateway(limits=Limits(ack_retry_s=0))
@@ -188,7 +188,8 @@ async def test_scenario_04_before_a_cluster_an_acknowledgement_that_cannot_be_do
     messages = await client.gather(topic, group, 1, invisible_duration=SHORT)
     gateway.watch()
     gateway.refuse(*ACKS, times=1)
-    assert await client.settle(messages, topic, group) == [Code.HA_NOT_AVAILABLE]
+    refused = await client.ack(handle(messages[0]), topic=topic, group=group)
+    assert refused.status.code == Code.HA_NOT_AVAILABLE
     assert sum(count for (what, _), count in gateway.observer.failures.items() if what == "ack") == 1
     again = await client.gather(topic, group, 1)  # it said so, and so it is
     assert attempts(again) == {2}
