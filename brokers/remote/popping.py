@@ -8,6 +8,7 @@ its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -111,6 +112,8 @@ class Popping(Sifting):
                 return messages
             if self.clock.monotonic() >= until:
                 return []
+            with contextlib.suppress(*_NO_ANSWER):
+                want = await self._admitted(context, request)  # brokers come and go
 
     # -- inside -------------------------------------------------------------------------------
 

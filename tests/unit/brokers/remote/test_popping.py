@@ -632,3 +632,34 @@ async def test_an_ordered_group_that_was_set_back_gets_all_also_behind_what_anot
         shelves.clock.advance(61)
         shelves.put("broker-a", record(0, b"0"), record(1, b"1"))
         assert bodies(await broker.pop(CONTEXT, request_of(**asked))) == [b"0", b"1"]
+
+
+async def test_a_broker_that_comes_is_asked_for_all_who_wait_from_then_on(
+    broker, shelves, request_of, servers, clock
+):
+    """Also when one of them who came before it is woken for nothing, and waits on."""
+    servers.add_topic("T", "broker-a")
+    answers = {name: asyncio.Queue() for name in NAMES}
+
+    async def notify(request):
+        return request.answer(0, fields={"hasMsg": await answers[request.fields["bname"]].get()})
+
+    for peer in shelves.peers.values():
+        peer.on(RequestCode.NOTIFICATION, notify)
+    first = asyncio.ensure_future(broker.pop(CONTEXT, request_of(1, wait_s=20)))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.NOTIFICATION, "broker-a")) == 1)
+    servers.add_topic("T")
+    broker.routes.forget("T")
+    second = asyncio.ensure_future(broker.pop(CONTEXT, request_of(1, wait_s=20)))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.NOTIFICATION, "broker-b")) == 1)
+    answers["broker-a"].put_nowait("true")  # its message is gone by then
+    await shelves.until(lambda: shelves.asked(RequestCode.POP_MESSAGE, "broker-a"))
+    answers["broker-b"].put_nowait("false")
+    async with asyncio.timeout(20):
+        while len(shelves.asked(RequestCode.NOTIFICATION, "broker-b")) < 2:
+            for _ in range(40):
+                await asyncio.sleep(0)
+            clock.advance(0.2)
+            assert not any(task.done() for task in (first, second))
+    for task in (first, second):
+        task.cancel()
