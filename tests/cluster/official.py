@@ -36,6 +36,8 @@ async def official_producer(endpoint: str, records: Records) -> AsyncIterator[No
                 began[told["body"]] = time.monotonic()
             elif told["fact"] == "sent":
                 records.sent[told["body"]] = time.monotonic()
+                if any(fault.at >= began[told["body"]] for fault in records.faults):
+                    records.repeated.add(told["body"])
             else:
                 records.failed(began[told["body"]], "the official client's send", told["why"])
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 LATEST_ERROR_S = 10.0
 """After a fault; on a machine with more to do than it can, as much longer as everything takes."""
 
+SENT_TWICE = "its client sent it to another broker when a master died before it answered"
+
 
 def slowness() -> float:
     """By how much longer everything may take than on a machine with nothing else to do: 1 to 4 times."""
@@ -56,6 +58,8 @@ class Records:
     """The delivery whose acknowledgement was first answered with success, `at` the time of that answer."""
     failures: list[Failure] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    repeated: set[str] = field(default_factory=set)
+    """Bodies that a client sent again, perhaps, because nobody could tell it whether they were stored."""
 
     def fault(self, *brokers: str, cause: str = "") -> Fault:
         """Note that something is done to the cluster now."""
@@ -87,6 +91,9 @@ class Records:
         for delivery in self.deliveries:
             acked = self.acked.get(delivery.body)
             if acked is None or delivery.at <= acked.at:
+                continue
+            if delivery.body in self.repeated and delivery.broker != acked.broker:
+                causes[SENT_TWICE] += 1
                 continue
             why = next(
                 (one for one in self.faults if acked.broker in one.brokers and delivery.at > one.at), None
@@ -126,5 +133,5 @@ class Records:
         return [
             "{} sent, {} deliveries, {} acknowledged, {} errors".format(*counts),
             *errors,
-            *(f"  {count} acknowledgements undone: {why}" for why, count in causes.items()),
+            *(f"  {count} came again: {why}" for why, count in causes.items()),
         ]

@@ -38,24 +38,24 @@ async def test_scenario_11_a_master_killed_under_load_costs_no_answered_send_and
         running_gateway(options=("--broker", pair_cluster.url)) as gateway,
         Load(gateway.endpoint, "masters", "masters") as load,
         Load(gateway.endpoint, "official", "official", producers=0, like=load) as other,
-        official_producer(gateway.endpoint, other.records),
     ):
-        await load.works(brokers=BOTH)
-        await other.works(brokers=BOTH)
-        load.records.fault("broker-a", cause=CAUSE)
-        await asyncio.to_thread(master.kill)
-        await load.outlasts()
-        await other.works()
-        assert not await writable(load.client, "masters", "broker-a")
-        assert await writable(load.client, "masters", "broker-b")
-        answered = set(load.records.sent)
-        found = await load.client.pull_all("masters", "masters", BOTH, QUEUES)
-        assert set(found.values()) == set(BOTH)
-        assert answered <= found.keys()
-        await asyncio.to_thread(master.start)
-        # Until its slave follows it, it does not answer in time.
-        load.records.fault("broker-a", cause=CAUSE)
-        await load.works(brokers=BOTH)
+        async with official_producer(gateway.endpoint, other.records):
+            await load.works(brokers=BOTH)
+            await other.works(brokers=BOTH)
+            load.records.fault("broker-a", cause=CAUSE)
+            await asyncio.to_thread(master.kill)
+            await load.outlasts()
+            await other.works()
+            assert not await writable(load.client, "masters", "broker-a")
+            assert await writable(load.client, "masters", "broker-b")
+            answered = set(load.records.sent)
+            found = await load.client.pull_all("masters", "masters", BOTH, QUEUES)
+            assert set(found.values()) == set(BOTH)
+            assert answered <= found.keys()
+            await asyncio.to_thread(master.start)
+            # Until its slave follows it, it does not answer in time.
+            load.records.fault("broker-a", cause=CAUSE)
+            await load.works(brokers=BOTH)
         await load.ends()
         await other.ends()
 
