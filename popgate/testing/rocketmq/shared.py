@@ -33,7 +33,7 @@ _HOST_WITHIN_S: Final = 3 * STARTED_WITHIN_S
 
 
 _hosts: Final[list[subprocess.Popen[bytes]]] = []
-"""Those that this process started. They outlive it, and are told of as left running when nobody knows them."""
+"""Those that this process started. They outlive it; what nobody knows would be told of as left running."""
 
 
 @dataclass(slots=True, frozen=True)
