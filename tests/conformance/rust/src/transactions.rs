@@ -107,7 +107,9 @@ async fn transaction_check(run: Arc<Run>) -> Played {
         half(&run, &producer, &Outgoing::new(topic, body).tag("t")).await?;
     }
     run.take(&consumer, topic, 1, "").await?;
-    run.quiet(&consumer, topic).await
+    // Brokers ask about one after the other.
+    run.quiet_until(&consumer, topic, &tags("*"), "quiet", now_ms() + 10_000)
+        .await
 }
 
 async fn transaction_unnamed(run: Arc<Run>) -> Played {
