@@ -70,7 +70,8 @@ class Store(ABC):
         Each carries its receipt, its attempt (from 1) and `invisible_until_ms`; messages of one
         queue that come for the first time come in the order of their offsets. At most
         `max_messages`, and no more than fit `max_bytes`, but always the first. New messages that
-        do not pass the filter are done for this group; a redelivery that does not pass is kept.
+        do not pass the filter are done for this group; a redelivery that does not pass is kept
+        where `Traits.keeps_filtered_redeliveries`.
 
         A message whose last allowed delivery ends unacknowledged (its time is over, or it is
         freed by `change_invisible`) becomes a dead letter: it is moved to `%DLQ%group`, once,

@@ -39,6 +39,8 @@ class Traits:
     `repeats_keep_receipts`: a repeated `attempt_id` gets the handles that it got before, and a new
     attempt when its time is over; else the same messages with handles of which the newest are good,
     and no attempt counted.
+    `keeps_filtered_redeliveries`: a redelivery that does not pass the filter of a pop is kept for one
+    that it passes; else it is done, as a new message is.
     `redeliveries_keep_place`: a redelivery has queue, offsets and times of the first delivery; else
     those of a copy of its message.
     `deletes_everything`: a topic or group made again has nothing of the deleted one of its name; else
@@ -69,6 +71,7 @@ class Traits:
     deletes_everything: bool = True
     repeats_keep_receipts: bool = True
     redeliveries_keep_place: bool = True
+    keeps_filtered_redeliveries: bool = True
     reading_lag_ms: int = 0
     chooses_queues: bool = False
     ordered_groups_get_retries: bool = True

@@ -513,9 +513,24 @@ class User:
         for result in results:
             if isinstance(result, GatewayError):
                 raise result
+        sent = [result for result in results if isinstance(result, Sent)]
         if self.broker.traits.reading_lag_ms:
-            await self.site.pass_ms(self.broker.traits.reading_lag_ms)
-        return [result for result in results if isinstance(result, Sent)]
+            await self._readable(messages, sent)
+        return sent
+
+    async def _readable(self, messages: Sequence[Message], sent: Sequence[Sent]) -> None:
+        """Wait until readers see what was stored, where that takes a moment."""
+        last: dict[tuple[str, str, int], int] = {}
+        for message, one in zip(messages, sent, strict=True):
+            if not one.recall_handle and not one.transaction_id:  # those have no place yet
+                place = (message.topic, one.broker, one.queue_id)
+                last[place] = max(one.offset, last.get(place, 0))
+        for place, offset in last.items():
+
+            async def seen(place: tuple[str, str, int] = place, offset: int = offset) -> bool:
+                return (await self.broker.bounds(self.context, *place)).maximum > offset
+
+            await self.eventually(seen)
 
     async def send(self, topic: str, *bodies: str, **how: Any) -> list[Sent]:
         return await self.put(*(self.message(topic, body, **how) for body in bodies))

@@ -250,7 +250,7 @@ async def test_a_standing_tells_what_was_never_popped_and_what_came_back(user):
         await user.eventually(so)
 
     await standing(8, 8, 0)
-    taken = await user.collect(topic, group, 5, invisible_ms=60_000)
+    taken = await user.collect(topic, group, 5, invisible_ms=600_000)
     await user.ack(topic, group, taken[0])
     await standing(3, 3, 0)
     await user.hide(topic, group, taken[1].receipt, 0)

@@ -194,7 +194,7 @@ async def test_a_handle_of_an_older_delivery_finishes_nothing(user, texts, trait
 
 
 @pytest.mark.every_durability
-async def test_scenario_02_the_same_attempt_id_gets_the_same_messages_again(user, texts):
+async def test_scenario_02_the_same_attempt_id_gets_the_same_messages_again(user, texts, traits):
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2", "A3", "A4")
     first = await user.collect(topic, group, 2, attempt_id="attempt-1")
@@ -202,7 +202,8 @@ async def test_scenario_02_the_same_attempt_id_gets_the_same_messages_again(user
         again = await user.pop(topic, group, 2, attempt_id="attempt-1")
         assert texts(again) == ["A1", "A2"]
         assert [m.attempt for m in again] == [1, 1]
-        assert [m.receipt for m in again] == [m.receipt for m in first]
+        assert [m.receipt for m in again] == [m.receipt for m in first] or not traits.repeats_keep_receipts
+        first = again
     await user.ack(topic, group, *first)
     assert texts(await user.collect(topic, group, 2)) == ["A3", "A4"]
 

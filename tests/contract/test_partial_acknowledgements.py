@@ -35,7 +35,8 @@ async def test_scenario_08_of_an_answer_only_what_was_not_acknowledged_comes_bac
 async def test_scenario_08_every_subset_of_an_answer_can_be_acknowledged_in_any_order(user):
     topic, group = await user.topic(queues=1), await user.group(max_attempts=100)
     names = "abcd"
-    for chosen in range(1 << len(names)):
+    subsets = range(1 << len(names))
+    for chosen in user.either(subsets, (0b0000, 0b0110, 0b1001, 0b1111)):
         await user.send(topic, *names)
         taken = {m.body.decode(): m for m in await user.collect(topic, group, 4, invisible_ms=10_000)}
         acknowledged = [name for bit, name in enumerate(names) if chosen >> bit & 1]
@@ -102,7 +103,9 @@ async def test_an_answer_over_several_queues_is_acknowledged_in_one_request(user
     await user.nothing(topic, group)
 
 
-async def test_scenario_08_a_partly_acknowledged_answer_of_a_topic_made_again_touches_nothing_new(user):
+async def test_scenario_08_a_partly_acknowledged_answer_of_a_topic_made_again_touches_nothing_new(
+    user, traits
+):
     topic, group = await user.topic(queues=1), await user.group()
     await user.send(topic, "a", "b")
     taken = await user.collect(topic, group, 2, invisible_ms=10_000)
@@ -112,7 +115,8 @@ async def test_scenario_08_a_partly_acknowledged_answer_of_a_topic_made_again_to
     await user.send(topic, "x", "y")
     new = await user.collect(topic, group, 2, invisible_ms=10_000)
     [refused] = await user.ack_handles(topic, group, taken[1].receipt)
-    assert isinstance(refused, IllegalReceipt | ReceiptExpired)
+    if traits.deletes_everything:
+        assert isinstance(refused, IllegalReceipt | ReceiptExpired)
     await user.lag(10_000)
     again = await user.collect(topic, group, 2)
     assert bodies(again) == bodies(new) == ["x", "y"]

@@ -23,7 +23,7 @@ async def test_everything_is_as_it_was_after_a_restart(user, texts, traits):
     await user.hide(topic, group, failing.receipt, 0)
     await user.hide(topic, group, resting.receipt, user.either(8_000, 40_000))
     (late,) = await user.send(topic, "late", delay_ms=user.either(9_000, 60_000))
-    (half,) = await user.send(topic, "half", transaction=True)
+    (half,) = await user.send(topic, "half", transaction=True, recovery_ms=user.either(0, 300_000))
     (gone,) = await user.send(topic, "gone", transaction=True)
     await user.roll_back(topic, gone)
     before = await user.broker.progress(group, topic)
@@ -132,7 +132,7 @@ async def test_delayed_messages_survive_and_can_be_recalled_after_a_restart(user
 
 
 async def test_checks_go_on_after_a_restart_where_they_were(user, traits):
-    step = user.either(30_000, 5_000)
+    step = user.either(30_000, 8_000)
     topic = await user.topic()
     user.answers_checks()
     (half,) = await user.send(topic, "a", transaction=True, recovery_ms=10_000)
