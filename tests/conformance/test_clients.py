@@ -156,14 +156,14 @@ def test_fifo_simple(facts: Any) -> None:
     assert by_group(facts.received()) == by_group(facts.of("sent"))
 
 
-def test_fifo_held(facts: Any, broker: str) -> None:
+def test_fifo_held(facts: Any) -> None:
     assert facts.bodies("first") == ["a0"]
     assert facts.bodies("meanwhile") == ["b0", "b1"]
     assert facts.bodies("afterwards") == ["a0", "a1"]
     [again, after] = facts.received("afterwards")
     assert (again["attempt"], after["attempt"]) == (2, 1)
-    # Its time begins when the broker takes it, which a cluster does long before the client on a busy machine.
-    assert again["at"] >= facts.received("first")[0]["at"] + (9_900 if broker == "embedded" else 8_000)
+    # Its time of 10 s begins when the broker takes it, on a busy machine long before the client has it.
+    assert again["at"] >= facts.received("first")[0]["at"] + 8_000
     assert not facts.received("quiet")
 
 
