@@ -12,7 +12,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Final
 
 _GRACE_S: Final = 5.0
@@ -20,32 +21,42 @@ _GRACE_S: Final = 5.0
 
 def watch(lines: Iterable[str]) -> None:
     """Follow the lines to their end, then end and remove what they left."""
-    pids: set[int] = set()
+    pids: dict[int, str] = {}
     folders: list[str] = []
     for line in map(str.strip, lines):
         if line.startswith("+"):
-            pids.add(int(line))
+            pids[int(line)] = _start_of(int(line))
         elif line.startswith("-"):
-            pids.discard(-int(line))
+            pids.pop(-int(line), None)
         elif line:
             folders.append(line)
-    for pid in pids:
-        _signal(pid, signal.SIGTERM)
+    _signal(pids, signal.SIGTERM)
     end = time.monotonic() + _GRACE_S
-    while any(_signal(pid, 0) for pid in pids) and time.monotonic() < end:
+    while _signal(pids, 0) and time.monotonic() < end:
         time.sleep(0.05)
-    for pid in pids:
-        _signal(pid, signal.SIGKILL)
+    _signal(pids, signal.SIGKILL)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _signal(pid: int, number: int) -> bool:
-    """Whether the process was there."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, number)
-        return True
-    return False
+def _signal(pids: Mapping[int, str], number: int) -> bool:
+    """Send a signal to those that are still the same processes; whether there were any."""
+    found = False
+    for pid, start in pids.items():
+        if _start_of(pid) == start:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+                found = True
+    return found
+
+
+def _start_of(pid: int) -> str:
+    """When a process started, where the system tells it: numbers of processes are used again soon."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return fields[18] if state != "Z" else "ended"
 
 
 if __name__ == "__main__":

@@ -149,7 +149,10 @@ class JavaServer:
         return self
 
     def launch(self) -> None:
-        """Start it and do not wait."""
+        """Start it and do not wait; one that ended by itself may be started again."""
+        if self.runs:
+            raise RuntimeError(f"{self.name} runs already")
+        self.wait()
         home = self.folder / "home"
         (home / "conf").mkdir(parents=True, exist_ok=True)
         arguments = self._arguments(self)

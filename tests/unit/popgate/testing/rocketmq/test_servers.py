@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from popgate.testing.rocketmq import reaper as reaper_program
 from popgate.testing.rocketmq.ports import free_ports, is_open
 from popgate.testing.rocketmq.servers import JavaServer, Reaper, RocketMQDidNotStart
 
@@ -88,6 +89,13 @@ def ended(pid):
     return False
 
 
+def ended_or_a_zombie(server):
+    deadline = time.monotonic() + 10
+    while server.runs and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not server.runs
+
+
 def test_it_is_ready_when_it_answers_and_comes_again_at_the_same_address(make):
     server = make().start()
     address = server.address
@@ -156,6 +164,27 @@ def test_an_owner_that_is_killed_leaves_nothing(tmp_path):
     owner.wait()
     owner.stdout.close()
     assert ended(child)
+
+
+def test_one_that_ended_by_itself_can_be_started_again(make):
+    server = make().start()
+    os.kill(server.pid, signal.SIGKILL)
+    assert ended_or_a_zombie(server)
+    server.start()
+    assert is_open(server.port)
+    with pytest.raises(RuntimeError, match="runs already"):
+        server.launch()
+
+
+def test_a_process_that_got_the_number_of_another_one_is_left_alone(monkeypatch):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+    starts = iter(["then", "now"])
+    monkeypatch.setattr(reaper_program, "_start_of", lambda pid: next(starts, "now"))
+    reaper_program.watch([f"+{child.pid}\n"])
+    assert child.poll() is None
+    monkeypatch.undo()
+    reaper_program.watch([f"+{child.pid}\n"])
+    assert child.wait(10) == -signal.SIGTERM
 
 
 def test_what_has_ended_is_not_ended_again(reaper, tmp_path):
