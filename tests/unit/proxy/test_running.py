@@ -17,6 +17,7 @@ class FakeApp:
     """Stays in the steps named in `slow` until it is cancelled."""
 
     addresses = ("grpc://127.0.0.1:1", "grpc://127.0.0.1:2")
+    shared_at = ""
     admin_address = "http://127.0.0.1:3"
     drain_s = 10.0
 

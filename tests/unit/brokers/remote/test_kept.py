@@ -156,5 +156,5 @@ async def test_what_is_asked_ends_with_the_keeper(source, clock):
     waiting = asyncio.ensure_future(kept.of("g"))
     await asyncio.sleep(0)
     await kept.close()
-    with pytest.raises(asyncio.CancelledError):
+    with pytest.raises(BrokerUnavailable, match="stops"):
         await waiting
