@@ -52,6 +52,8 @@ class Clusters:
         self._cluster: RocketMQ | None = None
 
     def of(self, kind: Callable[[], RocketMQ]) -> RocketMQ:
+        if os.environ.get("TEST_CLUSTER") != "true":
+            pytest.skip("starts whole clusters of brokers: TEST_CLUSTER=true runs it")
         if self._kind is not kind or self._cluster is None:
             self.stop()
             lock = Path(tempfile.gettempdir()) / f"popgate-cluster-tests-of-{getpass.getuser()}.lock"

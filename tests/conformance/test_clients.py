@@ -138,7 +138,9 @@ def test_first_use(facts: Any) -> None:
 
 def test_empty_poll(facts: Any) -> None:
     batches = [(one["by"], one["count"]) for one in facts.of("batch")]
-    assert batches == [("hasty", 0), ("hasty", 0), ("patient", 1)]
+    # On a busy machine its twenty seconds may be over before the message is sent; then it asks again.
+    told = [one for one in batches if one != ("patient", 0)]
+    assert told == [("hasty", 0), ("hasty", 0), ("patient", 1)]
     once_each(facts, "patient")
 
 
