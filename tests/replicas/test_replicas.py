@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -25,6 +26,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
 
 
 async def report_of(kind: str, seed: int, *, kills: int = 0, rolling: bool = False) -> Report:
+    if kind == "rocketmq" and os.environ.get("TEST_CLUSTER") != "true":
+        pytest.skip("minutes before a real RocketMQ: TEST_CLUSTER=true runs it")
     # A path of pytest's own is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
         try:
