@@ -41,6 +41,8 @@ class Traits:
     and no attempt counted.
     `keeps_filtered_redeliveries`: a redelivery that does not pass the filter of a pop is kept for one
     that it passes; else it is done, as a new message is.
+    `keeps_gaps`: what an ordered group finished behind an unfinished message stays finished; else it may
+    come again behind the redelivery of that one.
     `redeliveries_keep_place`: a redelivery has queue, offsets and times of the first delivery; else
     those of a copy of its message.
     `deletes_everything`: a topic or group made again has nothing of the deleted one of its name; else
@@ -71,6 +73,7 @@ class Traits:
     deletes_everything: bool = True
     repeats_keep_receipts: bool = True
     redeliveries_keep_place: bool = True
+    keeps_gaps: bool = True
     keeps_filtered_redeliveries: bool = True
     reading_lag_ms: int = 0
     chooses_queues: bool = False

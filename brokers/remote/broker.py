@@ -61,6 +61,7 @@ class RemoteBroker(
             deletes_everything=False,
             repeats_keep_receipts=False,
             redeliveries_keep_place=False,
+            keeps_gaps=False,
             keeps_filtered_redeliveries=False,
             chooses_queues=True,
             buries_unasked=False,

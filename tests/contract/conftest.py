@@ -5,7 +5,7 @@ waits. Nothing here or in the tests knows a queue id, an offset or a timing that
 the broker, and what may differ is read from `broker.traits`.
 
 Another implementation joins by adding a `Site`: `_SITES` names them, `TEST_CONTRACT_SITE`
-chooses one for the whole run.
+chooses one for the whole run. A real RocketMQ, `remote`, is started and used by `live.py`.
 """
 
 from __future__ import annotations
@@ -246,7 +246,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" not in metafunc.fixturenames:
         return
-    names = ["embedded", "shared"]
+    names = ["embedded", "shared", "remote"]
     if metafunc.definition.get_closest_marker("every_durability"):
         names += ["embedded-sync", "embedded-none"]
     if metafunc.definition.get_closest_marker("also_in_real_time"):

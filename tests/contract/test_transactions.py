@@ -63,8 +63,14 @@ async def test_a_half_message_is_seen_in_no_way_before(user):
     assert await user.broker.find_by_key(user.context, topic, "key-of-a", **by_key) == []
     assert sum(p.lag for p in await user.broker.progress(group, topic)) == 0
     await user.commit(topic, half)
-    assert len(await user.broker.find_by_id(user.context, topic, half.message_id)) == 1
-    assert len(await user.broker.find_by_key(user.context, topic, "key-of-a", **by_key)) == 1
+
+    async def seen() -> bool:
+        by_id = await user.broker.find_by_id(user.context, topic, half.message_id)
+        return (
+            len(by_id) == len(await user.broker.find_by_key(user.context, topic, "key-of-a", **by_key)) == 1
+        )
+
+    await user.eventually(seen)
 
 
 async def test_a_committed_message_stays_in_the_queue_it_was_sent_to(user):
