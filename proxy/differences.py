@@ -99,6 +99,16 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
         _text("gets the same handles"),
         _text("gets the same messages with new handles"),
     ),
+    "keeps_filtered_redeliveries": (
+        "a redelivery that does not pass the filter of who asks",
+        _text("is kept for one that it passes"),
+        _text("is done, as a new message is"),
+    ),
+    "keeps_gaps": (
+        "what an ordered group finished behind an unfinished message",
+        _text("stays finished"),
+        _text("may come again behind that one"),
+    ),
     "redeliveries_keep_place": (
         "a redelivery has queue, offset and times",
         _text("of the first delivery"),
