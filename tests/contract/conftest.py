@@ -246,7 +246,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" not in metafunc.fixturenames:
         return
-    names = ["embedded", "shared", "remote"]
+    names = ["embedded", "shared"]
     if metafunc.definition.get_closest_marker("every_durability"):
         names += ["embedded-sync", "embedded-none"]
     if metafunc.definition.get_closest_marker("also_in_real_time"):
