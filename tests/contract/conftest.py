@@ -333,7 +333,8 @@ def _note_traits(site: str, broker: Broker) -> None:
 
 
 def _site_of(item: pytest.Item) -> str:
-    return getattr(getattr(item, "callspec", None), "params", {}).get("site", "")
+    function = item.stands_for if isinstance(item, _live.LiveItem) else item
+    return getattr(getattr(function, "callspec", None), "params", {}).get("site", "")
 
 
 def _live_fixtures(cluster: Any) -> dict[str, Callable[..., Any]]:

@@ -32,7 +32,7 @@ IN_CI = os.environ.get("CI") == "true"
 class LiveItem(pytest.Item):
     """Stands in for a test function with its parameters, and runs it with those of its kind."""
 
-    function: pytest.Function
+    stands_for: pytest.Function
     stage: Stage
 
     def runtest(self) -> None:
@@ -44,7 +44,7 @@ class LiveItem(pytest.Item):
         return super().repr_failure(excinfo, style or "long")
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
-        return self.function.reportinfo()
+        return self.stands_for.reportinfo()
 
 
 def in_place_of(function: pytest.Function, stage: Stage) -> LiveItem:
@@ -56,7 +56,7 @@ def in_place_of(function: pytest.Function, stage: Stage) -> LiveItem:
     item.add_marker(
         pytest.mark.timeout(ALL_OF_THEM_S)
     )  # the first waits for the start, others for their turn
-    item.function, item.stage = function, stage
+    item.stands_for, item.stage = function, stage
     return item
 
 
@@ -106,8 +106,8 @@ class Stage:
         self._closing.callback(end)
         room = asyncio.Semaphore(AT_ONCE)
         self._outcomes = {
-            item.nodeid: asyncio.run_coroutine_threadsafe(_perform(item.function, makers, room), loop)
-            for item, makers in [(item, _makers(item.function, overriding)) for item in items]
+            item.nodeid: asyncio.run_coroutine_threadsafe(_perform(item.stands_for, makers, room), loop)
+            for item, makers in [(item, _makers(item.stands_for, overriding)) for item in items]
         }
 
     def close(self) -> None:
