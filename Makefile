@@ -1,7 +1,7 @@
 # Short names for people who have set up .venv (tests/run.sh does it); the two README commands need no make.
 PY = .venv/bin/python
 
-.PHONY: serve test check proto docs bench
+.PHONY: serve test check proto docs bench benchmarks
 
 serve: ## start the gateway on the embedded broker
 	sh deploy/serve.sh
@@ -19,5 +19,8 @@ docs: ## generate what is generated in docs/
 	$(PY) -m proxy.reference
 	$(PY) tests/surface/document.py
 
-bench: ## every benchmark, shortly
-	for b in benchmarks/*.py; do $(PY) $$b --quick || exit 1; done
+bench: ## beside RocketMQ's own proxy, half an hour, into docs/performance; or as BENCH="--quick --only ready" says
+	$(PY) benchmarks/bench.py $(or $(BENCH),--out docs/performance)
+
+benchmarks: ## every other benchmark, shortly
+	for b in $(filter-out benchmarks/bench.py,$(wildcard benchmarks/*.py)); do $(PY) $$b --quick || exit 1; done

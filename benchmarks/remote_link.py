@@ -63,7 +63,7 @@ async def measure(address: str, in_flight: int, seconds: float, account: Credent
     async def one() -> None:
         nonlocal done
         while not stopping:
-            await links.call(address, code, FIELDS, BODY, timeout_s=3.0)
+            await links.call(address, code, FIELDS, BODY, timeout_s=60.0)
             done += 1
 
     async def run(length: float) -> tuple[int, float, float]:

@@ -41,6 +41,8 @@ from popgate.wire.records import (
 from popgate.wire.remoting import Command, RemotingWire, encode_command
 from popgate.wire.routes import decode_route
 from popgate.wire.signing import sign
+from protocols.grpc.http2.hpack import HeaderDecoder, encode_fields
+from protocols.grpc.http2.huffman import decode as decode_huffman
 
 HOST = pack_host("10.0.0.1:10911")
 BODY = bytes(range(256)) * 4
@@ -116,6 +118,19 @@ ROUTE = (
 )
 ROUTE_QUOTED, ROUTE_BARE = ROUTE % b'"0"', ROUTE % b"0"
 
+REQUEST_ID = b"5a3c1b9e-7d20-4f86-9a41-0c6e8b2f7d13"
+REQUEST_ID_HUFFMAN = bytes.fromhex("6c6c9031be559d904059a95e7167c6d056011c2bd18a57640b3f")
+REFERENCES = bytes((131, 134, *range(190, 201)))
+"""A method, a scheme and the eleven newest entries of a table: what a call says each time."""
+ENTERING = b"\x40\x0fx-mq-request-id"
+FRESH = REFERENCES + ENTERING + bytes((len(REQUEST_ID),)) + REQUEST_ID
+FRESH_HUFFMAN = REFERENCES + ENTERING + bytes((128 + len(REQUEST_ID_HUFFMAN),)) + REQUEST_ID_HUFFMAN
+REMEMBERING, CHANGING, FORGETFUL = HeaderDecoder(), HeaderDecoder(), HeaderDecoder(remembered=0)
+for decoder in (REMEMBERING, CHANGING, FORGETFUL):
+    for _ in range(100):
+        decoder.decode(FRESH[len(REFERENCES) :])
+ANSWER = ((":status", "200"), ("content-type", "application/grpc"), ("grpc-status", "0"))
+
 
 def decode_frame(frame: bytes) -> object:
     WIRE.receive(frame)
@@ -148,6 +163,12 @@ FIGURES: list[tuple[str, Callable[[], object], int]] = [
     ("remoting.decode_json_answer", lambda: decode_frame(FRAME_ANSWER), 1),
     ("remoting.encode_binary", lambda: encode_command(SEND_BINARY), 1),
     ("remoting.decode_binary", lambda: decode_frame(FRAME_BINARY), 1),
+    ("hpack.remembered_13", lambda: REMEMBERING.decode(REFERENCES), 1),
+    ("hpack.references_13", lambda: FORGETFUL.decode(REFERENCES), 1),
+    ("hpack.fresh_1_of_14", lambda: CHANGING.decode(FRESH), 1),
+    ("hpack.fresh_1_of_14_huffman", lambda: CHANGING.decode(FRESH_HUFFMAN), 1),
+    ("hpack.encode_3", lambda: encode_fields(ANSWER), 1),
+    ("huffman.decode_uuid", lambda: decode_huffman(REQUEST_ID_HUFFMAN), 1),
     ("signing.sign", lambda: sign(SEND_FIELDS, BODY, "gateway", "secret"), 1),
     ("handles.pop_info", lambda: parse_pop_info(POP_FIELDS), 1),
     ("routes.decode", lambda: decode_route(ROUTE_QUOTED), 1),

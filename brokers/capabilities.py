@@ -7,7 +7,7 @@ one asks whether the broker is one, and says Unsupported when it is not.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -16,7 +16,7 @@ from popgate.cluster import ClusterView
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.lite import LiteSync, LiteTopicState
-from popgate.model import FilterKind, Message, Pop, Sent, StoredMessage
+from popgate.model import FilterKind, Message, Pop, Reading, Sent, StoredMessage
 from popgate.verdict import Verdict
 
 
@@ -34,7 +34,8 @@ class RedrivesDeadLetters(ABC):
     """Gives dead letters to their group again, and to nobody else.
 
     A redriven message is stored in a retry topic of the group and of the topic that it came from,
-    which the group's pops of that topic read as well; its attempts begin at 1 anew. The dead letter
+    which the group's pops of that topic read as well; its attempts begin at 1 anew. One that a classic
+    consumer had sent back is stored in `%RETRY%group`, where those pull it from. The dead letter
     itself stays where it is, and is remembered as redriven.
 
     Storing the copy and remembering it is one step where the broker can do that (the embedded one:
@@ -65,6 +66,40 @@ class RedrivesDeadLetters(ABC):
 
 
 @dataclass(slots=True, frozen=True)
+class Reclaimed:
+    """How many messages one step moved, and whether there may be more to move now."""
+
+    moved: int
+    more: bool
+
+
+class ReclaimsRetries(ABC):
+    """Moves what pops of a group left unfinished to where its classic consumers pull from.
+
+    What comes again to a group that pops lies where only pops look. One that pulls from now on would
+    never see it, or (where the position stands before all that is unfinished) all that came after it
+    once more. So it is moved into `%RETRY%group`, which classic consumers pull, too.
+    """
+
+    @abstractmethod
+    async def reclaim(self, context: Context, group: str, topic: str, *, held: bool = False) -> Reclaimed:
+        """Move some of what came back to the group from its pops of the topic into `%RETRY%group`.
+
+        Each copy has the body, flags, sender, time of birth, properties and id of its message, RETRY_TOPIC
+        (the topic), ORIGIN_MESSAGE_ID and WAIT=false; its `reconsume_times` are the deliveries that it
+        had, but never so many that it would be a dead letter before it was delivered once more. What
+        rests may be seen when it would have come. Copying and finishing is one step where the broker can
+        do that; one that cannot stores first and finishes then, so that the end of the process in between
+        makes a second copy, and never loses one. Several may ask at once: none is moved twice.
+
+        `held`: also what consumers of the group hold now, where that is known (`Traits.tells_deliveries`);
+        else it is moved once it came back. Nothing is moved of a group that takes lite topics of the topic,
+        or is a broadcast group; of an ordered group only what was redriven. Done again until there is no
+        `more`, the position of the group stands where its pops stood. Raises GroupNotFound, TopicNotFound.
+        """
+
+
+@dataclass(slots=True, frozen=True)
 class Backup:
     """A finished backup. `taken_ms` is wall time: the store is as it was at one moment before it."""
 
@@ -86,6 +121,31 @@ class TakesBackups(ABC):
         What was answered before the call is in it. Raises AlreadyExists, BrokerUnavailable (with
         the reason, such as no room).
         """
+
+
+@dataclass(slots=True, frozen=True)
+class BrokerPlace:
+    """A broker by its name; `numbers` are those of its processes that are known, 0 that of the master."""
+
+    cluster: str
+    name: str
+    numbers: tuple[int, ...] = (0,)
+
+
+class TellsBrokers(ABC):
+    """A broker that is many, by names that clients may use."""
+
+    @abstractmethod
+    async def known_brokers(self) -> Sequence[BrokerPlace]:
+        """Those of all clusters, cheaply: as they were told last. Raises BrokerUnavailable: none is known."""
+
+
+class FindsByPlace(ABC):
+    """Finds a message by its place in a broker's log alone, as the ids of classic clients name it."""
+
+    @abstractmethod
+    async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
+        """The message that begins there, whatever its topic. Raises NotFound, BadRequest (no such broker)."""
 
 
 class TellsCluster(ABC):
@@ -161,8 +221,12 @@ class ConnectedClient:
 
     `group`: of a consumer; empty: a producer of `topics`, each of which is its producer group too
     (protocol facts 9.3, 39), and of `producer_groups`. `pushed`: a consumer that does not decide
-    itself when it takes. `subscriptions`: a consumer's topics with their filters. `language` and
-    `version` are its own words, "JAVA" and "5.0.7".
+    itself when it takes; `broadcast`: that every client of the group gets every message.
+    `subscriptions`: a consumer's topics with their filters. `language` and `version` are its own
+    words, "JAVA" and "5.0.7", or the number of RocketMQ's MQVersion. `key`: what it is kept by,
+    its client id when it is not said; classic clients have one id for many groups. `reading`: how a
+    consumer reads, and `may_map`: whether this replica would map its group onto pop, so that other
+    replicas must know how it reads.
     """
 
     client_id: str
@@ -173,6 +237,14 @@ class ConnectedClient:
     subscriptions: Mapping[str, tuple[FilterKind, str]] = field(default_factory=dict)
     language: str = ""
     version: str = ""
+    broadcast: bool = False
+    key: str = ""
+    reading: Reading = Reading.NEUTRAL
+    may_map: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.key:
+            object.__setattr__(self, "key", self.client_id)
 
 
 class AsksClients(Protocol):
@@ -198,7 +270,7 @@ class RegistersClients(ABC):
         """A client came, or it is now as told here; one that is known already is not an error."""
 
     @abstractmethod
-    def client_left(self, client_id: str) -> None:
+    def client_left(self, key: str) -> None:
         """It is not here any more, or can be asked nothing; unknown ones are not an error."""
 
     @abstractmethod
@@ -206,8 +278,99 @@ class RegistersClients(ABC):
         """Who asks clients what the cluster wants to know; the last one set counts."""
 
 
-ReplyHandler = Callable[[str, StoredMessage], bool]
-"""Hands a reply to the client of this id that waits for it; False when it is not here."""
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    """A consumer of a group, as the broker knows it.
+
+    `gateway`: whether it surely comes through a gateway; `reading` is known of those only.
+    """
+
+    client_id: str
+    gateway: bool
+    reading: Reading
+
+
+class TellsConsumers(ABC):
+    """A broker that knows consumers of other gateways too, or of none: who shares the queues of a group."""
+
+    @abstractmethod
+    async def consumers(self, group: str) -> list[str]:
+        """The ids of the clients that are consumers of the group, also of those that this replica told it.
+
+        Empty when there is none. Raises BrokerUnavailable, BrokerTimeout.
+        """
+
+    @abstractmethod
+    async def members(self, group: str) -> list[GroupMember]:
+        """The same clients with how each comes and reads; one that comes by two ways is told twice.
+
+        Empty when there is none. Raises BrokerUnavailable, BrokerTimeout.
+        """
+
+    @abstractmethod
+    def on_members(self, handler: Callable[[str], None]) -> None:
+        """Who is told the group whose consumers changed elsewhere, or how they read; the last one counts."""
+
+
+class TellsReaders(ABC):
+    """A broker that knows who reads a topic; elsewhere every group is asked what it reads."""
+
+    @abstractmethod
+    async def readers(self, topic: str) -> list[str]:
+        """The groups that have read the topic, or subscribe to it now, sorted; none where it is not there.
+
+        Raises BrokerUnavailable, BrokerTimeout.
+        """
+
+
+@dataclass(slots=True, frozen=True)
+class AssignedQueue:
+    """A queue that a consumer is to read; `popped`: by pop, and then the queue id -1 is any of the broker."""
+
+    broker: str
+    queue_id: int
+    popped: bool = False
+
+
+class LeasesQueues(ABC):
+    """A broker at which a lock says more of a group than who reads a queue; elsewhere `lock` does for both.
+
+    A RocketMQ takes a group that holds locks for one that reads in order, and buries what is sent to its
+    retries (SendMessageProcessor, `isLockAllExpired`).
+    """
+
+    @abstractmethod
+    async def lease(
+        self, context: Context, group: str, owner: str, queues: Sequence[tuple[str, str, int]]
+    ) -> list[tuple[str, str, int]]:
+        """Have queues (topic, broker, number) for 60 s, or renew; those that the owner has now.
+
+        Raises BrokerUnavailable when no broker of them can be reached.
+        """
+
+    @abstractmethod
+    async def end_lease(
+        self, context: Context, group: str, owner: str, queues: Sequence[tuple[str, str, int]]
+    ) -> None:
+        """Give queues up; those of others stay. Raises BrokerUnavailable, BrokerTimeout."""
+
+
+class AssignsQueues(ABC):
+    """A broker that decides itself which queues a classic consumer reads, and whether by pull or by pop."""
+
+    @abstractmethod
+    async def assigned(
+        self, context: Context, topic: str, group: str, client_id: str, strategy: str, *, broadcast: bool
+    ) -> list[AssignedQueue]:
+        """What this client is to read. Raises TopicNotFound, BrokerUnavailable, BrokerTimeout."""
+
+    @abstractmethod
+    async def set_popped(self, context: Context, topic: str, group: str, popped: bool, share: int) -> None:
+        """Have the group read the topic by pop, or by pull; `share`: clients that share a queue, 0: all."""
+
+
+ReplyHandler = Callable[[str, StoredMessage], bool | Awaitable[bool]]
+"""Hands a reply to the client of this id that waits for it; False when it is not here, or did not take it."""
 
 
 class CarriesReplies(ABC):

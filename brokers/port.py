@@ -32,6 +32,7 @@ from popgate.model import (
     Progress,
     Pulled,
     Route,
+    SendBack,
     Sent,
     Standing,
     StartFrom,
@@ -39,6 +40,7 @@ from popgate.model import (
     TopicConfig,
     TransactionCheck,
 )
+from popgate.packed import PackedMessages
 
 
 class Store(ABC):
@@ -62,6 +64,10 @@ class Store(ABC):
         Forbidden (topic is not writable), BadRequest (no such queue), DelayTooLong,
         BrokerUnavailable, BrokerTimeout when that is true of all.
         """
+
+    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+        """`send` for messages that are packed, which a broker may store as they are."""
+        return await self.send(context, packed.unpack())
 
     @abstractmethod
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
@@ -137,6 +143,26 @@ class Store(ABC):
 
         Raises IllegalReceipt, ReceiptExpired (also when the message is finished), TopicNotFound,
         GroupNotFound.
+        """
+
+    @abstractmethod
+    async def send_back(self, context: Context, request: SendBack) -> None:
+        """Store a message that was pulled once more, for its group to pull again later.
+
+        The copy lies in `%RETRY%group`, which is made with one queue when it is not there; it has the
+        body, flags, sender and time of birth of the message, and its properties with RETRY_TOPIC (the
+        topic that it was sent to), ORIGIN_MESSAGE_ID (the offset message id of the first of them all)
+        and WAIT=false added; its `reconsume_times` is one higher. It can be seen after the delay of
+        RocketMQ's level: 1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h for 1 to 18;
+        0 counts as 3 and the times it had come back before.
+
+        It goes to `%DLQ%group` instead, at once, when `max_attempts` deliveries were made, this one
+        included, or the level is below 0. The answer comes when the copy is stored. The message itself
+        stays where it is, and so does the group's position: a message that is sent back twice comes
+        twice. Raises GroupNotFound, NotFound (no message is there, or no more), BadRequest (no such
+        broker).
+
+        Source: protocol facts 7.8, CONSUMER_SEND_MSG_BACK.
         """
 
     @abstractmethod
@@ -250,7 +276,8 @@ class Transactions(ABC):
     async def end_transaction(self, context: Context, end: EndTransaction) -> None:
         """Deliver or drop a half message, for good.
 
-        The id of the first `Sent` ends it also after checks, and those of the checks do too.
+        The id of the first `Sent` ends it also after checks, and those of the checks do too; so
+        does the `place` that they tell in numbers, but where `Traits.stands_apart` only the newest.
         Raises IllegalTransactionId: unknown, forged, of another topic or message, or ended the
         other way; the sentence says which.
         """

@@ -49,11 +49,18 @@ class Traits:
     old handles, recalls, transactions and look-ups may reach into it.
     `ordered_groups_get_retries`: a group that is made ordered gets what waits for another attempt; else
     that waits until the group is unordered again.
-    `reading_lag_ms`: who reads by position, or looks up, sees what is stored at most this late.
+    `reading_lag_ms`: who reads by position, or looks up, sees what is stored at most this late; and how
+    far a group popped is written down so late, over a position that was set meanwhile.
     `buries_unasked`: a message without attempts left becomes a dead letter also when nobody pops; else
     the next pop of its group that finds it makes it one, and does not deliver it.
     `chooses_queues`: it knows better than the house which queue takes a message that names none: which
     brokers are slow or down, and which are near.
+    `stores_packed`: several messages of one send of which nothing says when or where they are stored come to
+    it packed, and it puts them into queues in turn: that costs it less than one by one.
+    `pops_group_retries`: `%RETRY%group`, which classic consumers pull, can be popped like any topic; else
+    a pop of it is Unsupported.
+    `stands_apart`: it goes on when this process ends, and other gateways reach it meanwhile; else nobody
+    serves its clients until this process is back.
     """
 
     order_scope: OrderScope
@@ -77,5 +84,8 @@ class Traits:
     keeps_filtered_redeliveries: bool = True
     reading_lag_ms: int = 0
     chooses_queues: bool = False
+    stores_packed: bool = False
     ordered_groups_get_retries: bool = True
     buries_unasked: bool = True
+    pops_group_retries: bool = True
+    stands_apart: bool = False

@@ -8,8 +8,11 @@ as_root() {
 # apt_install PACKAGE...: install Debian packages if this is Debian or Ubuntu and we may.
 apt_install() {
     command -v apt-get >/dev/null 2>&1 || return 1
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq update >/dev/null &&
-        as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@" >/dev/null
+    patient="-o Acquire::Retries=5 -o DPkg::Lock::Timeout=300"
+    # shellcheck disable=SC2086 # words
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq $patient update >/dev/null &&
+        as_root env DEBIAN_FRONTEND=noninteractive \
+            apt-get -qq $patient install -y --no-install-recommends "$@" >/dev/null
 }
 
 # find_python: print a Python of at least 3.11.
@@ -42,8 +45,11 @@ need_environment() {
     fi
     wanted="$* $(cat pyproject.toml deploy/constraints.txt | cksum)"
     if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
-        .venv/bin/python -m pip install --quiet --disable-pip-version-check -c deploy/constraints.txt "$@"
+        patient="--quiet --disable-pip-version-check --retries 10 --timeout 60"
+        # shellcheck disable=SC2086 # words
+        .venv/bin/python -m pip install $patient --upgrade 'pip>=25.1'
+        # shellcheck disable=SC2086 # words
+        .venv/bin/python -m pip install $patient -c deploy/constraints.txt "$@"
         echo "$wanted" >"$stamp"
     fi
 }

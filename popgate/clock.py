@@ -43,3 +43,13 @@ class SystemClock:
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> Timer:
         return asyncio.get_running_loop().call_later(delay if delay > 0 else 0, callback)
+
+
+async def pause(clock: Clock, seconds: float) -> None:
+    """Return after so long."""
+    over = asyncio.Event()
+    timer = clock.call_later(seconds, over.set)
+    try:
+        await over.wait()
+    finally:
+        timer.cancel()

@@ -51,9 +51,11 @@ class BrokerView:
 @dataclass(slots=True, frozen=True)
 class ClusterView:
     """`not_asked`: processes beyond the bound of one look. `refusals`: by address, why a broker does not
-    take the heartbeats of this gateway's clients."""
+    take the heartbeats of this gateway's clients. `unserved`: by consumer group and broker, why the broker
+    gave the group nothing lately."""
 
     name_servers: tuple[NameServerView, ...]
     brokers: tuple[BrokerView, ...]
     not_asked: int = 0
     refusals: Mapping[str, str] = field(default_factory=dict)
+    unserved: Mapping[tuple[str, str], str] = field(default_factory=dict)

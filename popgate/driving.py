@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from typing import Generic, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from popgate.errors import PeerWireError
 from popgate.wire.contract import Wire
@@ -12,6 +13,17 @@ from popgate.wire.contract import Wire
 Event = TypeVar("Event")
 
 _READ_BYTES = 64 * 1024
+
+
+_buffers: WeakKeyDictionary[asyncio.AbstractEventLoop, memoryview] = WeakKeyDictionary()
+
+
+def _buffer_of(loop: asyncio.AbstractEventLoop) -> memoryview:
+    """What all connections of a loop read into: each takes what came before the next one reads."""
+    found = _buffers.get(loop)
+    if found is None:
+        found = _buffers[loop] = memoryview(bytearray(_READ_BYTES))
+    return found
 
 
 class WireDriver(asyncio.BufferedProtocol, Generic[Event]):
@@ -27,8 +39,7 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Event]):
         self.loop = loop
         self.paused = False
         self.transport: asyncio.Transport | None = None
-        self._read = bytearray(_READ_BYTES)
-        self._view = memoryview(self._read)
+        self._read = _buffer_of(loop)
         self._due = False
 
     def on_open(self, transport: asyncio.Transport) -> None:
@@ -81,14 +92,14 @@ class WireDriver(asyncio.BufferedProtocol, Generic[Event]):
         self.on_open(transport)
         self.write_soon()
 
-    def get_buffer(self, sizehint: int) -> bytearray:
+    def get_buffer(self, sizehint: int) -> memoryview:
         return self._read
 
     def buffer_updated(self, nbytes: int) -> None:
         self.on_heard()
         wire = self.wire
         try:
-            wire.receive(self._view[:nbytes])
+            wire.receive(self._read[:nbytes])
             while (event := wire.next_event()) is not None:
                 self.on_event(event)
         except PeerWireError as error:

@@ -8,8 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum, IntFlag, unique
+from enum import Enum, IntFlag, StrEnum, unique
 from typing import Protocol
+
+from popgate.rests import DEFAULT_RETRY as DEFAULT_RETRY
+from popgate.rests import CustomizedRetry as CustomizedRetry
+from popgate.rests import ExponentialRetry as ExponentialRetry
+from popgate.rests import RetryPolicy as RetryPolicy
+from popgate.standing import Held as Held
+from popgate.standing import Standing as Standing
 
 PRIORITY_FACTOR = "priority.factor"
 """Attribute of a group: how many pops of a hundred go by priority; 100 when it is not said."""
@@ -45,6 +52,21 @@ class StartFrom(Enum):
 
 
 @unique
+class Reading(StrEnum):
+    """How a consumer reads, as far as it is known; who is mapped onto pop goes by that.
+
+    UNKNOWN: a classic push consumer that has not shown it yet. CONCURRENT: it pulled a queue in clustering
+    mode that it had not locked. TRUE_PULL: it locks queues, broadcasts, pulls by itself, or sets positions.
+    NEUTRAL: it pops, and does not mind how others read.
+    """
+
+    UNKNOWN = "unknown"
+    CONCURRENT = "concurrent"
+    TRUE_PULL = "true pull"
+    NEUTRAL = "neutral"
+
+
+@unique
 class FilterKind(Enum):
     TAG = "TAG"
     SQL92 = "SQL92"
@@ -72,6 +94,7 @@ class Message:
     fields that decide something out of it. `queue_id` -1 and an empty `broker` leave the choice
     of the queue to the gateway. `deliver_at_ms` 0: at once. `sys_flag` has RocketMQ's bits.
     `lite_topic`: the light queue within the topic that it goes to. `priority` None: it has none.
+    `may_come_again`: who sent it may send it again on purpose, under the same id: each is stored.
     """
 
     topic: str
@@ -96,6 +119,7 @@ class Message:
     queue_id: int = -1
     lite_topic: str = ""
     priority: int | None = None
+    may_come_again: bool = False
 
 
 @dataclass(slots=True)
@@ -104,7 +128,7 @@ class StoredMessage:
 
     `attempt` counts deliveries from 1 (0: not delivered, e.g. pulled or looked up).
     `receipt` is the handle of this delivery, empty when there is none. Hosts are "ip:port".
-    `invisible_until_ms` is the wall time at which a popped message comes back.
+    `invisible_until_ms`: wall time at which a popped one comes back. `reconsume_times`: sent back so often.
     """
 
     topic: str
@@ -123,11 +147,15 @@ class StoredMessage:
     attempt: int = 0
     receipt: str = ""
     invisible_until_ms: int = 0
+    reconsume_times: int = 0
 
 
 @dataclass(slots=True)
 class Sent:
-    """The broker has it. `transaction_id` and `recall_handle` are empty where they do not apply."""
+    """The broker has it. `transaction_id` and `recall_handle` are empty where they do not apply.
+
+    `commit_offset`: its place in the log of `store_host`; -1 and empty where nothing is told of it.
+    """
 
     message_id: str
     broker: str
@@ -135,6 +163,8 @@ class Sent:
     offset: int
     transaction_id: str = ""
     recall_handle: str = ""
+    commit_offset: int = -1
+    store_host: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -148,11 +178,15 @@ class Queue:
 
 @dataclass(slots=True, frozen=True)
 class Route:
-    """Where a topic's queues are and what they take; an empty `message_types` takes every type."""
+    """Where a topic's queues are and what they take; an empty `message_types` takes every type.
+
+    `tombstones`: messages without a body are taken, which delete what is stored of their key.
+    """
 
     topic: str
     message_types: tuple[MessageType, ...]
     queues: tuple[Queue, ...]
+    tombstones: bool = False
 
     @property
     def writable(self) -> tuple[Queue, ...]:
@@ -161,6 +195,12 @@ class Route:
     @property
     def readable(self) -> tuple[Queue, ...]:
         return tuple(q for q in self.queues if q.permission & Permission.READ)
+
+
+CLEANUP_POLICY = "cleanup.policy"
+"""The attribute of a topic that says how old messages go."""
+COMPACTION = "COMPACTION"
+"""Its value for topics that keep the newest message of each key; the other one is DELETE, the default."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -180,45 +220,10 @@ class TopicConfig:
     def queues(self) -> int:
         return max(self.read_queues, self.write_queues)
 
-
-class RetryPolicy(Protocol):
-    """How long a message rests after a failed delivery."""
-
-    def delay_ms(self, attempt: int) -> int:
-        """The rest after delivery number `attempt` (from 1) failed."""
-        ...
-
-
-_LADDER_SECONDS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-
-
-@dataclass(slots=True, frozen=True)
-class CustomizedRetry:
-    """A list of rests; RocketMQ's default ladder from 1 s to 2 h. A retry starts two steps up.
-
-    Source: RocketMQ's subscription group retry policy CUSTOMIZED: next[min(retries + 2, last)].
-    """
-
-    delays_ms: tuple[int, ...] = tuple(s * 1000 for s in _LADDER_SECONDS)
-    first_step: int = 2
-
-    def delay_ms(self, attempt: int) -> int:
-        return self.delays_ms[min(max(attempt, 1) - 1 + self.first_step, len(self.delays_ms) - 1)]
-
-
-@dataclass(slots=True, frozen=True)
-class ExponentialRetry:
-    """initial × multiplier^(attempt-1), at most `max_ms`. Source: RocketMQ's EXPONENTIAL policy."""
-
-    initial_ms: int = 5_000
-    max_ms: int = 7_200_000
-    multiplier: float = 2.0
-
-    def delay_ms(self, attempt: int) -> int:
-        return int(min(self.max_ms, self.initial_ms * self.multiplier ** min(max(attempt, 1) - 1, 32)))
-
-
-DEFAULT_RETRY = CustomizedRetry()
+    @property
+    def compacted(self) -> bool:
+        """Whether only the newest message of each key is kept. Source: RocketMQ's attribute of that name."""
+        return self.attributes.get(CLEANUP_POLICY) == COMPACTION
 
 
 BROADCAST_GROUP = "popgate.broadcast.group"
@@ -267,6 +272,26 @@ class Pop:
 
 
 @dataclass(slots=True, frozen=True)
+class SendBack:
+    """A consumer could not process a message that it pulled: it is to come again, in `%RETRY%group`.
+
+    `broker` and `commit_offset` are where it pulled it. `delay_level`: RocketMQ's, from 1; 0: 3 and one
+    more for each time it came before; below 0: it is to be a dead letter. `max_attempts`: deliveries in
+    all; None: the group's. What the origin fields say is the consumer's word. `store_host`: where clients
+    find the broker that the message lies at, if that is somewhere else than the broker knows.
+    """
+
+    group: str
+    broker: str
+    commit_offset: int
+    delay_level: int = 0
+    max_attempts: int | None = None
+    origin_topic: str = ""
+    origin_message_id: str = ""
+    store_host: str = ""
+
+
+@dataclass(slots=True, frozen=True)
 class Bounds:
     """A queue's offsets: the first kept and the one the next message will get."""
 
@@ -307,60 +332,6 @@ class Progress:
         return max(self.bounds.maximum - self.frontier, 0) + self.in_flight + self.waiting
 
 
-@dataclass(slots=True, frozen=True)
-class Standing:
-    """How a group stands with a topic, for operators and metrics; retries of the topic count with it.
-
-    `lag` is all that is not done: `unread`, never looked at; `free`, can be delivered again, or first;
-    `in_flight`, delivered and invisible; `behind`, kept back by earlier messages of its message group.
-    `refused`: those of `free` that passed the filter of nobody who looked. `receivers`: pops that wait now.
-    `full`: so much is unfinished that nothing new is given out. `redelivered` and `dead_lettered` count
-    since the broker started.
-    """
-
-    group: str
-    topic: str
-    lag: int
-    unread: int
-    free: int
-    in_flight: int
-    behind: int
-    refused: int
-    receivers: int
-    full: bool
-    redelivered: int
-    dead_lettered: int
-
-
-@dataclass(slots=True, frozen=True)
-class Held:
-    """A message that was delivered and is invisible: who has it, since when, and what waits behind it.
-
-    `receipt` is good for it now. `holder`: the client id of the receive that took it; a very long one
-    stands by its hash, `#…`. `until_ms`: when it comes back by itself. `renewals`: how often its time
-    was changed since, by the client or by the gateway (63 and more are told as 63). `waiting_behind`:
-    messages that cannot be delivered before this one is finished, as far as the broker has looked.
-    `lite_topic`: of a group that takes lite topics the one that it is of; then also the others wait there.
-    """
-
-    topic: str
-    broker: str
-    queue_id: int
-    offset: int
-    message_id: str
-    message_group: str
-    tag: str
-    keys: tuple[str, ...]
-    receipt: str
-    holder: str
-    since_ms: int
-    until_ms: int
-    attempt: int
-    renewals: int
-    waiting_behind: int
-    lite_topic: str = ""
-
-
 @unique
 class Resolution(Enum):
     COMMIT = "commit"
@@ -368,21 +339,40 @@ class Resolution(Enum):
 
 
 @dataclass(slots=True, frozen=True)
+class HalfPlace:
+    """Where a half message is, in the numbers that classic producers end it with.
+
+    They are those of its `Sent` (`broker`, `commit_offset`, and `offset`, which RocketMQ calls the tran
+    state table offset here), and after a check those of the check. `producer_group` as it was sent.
+    """
+
+    broker: str
+    producer_group: str
+    commit_offset: int
+    queue_offset: int
+
+
+@dataclass(slots=True, frozen=True)
 class EndTransaction:
-    """A producer's word on a half message; `from_check` when the broker had asked."""
+    """A producer's word on a half message; `from_check` when the broker had asked.
+
+    With a `place` that says which one, and `transaction_id` is not looked at; `topic` may be empty then.
+    """
 
     topic: str
     transaction_id: str
     message_id: str
     resolution: Resolution
     from_check: bool = False
+    place: HalfPlace | None = None
 
 
 @dataclass(slots=True)
 class TransactionCheck:
     """A broker's question: what became of this half message? `checks` counts them, this one included.
 
-    `message` is as it will be delivered: its own topic, body and properties.
+    `message` is as it will be delivered: its own topic, body and properties. `place`: the numbers with
+    which a classic producer ends it; also `transaction_id` does.
     """
 
     topic: str
@@ -390,3 +380,4 @@ class TransactionCheck:
     transaction_id: str
     message: StoredMessage
     checks: int
+    place: HalfPlace | None = None

@@ -66,7 +66,7 @@ class Asking:
 
     async def stack_of(self, client_id: str) -> str:
         """As `stack`, for the operator of a cluster, who was admitted there."""
-        return str(await self._asked(_open(client_id, self._clients.get(client_id)), StackQuestion()))
+        return str(await self._asked(_open(client_id, self._clients.find(client_id)), StackQuestion()))
 
     async def verify(
         self, context: Context, client_id: str, group: str, topic: str, message_id: str
@@ -77,7 +77,7 @@ class Asking:
         NotFound (no such message), IllegalTopic, IllegalGroup, TopicNotFound.
         """
         self._admit(context, Action.SUBSCRIBE, topic=check_topic(topic), group=check_group(group))
-        client = self._client(context, client_id)
+        client = self._client(context, client_id, group)
         _check_group(client, group)
         found = await self._broker.find_by_id(context, topic, message_id)
         if not found:
@@ -86,7 +86,7 @@ class Asking:
 
     async def consume(self, client_id: str, group: str, message: StoredMessage) -> Verdict:
         """As `verify`, with the message itself, for the operator of a cluster, who was admitted there."""
-        client = _open(client_id, self._clients.get(client_id))
+        client = _open(client_id, self._clients.find(client_id, group))
         _check_group(client, group)
         return await self._consumed(client, message)
 
@@ -103,8 +103,8 @@ class Asking:
         told = sum([client.reconnect() for client in connected])
         return told, len(connected) - told
 
-    def _client(self, context: Context, client_id: str) -> ClientHandle:
-        client = self._clients.get(client_id)
+    def _client(self, context: Context, client_id: str, group: str = "") -> ClientHandle:
+        client = self._clients.find(client_id, group)
         self._admit(context, Action.GET, group=client.group if client is not None else "")
         return _open(client_id, client)
 

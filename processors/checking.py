@@ -8,7 +8,7 @@ from processors.observing import Observer
 
 
 class Checking:
-    """Asks one of the topic's producers, another one each time; the next when one cannot take it."""
+    """Asks one of the producers, another one each time; the next when one cannot take it."""
 
     __slots__ = ("_clients", "_observer")
 
@@ -17,11 +17,17 @@ class Checking:
         self._observer = observer
 
     def ask(self, check: TransactionCheck) -> bool:
-        """Whether a producer was asked. Over gRPC its group is its topic (protocol facts 9.3, 39)."""
-        topic = check.topic
+        """Whether a producer was asked: classic ones by the group of the half message.
+
+        Over gRPC the group of a producer is its topic (protocol facts 9.3, 39).
+        """
+        topic, group = check.topic, check.producer_group
         asked = False
-        for producer in self._clients.producers_of(topic):
-            self._clients.rotate(topic, producer.client_id)
+        producers = self._clients.producers_in(group)
+        if group in ("", topic):
+            producers += self._clients.producers_of(topic)
+        for producer in producers:
+            self._clients.rotate(producer, topic)
             if producer.alive and producer.check_transaction(check):
                 asked = True
                 break

@@ -14,8 +14,9 @@ from typing import Protocol
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import TooManyRequests
-from popgate.model import FilterKind, TransactionCheck
+from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.questions import Question
+from processors.requests import LastSettled
 
 _FRESH_S = 30.0
 """Clients send a heartbeat every 10 s; one that sent none for so long is not proven to be there."""
@@ -36,6 +37,15 @@ class ClientHandle(Protocol):
     def client_id(self) -> str: ...
 
     @property
+    def key(self) -> str:
+        """What it is kept by: its client id, or that with what it is a member of.
+
+        A classic client has one id for many memberships, each with a handle of its own: a producer
+        group and a consumer group of one name must have different keys.
+        """
+        ...
+
+    @property
     def language(self) -> str: ...
 
     @property
@@ -49,6 +59,21 @@ class ClientHandle(Protocol):
     @property
     def group(self) -> str:
         """The consumer group; empty for producers."""
+        ...
+
+    @property
+    def producer_group(self) -> str:
+        """Of a classic producer, who is asked about half messages of its group; else empty."""
+        ...
+
+    @property
+    def broadcast(self) -> bool:
+        """Whether it is a consumer that keeps its positions itself and gets every message."""
+        ...
+
+    @property
+    def reading(self) -> Reading:
+        """What its door knows of how it reads: UNKNOWN of a classic push consumer that shares messages."""
         ...
 
     @property
@@ -103,17 +128,21 @@ class _Entry:
     handle: ClientHandle
     seen: float
     topics: set[str] = field(default_factory=set)
+    settled: LastSettled | None = None
 
 
 ChangeListener = Callable[[ClientHandle, frozenset[str]], None]
 """Told that a client came or changed; with the topics that it publishes or subscribes to as far as known."""
+
+MembersListener = Callable[[str], None]
+"""Told the consumer group that a client joined or left."""
 
 LeaveListener = Callable[[ClientHandle, bool], None]
 """Told that a client left; True: it said so itself, False: its stream broke, or it fell silent."""
 
 
 class Clients:
-    """Clients by id, producers by topic, consumers by group. `now` is in loop seconds."""
+    """Clients by key and id, producers by topic or group, consumers by group. `now` is in loop seconds."""
 
     def __init__(
         self,
@@ -125,7 +154,9 @@ class Clients:
     ) -> None:
         self._clock = clock
         self._entries: dict[str, _Entry] = {}
+        self._ids: dict[str, dict[str, ClientHandle]] = {}
         self._producers: dict[str, dict[str, ClientHandle]] = {}
+        self._producer_groups: dict[str, dict[str, ClientHandle]] = {}
         self._consumers: dict[str, dict[str, ClientHandle]] = {}
         self._polls: dict[str, int] = {}
         self._max_clients = max_clients
@@ -133,6 +164,11 @@ class Clients:
         self._expiry_s = expiry_s
         self.on_change: ChangeListener = _nobody_looks
         self.on_leave: LeaveListener = _nobody_listens
+        self.on_members: MembersListener = _nobody_counts
+        self.on_judge: MembersListener = _nobody_counts
+        """The same for who judges how a group reads."""
+        self.on_retries: MembersListener = _nobody_counts
+        """Told the group of a classic consumer that came, for who moves what came back to it."""
 
     def __repr__(self) -> str:
         topics, groups = len(self._producers), len(self._consumers)
@@ -145,12 +181,29 @@ class Clients:
         """Every client known here, in no order."""
         return [entry.handle for entry in self._entries.values()]
 
-    def get(self, client_id: str) -> ClientHandle | None:
-        entry = self._entries.get(client_id)
+    def get(self, key: str) -> ClientHandle | None:
+        entry = self._entries.get(key)
         return entry.handle if entry is not None else None
 
+    def find(self, client_id: str, group: str = "") -> ClientHandle | None:
+        """The client of this id as a consumer of `group`, else as any that can be asked, else as any.
+
+        A consumer sooner than a producer: classic producers can be asked nothing.
+        """
+        handles = self._ids.get(client_id, {}).values()
+        if not handles:
+            return None
+        return max(
+            handles,
+            key=lambda one: (
+                bool(group) and one.group == group,
+                one.alive,
+                one.kind is not ClientKind.PRODUCER,
+            ),
+        )
+
     def register(self, handle: ClientHandle) -> None:
-        """Take in a client, or its newer settings or stream; an older handle of the id is replaced.
+        """Take in a client, or its newer settings or stream; an older handle of the key is replaced.
 
         Raises TooManyRequests when the register is full, or the client names too many topics.
         """
@@ -158,125 +211,170 @@ class Clients:
             raise TooManyRequests(
                 f"the client names {len(handle.topics)} topics, the limit is {self._max_topics}"
             )
-        old = self._entries.get(handle.client_id)
+        key = handle.key
+        old = self._entries.get(key)
         if old is None and len(self._entries) >= self._max_clients:
             raise TooManyRequests(f"the limit of {self._max_clients} clients is reached", 10.0)
         if old is not None:
             self._unlink(old)
         entry = _Entry(handle, self._clock.monotonic(), set(handle.topics))
-        self._entries[handle.client_id] = entry
+        entry.settled = old.settled if old is not None else None
+        self._entries[key] = entry
+        self._ids.setdefault(handle.client_id, {})[key] = handle
         if handle.kind is ClientKind.PRODUCER:
             if old is not None and len(entry.topics | old.topics) <= self._max_topics:
                 entry.topics |= old.topics
             for topic in entry.topics:
-                self._producers.setdefault(topic, {})[handle.client_id] = handle
+                self._producers.setdefault(topic, {})[key] = handle
+            if handle.producer_group:
+                self._producer_groups.setdefault(handle.producer_group, {})[key] = handle
         elif handle.group:
-            self._consumers.setdefault(handle.group, {})[handle.client_id] = handle
+            self._consumers.setdefault(handle.group, {})[key] = handle
         self.on_change(handle, frozenset(entry.topics))
+        before = old.handle.group if old is not None else ""
+        if old is None or before != handle.group or old.handle.reading is not handle.reading:
+            if handle.group and handle.reading is not Reading.NEUTRAL:
+                self.on_retries(handle.group)
+            self.members_changed(*dict.fromkeys((before, handle.group)))
 
-    def unregister(self, client_id: str, handle: ClientHandle | None = None) -> bool:
+    def unregister(self, key: str, handle: ClientHandle | None = None) -> bool:
         """The client said good-bye. With `handle` only if that is still the current one.
 
         For a stream that broke use `disconnected`. Whether something was removed.
         """
-        return self._remove(client_id, handle, left=True)
+        return self._remove(key, handle, left=True)
+
+    def lost(self, handle: ClientHandle) -> bool:
+        """The connection of a client is over that is nothing without it: it is forgotten at once.
+
+        Whether it was known. Nothing happens when there is a newer handle of its key.
+        """
+        return self._remove(handle.key, handle, left=False)
 
     def disconnected(self, handle: ClientHandle) -> None:
         """The stream of this handle ended without a good-bye; the client stays known until it expires."""
-        entry = self._entries.get(handle.client_id)
+        entry = self._entries.get(handle.key)
         if entry is not None and entry.handle is handle:
             self.on_leave(handle, False)
 
-    def touch(self, client_id: str, now: float) -> bool:
+    def touch(self, key: str, now: float) -> bool:
         """A heartbeat; whether the client is known."""
-        entry = self._entries.get(client_id)
+        entry = self._entries.get(key)
         if entry is None:
             return False
         entry.seen = now
         return True
 
-    def last_seen(self, client_id: str) -> float:
+    def last_seen(self, key: str) -> float:
         """When the client last told its settings or sent a heartbeat; minus infinity when unknown."""
-        entry = self._entries.get(client_id)
+        entry = self._entries.get(key)
         return entry.seen if entry is not None else float("-inf")
 
-    def polling(self, client_id: str) -> None:
+    def settled(self, key: str, what: LastSettled) -> None:
+        """Kept until the client settles another delivery, or is forgotten."""
+        entry = self._entries.get(key)
+        if entry is not None:
+            entry.settled = what
+
+    def last_settled(self, key: str) -> LastSettled | None:
+        entry = self._entries.get(key)
+        return entry.settled if entry is not None else None
+
+    def polling(self, key: str) -> None:
         """The client waits for messages: it is there until `polled`, also when its stream is not."""
-        self._polls[client_id] = self._polls.get(client_id, 0) + 1
+        self._polls[key] = self._polls.get(key, 0) + 1
 
-    def polled(self, client_id: str) -> None:
+    def polled(self, key: str) -> None:
         """That wait is over."""
-        left = self._polls.pop(client_id) - 1
+        left = self._polls.pop(key) - 1
         if left:
-            self._polls[client_id] = left
+            self._polls[key] = left
 
-    def polls(self, client_id: str) -> bool:
-        return client_id in self._polls
+    def polls(self, key: str) -> bool:
+        return key in self._polls
 
-    def is_there(self, client_id: str) -> bool:
+    def is_there(self, key: str) -> bool:
         """Whether there is proof that a known client lives: its stream, a poll, or a fresh heartbeat."""
-        entry = self._entries.get(client_id)
+        entry = self._entries.get(key)
         if entry is None:
             return False
         fresh = self._clock.monotonic() - entry.seen < _FRESH_S
-        return fresh or client_id in self._polls or entry.handle.alive
+        return fresh or key in self._polls or entry.handle.alive
 
-    def produces(self, client_id: str, topic: str) -> None:
-        """The client sent to `topic`: it can be asked about transactions there."""
-        entry = self._entries.get(client_id)
+    def produces(self, key: str, topic: str) -> None:
+        """The client sent to `topic`: it can be asked about transactions there.
+
+        Classic producers are asked by their groups, and heard of elsewhere.
+        """
+        entry = self._entries.get(key)
         if entry is None or topic in entry.topics or entry.handle.kind is not ClientKind.PRODUCER:
             return
         if len(entry.topics) < self._max_topics:
             entry.topics.add(topic)
-            self._producers.setdefault(topic, {})[client_id] = entry.handle
+            self._producers.setdefault(topic, {})[key] = entry.handle
             self.on_change(entry.handle, frozenset(entry.topics))
 
     def producers_of(self, topic: str) -> list[ClientHandle]:
         """Producers of the topic, those asked last at the end."""
         return list(self._producers.get(topic, {}).values())
 
-    def rotate(self, topic: str, client_id: str) -> None:
-        """This producer was asked: the others come before it next time."""
-        producers = self._producers.get(topic)
-        if producers is not None and client_id in producers:
-            producers[client_id] = producers.pop(client_id)
+    def producers_in(self, group: str) -> list[ClientHandle]:
+        """Classic producers of the producer group, those asked last at the end."""
+        return list(self._producer_groups.get(group, {}).values())
+
+    def rotate(self, handle: ClientHandle, topic: str) -> None:
+        """This producer was asked about the topic: the others come before it next time."""
+        tables = self._producers.get(topic), self._producer_groups.get(handle.producer_group)
+        for producers in tables:
+            if producers is not None and handle.key in producers:
+                producers[handle.key] = producers.pop(handle.key)
 
     def consumers_of(self, group: str) -> list[ClientHandle]:
         return list(self._consumers.get(group, {}).values())
 
+    def members_changed(self, *groups: str) -> None:
+        """Consumers joined or left these groups, here or elsewhere."""
+        for group in groups:
+            if group:
+                self.on_judge(group)
+                self.on_members(group)
+
     def expire(self, now: float) -> int:
         """Forget clients without a heartbeat for the expiry time whose stream is closed; how many."""
         silent = [
-            client_id
-            for client_id, entry in self._entries.items()
+            key
+            for key, entry in self._entries.items()
             if now - entry.seen >= self._expiry_s and not entry.handle.alive
         ]
-        for client_id in silent:
-            self._remove(client_id, None, left=False)
+        for key in silent:
+            self._remove(key, None, left=False)
         return len(silent)
 
-    def _remove(self, client_id: str, handle: ClientHandle | None, *, left: bool) -> bool:
-        entry = self._entries.get(client_id)
+    def _remove(self, key: str, handle: ClientHandle | None, *, left: bool) -> bool:
+        entry = self._entries.get(key)
         if entry is None or (handle is not None and entry.handle is not handle):
             return False
-        del self._entries[client_id]
+        del self._entries[key]
         self._unlink(entry)
         self.on_leave(entry.handle, left)
+        self.members_changed(entry.handle.group)
         return True
 
     def _unlink(self, entry: _Entry) -> None:
+        handle = entry.handle
         for topic in entry.topics:
-            _drop(self._producers, topic, entry.handle.client_id)
-        if entry.handle.group:
-            _drop(self._consumers, entry.handle.group, entry.handle.client_id)
+            _drop(self._producers, topic, handle.key)
+        _drop(self._ids, handle.client_id, handle.key)
+        _drop(self._producer_groups, handle.producer_group, handle.key)
+        _drop(self._consumers, handle.group, handle.key)
 
 
-def _drop(table: dict[str, dict[str, ClientHandle]], key: str, client_id: str) -> None:
-    clients = table.get(key)
+def _drop(table: dict[str, dict[str, ClientHandle]], name: str, key: str) -> None:
+    clients = table.get(name)
     if clients is not None:
-        clients.pop(client_id, None)
+        clients.pop(key, None)
         if not clients:
-            del table[key]
+            del table[name]
 
 
 def _nobody_looks(_handle: ClientHandle, _topics: frozenset[str]) -> None:
@@ -285,3 +383,7 @@ def _nobody_looks(_handle: ClientHandle, _topics: frozenset[str]) -> None:
 
 def _nobody_listens(_handle: ClientHandle, _said_so: bool) -> None:
     """Until the processor listens."""
+
+
+def _nobody_counts(_group: str) -> None:
+    """Until somebody wants to know who is in a group."""

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, Forbidden, IllegalReceipt
+from popgate.errors import BadRequest, Fault, Forbidden, IllegalReceipt, shown
 from popgate.filters import compile_filter
 from popgate.model import GroupConfig, Pop
+from popgate.naming import check_group
+from processors.clients import ClientHandle
 from processors.limits import Limits
 from processors.requests import Receive
 
@@ -33,7 +35,7 @@ def pop_of(context: Context, request: Receive, group: GroupConfig, limits: Limit
         filter=compile_filter(request.filter_kind, request.filter_expression),
         invisible_ms=invisible_time(request, group, limits),
         max_messages=min(max(request.max_messages, 1), limits.max_receive_messages),
-        max_bytes=limits.max_receive_bytes,
+        max_bytes=min(limits.max_receive_bytes, request.max_bytes or limits.max_receive_bytes),
         ordered=group.ordered,
         wait_until=wait_until(context, request.wait_s, limits, now),
         attempt_id=request.attempt_id,
@@ -131,3 +133,15 @@ def is_node(context: Context) -> bool:
 
 def is_rust(context: Context) -> bool:
     return context.language.upper() == "RUST"
+
+
+def check_goodbye(client: ClientHandle | None, group: str) -> None:
+    """Raises IllegalGroup; BadRequest for a good-bye of a consumer to another group than its own."""
+    if not group or (client is not None and not client.group):
+        return
+    check_group(group)
+    if client is not None and client.group != group:
+        raise BadRequest(
+            f"client {shown(client.client_id)} is known as a consumer of {client.group}, so it cannot say"
+            f" good-bye to {group}"
+        )

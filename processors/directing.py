@@ -6,12 +6,22 @@ The base of the `MessagingProcessor`, with the same steps in every method.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
+from brokers.capabilities import BrokerPlace, FindsByPlace, TellsBrokers
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, GroupNotFound, TooManyRequests, TopicNotFound, shown
+from popgate.errors import (
+    BadRequest,
+    Fault,
+    GatewayError,
+    GroupNotFound,
+    TooManyRequests,
+    TopicNotFound,
+    Unsupported,
+    shown,
+)
 from popgate.filters import compile_filter
 from popgate.kinds import Action
 from popgate.model import (
@@ -38,6 +48,8 @@ from processors.requests import Pull
 from processors.routing import Routing
 
 _LONGEST_ID = 1024
+DEFAULT_CLUSTER = "DefaultCluster"
+"""The cluster of a broker that is none: RocketMQ's own default name."""
 
 
 class Directing:
@@ -67,6 +79,8 @@ class Directing:
             max_members=limits.max_broadcast_members,
         )
         self._waiting = 0
+        self.on_reset: Callable[[Context, str, str], Awaitable[None]] = _nobody_waits
+        """Told the group and the topic of a reset that was done: clients may keep positions themselves."""
         self._topic_changed: Callable[[str], None] = _nobody_listens
         self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
@@ -193,6 +207,18 @@ class Directing:
                 context, topic, key, begin_ms=max(begin_ms, 0), end_ms=end_ms, limit=limit
             )
 
+    async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
+        """The message at a place of a broker's log. Raises NotFound, BadRequest, Unsupported."""
+        with self._watch_find:
+            self._admit(context, Action.GET)
+            if not isinstance(self._broker, FindsByPlace):
+                raise Unsupported(f"to look a message up by its place in the log of {self._broker.name}")
+            if not 0 <= commit_offset < 1 << 63:
+                raise BadRequest(f"the commit log offset {commit_offset} is out of range")
+            found = await self._broker.at_place(context, broker, commit_offset)
+            self._admit(context, Action.GET, topic=found.topic)
+            return found
+
     @property
     def tells_deliveries(self) -> bool:
         """Whether the broker knows what is held: else figures of that mean nothing, and are not shown."""
@@ -209,6 +235,14 @@ class Directing:
         with self._watch_directory:
             self._admit(context, Action.GET, topic=topic)
             return (await self._broker.route(topic)).queues
+
+    async def brokers(self, context: Context) -> Sequence[BrokerPlace]:
+        """The brokers behind this gateway, by the names that routes have. Raises BrokerUnavailable."""
+        with self._watch_directory:
+            self._admit(context, Action.GET)
+            if isinstance(self._broker, TellsBrokers):
+                return await self._broker.known_brokers()
+            return [BrokerPlace(DEFAULT_CLUSTER, self._broker.name)]
 
     async def topics(self, context: Context) -> list[TopicConfig]:
         with self._watch_directory:
@@ -325,6 +359,8 @@ class Directing:
             for member in await self.broadcasting.members(group):
                 with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
                     await self._broker.reset(member.member_group, topic, to)
+            with contextlib.suppress(GatewayError):  # it is done, whoever can be told
+                await self.on_reset(context, group, topic)
 
     def _check_waiting(self) -> None:
         """Before a request that may wait for messages. Raises TooManyRequests."""
@@ -340,6 +376,10 @@ def _readable(topic: str) -> str:
 def _check_queue(queue_id: int) -> None:
     if not 0 <= queue_id < 1 << 31:
         raise BadRequest(f"the queue id {queue_id} is out of range")
+
+
+async def _nobody_waits(_context: Context, _group: str, _topic: str) -> None:
+    """Until a door has such clients."""
 
 
 def _nobody_listens(_name: str) -> None:

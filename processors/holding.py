@@ -45,20 +45,30 @@ class Holder:
             return said_so or not self.shared
         return not self.shared and self.finished_here
 
+    def may_be_renewed(self, *, ordered: bool, acks_are_checked: bool) -> bool:
+        """Whether a renewal of what it holds surely brings nothing back that it finished.
+
+        It may have finished that at another replica once it was seen there. A broker that checks
+        acknowledgements refuses such a renewal, and RocketMQ ignores it for an ordered group; of any other
+        group it hides the message anew, and then delivers it.
+        """
+        return not self.spread or ordered or acks_are_checked
+
 
 @dataclass(slots=True, eq=False)
 class Delivery:
     """The messages of one answer that are not finished.
 
-    `due_ms`: until then they are surely held. `newest`: from the handle that the client got to the
-    one in use. `attempts` has those above 1. `finishing`: requests under way about them; they are
-    not renewed meanwhile. `over`: the connection it went over, where that was the one of the client's
-    stream; `used`: the client came with one of its handles, so it has them.
+    `ordered`: it went to an ordered group. `due_ms`: until then they are surely held. `newest`: from the
+    handle that the client got to the one in use. `attempts` has those above 1. `finishing`: requests under
+    way about them; they are not renewed meanwhile. `over`: the connection it went over, where that was the
+    one of the client's stream; `used`: the client came with one of its handles, so it has them.
     """
 
     holder: Holder
     topic: str
     group: str
+    ordered: bool
     hold_ms: int
     first_ms: int
     due_ms: int
@@ -97,6 +107,7 @@ class Holdings:
         group: str,
         messages: Sequence[StoredMessage],
         *,
+        ordered: bool,
         hold_ms: int,
         now_ms: int,
         due_ms: int,
@@ -113,6 +124,7 @@ class Holdings:
             holder,
             topic,
             group,
+            ordered,
             hold_ms,
             now_ms,
             due_ms,

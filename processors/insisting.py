@@ -5,11 +5,10 @@ For what may be done twice without harm, like finishing a delivery; never for a 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from popgate.clock import Clock
+from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault
 from popgate.kinds import Backoff
@@ -45,17 +44,8 @@ async def insist(
         rest = backoff.delay(tries, now)
         if now + rest > until:
             raise error
-        await _rest(clock, rest)
+        await pause(clock, rest)
         try:
             return await work()
         except (BrokerUnavailable, BrokerTimeout) as again:
             error = again
-
-
-async def _rest(clock: Clock, seconds: float) -> None:
-    over = asyncio.Event()
-    timer = clock.call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()

@@ -24,6 +24,9 @@ class Limits:
     how long before the request's deadline an empty answer is given (never more than a fifth of
     the time that is left). `default_wait_s` is waited when neither a time nor a deadline is given.
 
+    Mapping: groups whose classic push consumers are popped for, and those that never are, by names
+    with `*` (`processors.mapping`).
+
     Broadcast: `broadcast_expiry_s` after its last receive a client's cursor is forgotten.
 
     Budgets: `process_bytes`, `group_bytes` and `connection_bytes` may be under way at a time, as
@@ -60,6 +63,9 @@ class Limits:
     max_pull_messages: int = 1024
     max_pull_bytes: int = 64 * 1024 * 1024
     max_found: int = 1024
+
+    mapped_groups: tuple[str, ...] = ()
+    pulled_groups: tuple[str, ...] = ()
 
     process_bytes: int = 256 * 1024 * 1024
     group_bytes: int = 128 * 1024 * 1024

@@ -17,6 +17,7 @@ from popgate.errors import (
     IllegalLiteTopic,
     MessageTypeMismatch,
     Unsupported,
+    shown,
 )
 from popgate.kinds import Action
 from popgate.lite import (
@@ -35,6 +36,8 @@ from processors.observing import Observer, Watch
 from processors.routing import Routing
 
 _MOST_LISTED = 1_000
+_MOST_VERSIONS = 64
+"""Topics and groups of one client whose changes are counted."""
 _NO_LIMIT = (1 << 31) - 1
 
 
@@ -67,6 +70,7 @@ class LiteSubscribing:
         self._limits = limits
         self._admit = admit
         self._watch = Watch(observer, "lite")
+        self._versions: dict[str, dict[tuple[str, str], int]] = {}
 
     def __repr__(self) -> str:
         return f"<LiteSubscribing {'on' if self._lites is not None else 'not on'} {self._broker.name}>"
@@ -85,8 +89,11 @@ class LiteSubscribing:
             )
         return self._lites
 
-    async def sync(self, context: Context, sync: LiteSync) -> None:
+    async def sync(self, context: Context, sync: LiteSync, version: int | None = None) -> None:
         """Change what the client subscribes to; leaving is never refused for what is being left.
+
+        `version`: a client may count its changes, so that one that was overtaken on its way does not undo
+        what came after it: it is refused (BadRequest). Kept here for `max_clients` at most.
 
         Of a whole set the names that cannot be are left out: there is nothing in them, and who has
         them could leave nothing else. Raises IllegalTopic, IllegalGroup, IllegalLiteTopic,
@@ -97,6 +104,8 @@ class LiteSubscribing:
             topic, group = check_topic(sync.topic), check_group(sync.group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             lites = self.topics
+            if version is not None:
+                self._check_version(context.client_id, topic, group, version)
             if sync.action in (LiteAction.REMOVE, LiteAction.CLEAR):
                 await lites.subscribe_lite(context, sync)
                 return
@@ -134,8 +143,26 @@ class LiteSubscribing:
         """To how many lite topics a client subscribes."""
         return self._lites.lite_subscriptions(client_id) if self._lites is not None else 0
 
+    def _check_version(self, client_id: str, topic: str, group: str, version: int) -> None:
+        """Raises BadRequest for a version below 0 or below one that was seen."""
+        if version < 0:
+            raise BadRequest(f"the version {version} of a lite subscription must not be negative")
+        known = self._versions.setdefault(client_id, {})
+        newest = known.get((topic, group), version)
+        if version < newest:
+            raise BadRequest(
+                f"version {version} of the lite subscriptions of client {shown(client_id)} is older than"
+                f" {newest}, which was sent before"
+            )
+        if len(known) < _MOST_VERSIONS or (topic, group) in known:
+            known[topic, group] = version
+        while len(self._versions) > self._limits.max_clients:
+            del self._versions[next(iter(self._versions))]
+
     def left(self, client_id: str, *, said_so: bool) -> None:
         """The client is gone, or its stream is."""
+        if said_so:
+            self._versions.pop(client_id, None)
         if self._lites is not None:
             self._lites.leave_lite(client_id, said_so=said_so)
 

@@ -15,40 +15,41 @@ from dataclasses import replace
 from brokers.port import Broker
 from popgate.clock import Clock, Timer
 from popgate.context import Context
-from popgate.errors import (
-    Forbidden,
-    GatewayError,
-    GroupNotFound,
-    IllegalFilter,
-    NotFound,
-    TopicNotFound,
-)
+from popgate.errors import Forbidden, GatewayError, GroupNotFound, IllegalFilter, NotFound, TopicNotFound
 from popgate.kinds import Action
 from popgate.lite import takes_lite_topics
 from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Queue, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
+from popgate.packed import PackedMessages
 from processors.announcing import Announcing
 from processors.asking import Asking
+from processors.assigning import Assigning
 from processors.checking import Checking
+from processors.choosing import NamedGroups
+from processors.classic import Classic
 from processors.clients import ClientHandle
-from processors.consuming import pop_of, surely_held_until
-from processors.explaining import Explaining
+from processors.consuming import check_goodbye, pop_of, surely_held_until
 from processors.limits import Limits
 from processors.lite import LiteSubscribing
-from processors.observing import NullObserver, Observer, Watch
+from processors.mapping import MappedGroups
+from processors.noticing import Noticing
+from processors.numbering import Numbering
+from processors.observing import DoorFigures, NullObserver, Observer, Watch, of_doors
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
-from processors.producing import check_message, finish_message, topic_of
+from processors.producing import check_count, check_message, finish_message, topic_of
 from processors.pushing import PushSession
+from processors.reclaiming import Reclaiming
 from processors.registering import Registering
+from processors.relaying import Relaying
 from processors.requests import Assignments, Receive, Taken
-from processors.routing import place
+from processors.routing import check_type, place
 from processors.transacting import check_end, check_recall
 
 _SWEEP_S = 10.0
 
 
-class MessagingProcessor(Explaining):
+class MessagingProcessor(Classic):
     """What doors call. Of one broker, and of as many doors as there are."""
 
     def __init__(
@@ -65,13 +66,27 @@ class MessagingProcessor(Explaining):
         super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
         self.checking = Checking(self.clients, observer)
         self.asking = Asking(broker, self.clients, clock, self._admit)
-        self._registering = Registering(broker, self.clients, self.asking)
+        self.assigning = Assigning(broker, self._routing, self._admit, self.consumers)
+        self.relaying = Relaying(broker, self._admit)
+        self.numbering = Numbering(broker, self._admit)
+        self.noticing = Noticing(broker, self._routing, clock, limits, self._admit)
+        self.mapping = MappedGroups(
+            broker,
+            self.clients,
+            clock,
+            NamedGroups(limits.mapped_groups, limits.pulled_groups),
+            lambda group: self._routing.settings(group, make=False),
+            self._admit,
+        )
+        self.reclaiming = Reclaiming(broker, self.clients, clock, self.mapping)
+        self._registering = Registering(broker, self.clients, self.asking, self.mapping)
         self._announcing = Announcing(self.clients, clock)
         self.lite = LiteSubscribing(broker, self._routing, self.clients, limits, self._admit, observer)
         self.clients.on_leave = self._left
         self._topic_changed = self._announcing.topic_changed
         self._group_changed = self._announcing.group_changed
         self._sweep: Timer | None = None
+        self.door_figures: list[DoorFigures] = []
         self._watch_route = Watch(observer, "route")
         self._watch_receive = Watch(observer, "receive")
         self._watch_recall = Watch(observer, "recall")
@@ -93,6 +108,12 @@ class MessagingProcessor(Explaining):
         """The broker has been started by whoever opened it."""
         self._broker.on_check(self.checking.ask)
         self._registering.start()
+        self.mapping.start()
+        self.reclaiming.start()
+        if self._tells_consumers is not None:
+            self._tells_consumers.on_members(self.clients.members_changed)
+        if self._carries_replies is not None:
+            self._carries_replies.on_reply(self.hand_reply)
         self.lite.start()
         self._arm_sweep()
 
@@ -110,16 +131,21 @@ class MessagingProcessor(Explaining):
             self._sweep.cancel()
             self._sweep = None
         self._announcing.stop()
+        await self.reclaiming.stop()
+        await self.mapping.stop()
         await self.renewing.stop()
         await self.broadcasting.stop()
-        while self._returns:
-            await asyncio.wait(self._returns)
+        while under_way := {*self._returns, *self._finishing}:
+            await asyncio.wait(under_way)
 
     def figures(self) -> dict[str, float]:
         """Gauges for the metrics: plain names, no labels, cheap to read."""
         return {
+            **of_doors(self.door_figures),
             "clients": len(self.clients),
             "waiting_receives": self._waiting,
+            **self.mapping.figures(),
+            **self.reclaiming.figures(),
             "bytes_under_way": self.budgets.used,
             "known_holders": self.renewing.holdings.holders,
             "known_routes": len(self._routing),
@@ -146,22 +172,30 @@ class MessagingProcessor(Explaining):
             self._admit(context, Action.SUBSCRIBE, group=check_group(group))
             return await self._routing.settings(group, make=make)
 
-    async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
+    async def send(
+        self, context: Context, messages: Sequence[Message], *, system: bool = False
+    ) -> list[Sent | GatewayError]:
         """Store messages of one topic; one result each, in order.
 
+        `system`: the topic may belong to the system, as that of classic clients' traces does.
         Raises the first fault of the first bad message (protocol facts 2.2), and then nothing is
         stored; TopicNotFound, Forbidden, and what the broker raises.
         """
         clock, limits = self._clock, self._limits
         began = clock.monotonic()
         try:
-            topic = topic_of(messages, limits)
+            topic = topic_of(messages, limits, system=system)
             self._admit(context, Action.PUBLISH, topic=topic, amount=len(messages))
             now_ms = clock.now_ms()
             max_delay_ms = min(limits.max_delay_ms, self._broker.traits.max_delay_ms)
-            for message in messages:
-                check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
-            route = await self._routing.route(topic)
+            try:
+                for message in messages:
+                    check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
+            except GatewayError as error:
+                limits = await self._routing.for_tombstones(topic, limits, error)
+                for message in messages:
+                    check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
+            route = await self._routing.route(topic, system=system)
             place(messages, route, self._pick(), began, check_types=limits.check_message_types)
             size = 0
             for message in messages:
@@ -177,13 +211,44 @@ class MessagingProcessor(Explaining):
         except GatewayError as error:  # as `Watch` does it, without its calls
             self._observer.failed("send", error.fault)
             raise
+        self._sent(topic, results, size, began)
+        return results
+
+    def takes_packed(self, count: int) -> bool:
+        """Whether so many go to the broker as they are, packed: whoever chooses queues would unpack them."""
+        return self._pick() is None or (
+            count > 1 and self._broker.traits.stores_packed and type(self._policies.queues) is GroupsThenTurns
+        )
+
+    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+        """As `send`, of messages whose door has found that nothing is wrong with them."""
+        clock, limits = self._clock, self._limits
+        began = clock.monotonic()
+        try:
+            topic, count = check_topic(packed.topic), len(packed.message_ids)
+            check_count(count, limits)
+            self._admit(context, Action.PUBLISH, topic=topic, amount=count)
+            route = await self._routing.route(topic)
+            if limits.check_message_types:
+                check_type(MessageType.NORMAL, route.route)
+            try:
+                results = await self._broker.send_packed(context, packed)
+            except TopicNotFound:
+                self._routing.forget_topic(topic)
+                raise
+        except GatewayError as error:
+            self._observer.failed("send", error.fault)
+            raise
+        self._sent(topic, results, packed.body_bytes, began)
+        return results
+
+    def _sent(self, topic: str, results: Sequence[Sent | GatewayError], size: int, began: float) -> None:
         stored = len(results)
         for result in results:
             if isinstance(result, GatewayError):
                 stored -= 1
                 self._observer.failed("send", result.fault)
-        self._observer.sent(topic, stored, size, clock.monotonic() - began)
-        return results
+        self._observer.sent(topic, stored, size, self._clock.monotonic() - began)
 
     def _pick(self) -> Callable[[Message, Sequence[Queue], float], Queue] | None:
         """Who chooses queues; None: the broker, where it knows more than the house's own policy."""
@@ -250,7 +315,13 @@ class MessagingProcessor(Explaining):
         until = surely_held_until(asked, answered, pop.invisible_ms)
         if messages and request.auto_renew:
             self.renewing.delivered(
-                context, topic, pop.group, messages, hold_ms=pop.invisible_ms, until=until
+                context,
+                topic,
+                pop.group,
+                messages,
+                ordered=pop.ordered,
+                hold_ms=pop.invisible_ms,
+                until=until,
             )
         size = sum([len(message.body) for message in messages])
         self._observer.received(topic, group, len(messages), size, answered - began)
@@ -266,14 +337,18 @@ class MessagingProcessor(Explaining):
         self._observer.recalled(topic)
         return message_id
 
-    async def end_transaction(self, context: Context, end: EndTransaction) -> None:
+    async def end_transaction(
+        self, context: Context, end: EndTransaction, *, trace_context: str = ""
+    ) -> None:
         """Commit or roll back, and tell the truth about it. Never tried again by the gateway.
 
+        `trace_context`: of the end itself, as the producer tells it; the message keeps its own.
         Raises IllegalTopic, IllegalTransactionId, and what the broker raises.
         """
         began = self._clock.monotonic()
         with self._watch_end:
-            self._admit(context, Action.PUBLISH, topic=check_topic(end.topic))
+            if end.topic or end.place is None:
+                self._admit(context, Action.PUBLISH, topic=check_topic(end.topic))
             check_end(end)
             await self._broker.end_transaction(context, end)
         self._observer.ended(end.topic, end.resolution, self._clock.monotonic() - began)
@@ -290,9 +365,13 @@ class MessagingProcessor(Explaining):
             clock=self._clock,
         )
 
-    def goodbye(self, context: Context) -> ClientHandle | None:
-        """The client ends: forget it, and free what it held where that is safe. What it was, if known."""
+    def goodbye(self, context: Context, group: str = "") -> ClientHandle | None:
+        """The client ends: forget it, and free what it held where that is safe. What it was, if known.
+
+        `group`: of which it says it is. Raises IllegalGroup, and BadRequest for one that it is not known of.
+        """
         handle = self.clients.get(context.client_id)
+        check_goodbye(handle, group)
         if handle is not None:
             self.renewing.seen(context)
             self.clients.unregister(context.client_id)
@@ -305,6 +384,7 @@ class MessagingProcessor(Explaining):
         self.renewing.releasing.left(handle, said_so)
         self.lite.left(handle.client_id, said_so=said_so)
         self._registering.left(handle)
+        self.mapping.left(handle.key, said_so=said_so)
 
     def _arm_sweep(self) -> None:
         self._sweep = self._clock.call_later(_SWEEP_S, self._swept)

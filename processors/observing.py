@@ -2,11 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from types import TracebackType
-from typing import Protocol
+from typing import Final, Protocol
 
 from popgate.errors import Fault, GatewayError
 from popgate.model import Resolution
+
+DoorFigures = Callable[[], dict[str, float]]
+"""What a door tells of itself."""
+
+_OF_DOORS: Final = (
+    "mapped_held",
+    "mapped_renewed_total",
+    "mapped_window_pauses_total",
+    "mapped_given_back_gone_total",
+    "mapped_given_back_restarted_total",
+    "mapped_given_back_switched_total",
+    "mapped_given_back_unread_total",
+)
+
+
+def of_doors(doors: Iterable[DoorFigures]) -> dict[str, float]:
+    """The sums of what doors tell, 0 where none does."""
+    figures = dict.fromkeys(_OF_DOORS, 0.0)
+    for told in doors:
+        for name, value in told().items():
+            figures[name] += value
+    return figures
 
 
 class Observer(Protocol):

@@ -7,7 +7,7 @@ with the same code. Source: protocol facts 2.2, 3.1 and 3.5.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from popgate.errors import (
     BadRequest,
@@ -19,7 +19,7 @@ from popgate.errors import (
     shown,
 )
 from popgate.model import Message, MessageType
-from popgate.naming import check_lite_topic, check_topic
+from popgate.naming import check_lite_topic, check_topic, is_system_topic
 from popgate.wire.properties import (
     BORN_HOST,
     BORN_TIMESTAMP,
@@ -45,15 +45,22 @@ _HIGHEST_PRIORITY = (1 << 31) - 1
 _TRANSACTION_PREPARED = 0x4
 """The bit of `sys_flag` that marks a half message. Source: protocol facts 3.8."""
 
+_IS = "\x01"
+_ENDS = "\x02"
 _control = re.compile("[\x00-\x1f\x7f-\x9f]").search
 """ISO control characters, which the properties block cannot carry."""
 
 
-def topic_of(messages: Sequence[Message], limits: Limits) -> str:
-    """The one topic of a send. Raises MESSAGE_CORRUPTED for none or several, IllegalTopic, BadRequest."""
+def topic_of(messages: Sequence[Message], limits: Limits, *, system: bool = False) -> str:
+    """The one topic of a send; `system`: it may belong to the system.
+
+    Raises MESSAGE_CORRUPTED for none or several, IllegalTopic, BadRequest.
+    """
     if not messages:
         raise BadRequest("a send needs at least one message", Fault.MESSAGE_CORRUPTED)
-    topic = check_topic(messages[0].topic)
+    topic = messages[0].topic
+    if not (system and is_system_topic(topic)):
+        check_topic(topic)
     if len(messages) > 1:
         for message in messages:
             if message.topic != topic:
@@ -84,12 +91,12 @@ def check_message(message: Message, limits: Limits, *, now_ms: int, max_delay_ms
     if size > limits.max_body_bytes > 0:
         raise BodyTooLarge(size, limits.max_body_bytes)
     if not message.properties:
-        if message.user_properties or message.tag or message.keys:
+        if not _are_plain(message, limits):
             _check_texts(message, limits)
-            if not message.message_group:
-                # Not a reserved name: a user may give the message group in this way, too.
-                message.message_group = message.user_properties.get(SHARDING_KEY, "")
-        _check_message_id(message.message_id, limits)
+            _check_message_id(message.message_id, limits)
+        if not message.message_group and message.user_properties:
+            # Not a reserved name: a user may give the message group in this way, too.
+            message.message_group = message.user_properties.get(SHARDING_KEY, "")
     if message.recovery_ms > limits.max_recovery_ms and message.type is MessageType.TRANSACTION:
         raise BadRequest(
             f"the transaction recovery time is {message.recovery_ms // 1000} s,"
@@ -138,19 +145,37 @@ def _block(message: Message) -> bytes:
     # Written out instead of made from a dictionary: this is done for every message. Values were
     # checked for the separators; the texts that no check covers are cleaned of them here.
     # Of two entries with one name the last counts: what the system says comes after the user's.
-    parts = [
-        f"{key}\x01{value}\x02"
-        for key, value in message.user_properties.items()
-        if value and not key.startswith(TRANSIENT_PREFIX)
-    ]
-    parts.append(f"{UNIQ_KEY}\x01{message.message_id}\x02")
-    parts.append(f"{PGROUP}\x01{_clean(message.producer_group) or message.topic}\x02")
-    if message.tag:
-        parts.append(f"{TAGS}\x01{message.tag}\x02")
-    if message.keys and (keys := " ".join(filter(None, message.keys))):
-        parts.append(f"{KEYS}\x01{keys}\x02")
-    if message.message_group:
-        parts.append(f"{SHARDING_KEY}\x01{message.message_group}\x02")
+    user = "".join(
+        [
+            f"{key}\x01{value}\x02"
+            for key, value in message.user_properties.items()
+            if value and (key[:1] != "_" or not key.startswith(TRANSIENT_PREFIX))
+        ]
+    )
+    tag, keys, group = message.tag, message.keys, message.message_group
+    named = " ".join([key for key in keys if key]) if keys else ""
+    host, sender = message.born_host, message.producer_group
+    if message.type is MessageType.NORMAL or message.type is MessageType.FIFO:
+        special = ""
+        if message.attempt > 0 or message.trace_context:
+            special = _special(message)
+    else:
+        special = _special(message)
+    return (
+        f"{user}{UNIQ_KEY}\x01{message.message_id}\x02"
+        f"{PGROUP}\x01{_clean(sender) or message.topic}\x02"
+        f"{f'{TAGS}{_IS}{tag}{_ENDS}' if tag else ''}"
+        f"{f'{KEYS}{_IS}{named}{_ENDS}' if named else ''}"
+        f"{f'{SHARDING_KEY}{_IS}{group}{_ENDS}' if group else ''}"
+        f"{special}"
+        f"{f'{BORN_HOST}{_IS}{_clean(host)}{_ENDS}' if host else ''}"
+        f"{BORN_TIMESTAMP}\x01{message.born_ms}\x02"
+    ).encode("utf-8", "replace")
+
+
+def _special(message: Message) -> str:
+    """What few messages have."""
+    parts = []
     if message.priority is not None:
         parts.append(f"{PRIORITY}\x01{message.priority}\x02")
     if message.lite_topic:
@@ -165,10 +190,32 @@ def _block(message: Message) -> bytes:
         parts.append(f"{RECONSUME_TIME}\x01{message.attempt}\x02")
     if message.trace_context:
         parts.append(f"{TRACE_CONTEXT}\x01{_clean(message.trace_context)}\x02")
-    if message.born_host:
-        parts.append(f"{BORN_HOST}\x01{_clean(message.born_host)}\x02")
-    parts.append(f"{BORN_TIMESTAMP}\x01{message.born_ms}\x02")
-    return "".join(parts).encode("utf-8", "replace")
+    return "".join(parts)
+
+
+def _are_plain(message: Message, limits: Limits) -> bool:
+    """Whether nothing can be wrong with the texts of a message, at the price of one look at all of them."""
+    properties, tag, keys, message_id = message.user_properties, message.tag, message.keys, message.message_id
+    text = "".join((*properties, *properties.values(), tag, *keys))
+    return (
+        text.isascii()
+        and text.isprintable()
+        and len(text) <= limits.max_properties_bytes
+        and message_id.isascii()
+        and message_id.isprintable()
+        and 0 < len(message_id) <= limits.max_message_id_bytes
+        and " " not in message_id
+        and " " not in tag
+        and "|" not in tag
+        and (not properties or _are_lawful(properties, limits))
+        and not any(map(str.isspace, keys))
+    )
+
+
+def _are_lawful(properties: Mapping[str, str], limits: Limits) -> bool:
+    return (
+        len(properties) <= limits.max_properties and RESERVED.isdisjoint(properties) and "" not in properties
+    )
 
 
 def _check_texts(message: Message, limits: Limits) -> None:
@@ -279,4 +326,6 @@ def _length(text: str) -> int:
 
 
 def _clean(text: str) -> str:
-    return text.replace("\x01", "").replace("\x02", "") if _control(text) else text
+    if text.isprintable():
+        return text
+    return text.replace("\x01", "").replace("\x02", "")

@@ -12,15 +12,17 @@ from popgate.model import StoredMessage
 from popgate.verdict import Verdict
 from processors.asking import Asking
 from processors.clients import ClientHandle, ClientKind, Clients
+from processors.mapping import MappedGroups
 
 
 class Registering:
     """Passes on who comes, changes and goes. Also an `AsksClients`: it passes on what is asked of them."""
 
-    def __init__(self, broker: Broker, clients: Clients, asking: Asking) -> None:
+    def __init__(self, broker: Broker, clients: Clients, asking: Asking, mapping: MappedGroups) -> None:
         self._broker = broker if isinstance(broker, RegistersClients) else None
         self._clients = clients
         self._asking = asking
+        self._mapping = mapping
 
     def __repr__(self) -> str:
         return f"<Registering {'on' if self._broker is not None else 'not wanted'}>"
@@ -28,22 +30,28 @@ class Registering:
     def start(self) -> None:
         if self._broker is not None:
             self._clients.on_change = self.changed
+            self._mapping.on_reading = lambda handle: self.changed(handle, handle.topics)
             self._broker.on_question(self)
 
     def changed(self, handle: ClientHandle, topics: frozenset[str]) -> None:
         """A client came or changed. The `Clients.on_change` listener."""
         if self._broker is None or not handle.alive:
             return
-        producer = handle.kind is ClientKind.PRODUCER
+        producer, mapping = handle.kind is ClientKind.PRODUCER, self._mapping
         self._broker.client_is_here(
             ConnectedClient(
                 handle.client_id,
                 group=handle.group,
                 pushed=handle.kind is ClientKind.PUSH_CONSUMER,
-                topics=topics,
+                topics=frozenset() if handle.producer_group else topics,
+                producer_groups=frozenset(filter(None, [handle.producer_group])),
                 subscriptions={} if producer else handle.subscriptions,
                 language=handle.language,
                 version=handle.version,
+                broadcast=handle.broadcast,
+                key=handle.key,
+                reading=mapping.reading_of(handle),
+                may_map=bool(handle.group) and mapping.may_map(handle.group),
             )
         )
 
@@ -51,11 +59,11 @@ class Registering:
         """A client said good-bye, or its stream ended."""
         if self._broker is None:
             return
-        known = self._clients.get(handle.client_id)
+        known = self._clients.get(handle.key)
         # A consumer whose stream broke still receives, and is forgotten when it falls silent. A producer
         # without a stream can be asked nothing: brokers are to ask others about its transactions.
         if known is None or (known is handle and handle.kind is ClientKind.PRODUCER):
-            self._broker.client_left(handle.client_id)
+            self._broker.client_left(handle.key)
 
     async def stack(self, client_id: str) -> str:
         return await self._asking.stack_of(client_id)

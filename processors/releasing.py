@@ -57,9 +57,9 @@ class Releasing:
 
     def left(self, handle: ClientHandle, said_so: bool) -> None:
         """A client said good-bye, or its stream ended. A `Clients.on_leave` listener."""
-        if self._holdings.holder(handle.client_id) is None or self._stopped:
+        if self._holdings.holder(handle.key) is None or self._stopped:
             return
-        self.came_back(handle.client_id)
+        self.came_back(handle.key)
         if said_so:
             self._spawn(self._free(handle, said_so=True))
         elif not self._draining:
@@ -84,30 +84,30 @@ class Releasing:
         self.drain()
 
     def _give_grace(self, handle: ClientHandle, lost: float) -> None:
-        self._graces[handle.client_id] = self._clock.call_later(
+        self._graces[handle.key] = self._clock.call_later(
             self._grace_s, lambda: self._grace_over(handle, lost)
         )
 
     def _grace_over(self, handle: ClientHandle, lost: float) -> None:
-        client_id = handle.client_id
-        self._graces.pop(client_id, None)
-        current = self._clients.get(client_id)
+        key = handle.key
+        self._graces.pop(key, None)
+        current = self._clients.get(key)
         if current is not None and (current is not handle or current.alive):
             return
-        if self._clients.polls(client_id):
+        if self._clients.polls(key):
             # Some clients close their stream and go on: an open poll shows that this one is there.
             self._give_grace(handle, lost)
-        elif self._clients.last_seen(client_id) <= lost:
+        elif self._clients.last_seen(key) <= lost:
             self._spawn(self._free(handle, said_so=False))
 
     async def _free(self, handle: ClientHandle, *, said_so: bool) -> None:
-        holder = self._holdings.holder(handle.client_id)
+        holder = self._holdings.holder(handle.key)
         if holder is None:
             return
         if holder.connection != handle.connection:
             holder.spread = True
         allowed = holder.may_be_freed(said_so=said_so, acks_are_checked=self._broker.traits.acks_are_checked)
-        deliveries = self._holdings.forget(handle.client_id)
+        deliveries = self._holdings.forget(handle.key)
         if allowed:
             for delivery in deliveries:
                 # An acknowledgement that is still tried again must not come too late for what it is about.

@@ -76,6 +76,7 @@ class Renewing:
         group: str,
         messages: Sequence[StoredMessage],
         *,
+        ordered: bool,
         hold_ms: int,
         until: float,
     ) -> None:
@@ -89,6 +90,7 @@ class Renewing:
             topic,
             group,
             messages,
+            ordered=ordered,
             hold_ms=hold_ms,
             now_ms=self.now_ms(),
             due_ms=int(until * 1000),
@@ -217,8 +219,11 @@ class Renewing:
         client_id = delivery.holder.client_id
         there = self._clients.is_there(client_id) and not self._may_be_lost(delivery, client_id)
         hold_ms = min(delivery.hold_ms, delivery.first_ms + self._limits.max_hold_ms - now_ms)
-        if not there or hold_ms <= 0 or now_ms >= delivery.due_ms:
-            # Not proven to be at work, or for too long, or too late: the time decides.
+        allowed = delivery.holder.may_be_renewed(
+            ordered=delivery.ordered, acks_are_checked=self._broker.traits.acks_are_checked
+        )
+        if not (there and allowed) or hold_ms <= 0 or now_ms >= delivery.due_ms:
+            # Not proven to be at work, or perhaps finished, or for too long, or too late: the time decides.
             self.holdings.drop(delivery)
         elif delivery.finishing:
             self._put_on_at(delivery, now_ms + _RETRY_MS)

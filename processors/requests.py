@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from popgate.model import FilterKind, GroupConfig, Queue, Route, StoredMessage
@@ -16,7 +16,8 @@ class Receive:
     client works on a message for as long as it needs and leaves the rest to the gateway.
     `wait_s` is how long a first message may be waited for; None: as long as the deadline of the
     request allows, up to the default. `attempt_id` names a receive that may be repeated.
-    An empty `broker` and `queue_id` -1 leave the choice of the queue to the broker.
+    An empty `broker` and `queue_id` -1 leave the choice of the queue to the broker. `max_bytes` is what
+    the door can tell in one answer; None: as much as the limits allow.
     """
 
     topic: str
@@ -30,6 +31,42 @@ class Receive:
     attempt_id: str = ""
     broker: str = ""
     queue_id: int = -1
+    max_bytes: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Said:
+    """What a client says of a delivery beside its handle, which alone decides which message is meant.
+
+    Kept for operators. `attempt` and `max_attempts` of one that gives up, 0: it does not say.
+    """
+
+    message_id: str = ""
+    lite_topic: str = ""
+    attempt: int = 0
+    max_attempts: int = 0
+
+    def bounded(self) -> Said:
+        """The same in few bytes: nobody checked it."""
+        return replace(self, message_id=self.message_id[:255], lite_topic=self.lite_topic[:255])
+
+
+NOTHING_SAID = Said()
+
+
+@dataclass(slots=True, frozen=True)
+class LastSettled:
+    """What a client said of the delivery that it settled last, of those of which it said something.
+
+    `what`: ack, change_invisible or dead_letter; `answer`: OK, or the name of the fault; `at_ms`: wall time.
+    """
+
+    what: str
+    topic: str
+    group: str
+    said: Said
+    answer: str
+    at_ms: int
 
 
 class Taken(NamedTuple):

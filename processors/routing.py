@@ -15,7 +15,9 @@ from popgate.clock import Clock
 from popgate.errors import (
     AlreadyExists,
     BadRequest,
+    Fault,
     Forbidden,
+    GatewayError,
     GroupNotFound,
     MessageTypeMismatch,
     TooManyRequests,
@@ -78,9 +80,11 @@ def place(
         raise Forbidden(f"topic {route.topic} has no writable queue")
     check_types = check_types and bool(route.message_types)
     shared = None
+    checked = None
     for message in messages:
-        if check_types:
+        if check_types and message.type is not checked:
             check_type(message.type, route)
+            checked = message.type
         if pick is None:
             if message.queue_id >= 0:
                 _check_queue(message, route.topic, queues)
@@ -131,8 +135,25 @@ class Routing:
     def __repr__(self) -> str:
         return f"<Routing topics {len(self._routes)} groups {len(self._groups)}>"
 
-    async def route(self, topic: str) -> Routed:
-        """The topic's route; an unknown topic is made when the limits allow it. Raises TopicNotFound."""
+    async def for_tombstones(self, topic: str, limits: Limits, refusal: GatewayError) -> Limits:
+        """The limits for messages to a topic that takes some without a body, when they were refused for that.
+
+        Else raises the refusal. A topic that is not there takes none, and is not made.
+        """
+        if refusal.fault is Fault.BODY_EMPTY:
+            try:
+                tombstones = (await self._broker.route(topic)).tombstones
+            except GatewayError:
+                raise refusal from None
+            if tombstones:
+                return replace(limits, refuse_empty_bodies=False)
+        raise refusal
+
+    async def route(self, topic: str, *, system: bool = False) -> Routed:
+        """The topic's route; an unknown topic is made when the limits allow it. Raises TopicNotFound.
+
+        One of the system only when `system` says so.
+        """
         kept = self._routes.get(topic)
         if kept is not None and self._clock.monotonic() < kept[0]:
             return kept[1]
@@ -140,7 +161,9 @@ class Routing:
             route = await self._broker.route(topic)
         except TopicNotFound:
             self._routes.pop(topic, None)
-            if not self._limits.auto_create_topics or is_derived_topic(topic) or is_system_topic(topic):
+            if not self._limits.auto_create_topics or is_derived_topic(topic):
+                raise
+            if is_system_topic(topic) and not system:
                 raise
             await self._create_topic(topic)
             route = await self._broker.route(topic)

@@ -24,6 +24,7 @@ from processors.limits import Limits
 from processors.observing import Observer, Watch
 from processors.policies.registry import Policies
 from processors.renewing import Renewing
+from processors.requests import NOTHING_SAID, LastSettled, Said
 
 
 class Settling(Directing):
@@ -42,6 +43,7 @@ class Settling(Directing):
         self.renewing = Renewing(broker, self.clients, clock, limits, observer)
         self.clients.on_leave = self.renewing.releasing.left
         self._returns: set[asyncio.Task[int]] = set()
+        self._finishing: set[asyncio.Task[None]] = set()
         self.given_back = 0
         """Messages that did not reach their client and are there again, since the start."""
         self._watch_change = Watch(observer, "change_invisible")
@@ -55,7 +57,12 @@ class Settling(Directing):
         Goes on when its caller is cancelled, as callers of this often are. Failures are not told:
         then the messages come back when their time is over.
         """
-        receipts = [message.receipt for message in messages if message.receipt]
+        await self.free_held(
+            context, topic, group, [message.receipt for message in messages if message.receipt]
+        )
+
+    async def free_held(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> None:
+        """`give_back` of messages of which the newest handles are all that is known."""
         if not receipts:
             return
         task = asyncio.get_running_loop().create_task(self._give_back(context, topic, group, receipts))
@@ -68,6 +75,11 @@ class Settling(Directing):
         else:
             self._observer.returned(topic, group, freed)
 
+    def finishes(self, task: asyncio.Task[None]) -> None:
+        """The processor does not stop before this is done."""
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
     async def _give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         reader = await self.broadcasting.of(context, group)
         self.renewing.returned(topic, reader, receipts)
@@ -79,10 +91,17 @@ class Settling(Directing):
             self.given_back += task.result()
 
     async def ack(
-        self, context: Context, topic: str, group: str, receipts: Sequence[str]
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        *,
+        said: Said = NOTHING_SAID,
     ) -> list[GatewayError | None]:
         """Finish deliveries; per handle None or why not. Finishing what was finished is no error.
 
+        `said`: what the client says of the last of them beside its handle, for operators.
         Tried again for a while when the broker cannot do it now. Raises IllegalTopic, IllegalGroup,
         TopicNotFound, GroupNotFound, Forbidden.
         """
@@ -112,6 +131,8 @@ class Settling(Directing):
                 if result is not None:
                     self._observer.failed("ack", result.fault)
         self._observer.acked(topic, group, len(results) - refused, refused, self._clock.monotonic() - began)
+        if said is not NOTHING_SAID:
+            self._settled(context, "ack", topic, group, said, results[-1])
         return results
 
     async def _insist_on_ack(
@@ -141,12 +162,12 @@ class Settling(Directing):
         receipt: str,
         invisible_ms: int,
         *,
-        message_id: str = "",
+        said: Said = NOTHING_SAID,
         suspend: bool = False,
     ) -> str:
         """Hide a held message for so long from now; the handle to use from here on.
 
-        With `suspend` the delivery is given up and does not count as an attempt.
+        With `suspend` the delivery is given up and does not count as an attempt. `said` as in `ack`.
         Raises BadRequest (ILLEGAL_INVISIBLE_TIME), IllegalReceipt, ReceiptExpired.
         """
         began = self._clock.monotonic()
@@ -172,6 +193,8 @@ class Settling(Directing):
                 raise
             finally:
                 self.renewing.settled(topic, reader, claim, results)
+                if said is not NOTHING_SAID and results is not None:
+                    self._settled(context, "change_invisible", topic, group, said, results[0])
         self._observer.changed(topic, group, self._clock.monotonic() - began)
         return handle
 
@@ -187,8 +210,14 @@ class Settling(Directing):
             rest_ms = min(config.retry.delay_ms(max(message.attempt, 1)), self._limits.max_invisible_ms)
             await self.change_invisible(context, topic, group, message.receipt, rest_ms)
 
-    async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
-        """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired."""
+    async def dead_letter(
+        self, context: Context, topic: str, group: str, receipt: str, *, said: Said = NOTHING_SAID
+    ) -> None:
+        """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired.
+
+        `said` as in `ack`: a client decides itself that it gives up, and may count more attempts than are
+        counted here, where it tries again without asking.
+        """
         with self._watch_dead_letter:
             check_topic(topic)
             check_group(group)
@@ -206,7 +235,17 @@ class Settling(Directing):
                 raise
             finally:
                 self.renewing.settled(topic, reader, claim, results)
+                if said is not NOTHING_SAID and results is not None:
+                    self._settled(context, "dead_letter", topic, group, said, results[0])
         self._observer.dead_lettered(topic, group)
+
+    def _settled(
+        self, context: Context, what: str, topic: str, group: str, said: Said, error: GatewayError | None
+    ) -> None:
+        """Keep what the client says of the delivery that it settled, with what came of it."""
+        answer = "OK" if error is None else error.fault.name
+        settled = LastSettled(what, topic, group, said.bounded(), answer, self._clock.now_ms())
+        self.clients.settled(context.client_id, settled)
 
     async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
         """For how long a message rests that a push consumer of Node.js gives up.

@@ -43,7 +43,8 @@ class UnderWay:
         self._streams: set[object] = set()
         self._streams_cut: set[object] = set()
         self._ended = 0
-        self._empty: asyncio.Event | None = None
+        self._emptied: list[tuple[dict[object, object], asyncio.Event]] = []
+        """Those of the two that somebody waits for."""
         self._farewell = Farewell()
 
     def __repr__(self) -> str:
@@ -54,8 +55,12 @@ class UnderWay:
         del self.requests[call]
         if call not in self._cut:
             self._ended += 1
-        if self._empty is not None and not self.requests:
-            self._empty.set()
+        self._tell_empty()
+
+    def stream_over(self, call: object) -> None:
+        """A stream has ended, in whatever way."""
+        del self.streams[call]
+        self._tell_empty()
 
     def drain(self) -> None:
         """From now on it is counted what becomes of them."""
@@ -75,11 +80,29 @@ class UnderWay:
 
     async def all_over(self, longest_s: float) -> None:
         """Wait until those that were cut off have given back what they had, but no longer than that."""
-        if self.requests:
-            self._empty = asyncio.Event()
-            waiting = asyncio.ensure_future(self._empty.wait())
-            await asyncio.wait((waiting,), timeout=longest_s)
-            waiting.cancel()
+        await self._none_left(self.requests, longest_s)
+
+    async def streams_over(self, longest_s: float) -> None:
+        """Wait until all streams have ended, but no longer than that."""
+        await self._none_left(self.streams, longest_s)
+
+    def _tell_empty(self) -> None:
+        for calls, empty in self._emptied:
+            if not calls:
+                empty.set()
+
+    async def _none_left(self, calls: dict[object, object], longest_s: float) -> None:
+        if not calls:
+            return
+        waited = calls, asyncio.Event()
+        self._emptied.append(waited)
+        try:
+            async with asyncio.timeout(longest_s):
+                await waited[1].wait()
+        except TimeoutError:
+            pass
+        finally:
+            self._emptied.remove(waited)
 
     def farewell(self) -> Farewell:
         return self._farewell
@@ -124,9 +147,14 @@ class Waits:
                 self._called_back.remove(task)
                 task.uncancel()
 
+    def call_back(self, task: asyncio.Task[Any]) -> None:
+        """Call one back, if it waits."""
+        if task in self._waiting and task not in self._called_back:
+            self._called_back.add(task)
+            task.cancel()
+
     def end(self) -> None:
         """Call everybody back, and let nobody wait from now on."""
         self.ended = True
-        for task in self._waiting - self._called_back:
-            self._called_back.add(task)
-            task.cancel()
+        for task in tuple(self._waiting):
+            self.call_back(task)

@@ -1,12 +1,20 @@
-"""Finding the door for an address: the package `protocols.<scheme>` has it."""
+"""Finding the door for an address: the package `protocols.<scheme>` has it.
+
+Where a scheme names several (`grpc+remoting`), or clients may speak TLS or not, `protocols.sharing` puts the
+doors behind one address.
+"""
 
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import replace
 from importlib import import_module
+from typing import Any
 
 import protocols
 from protocols.adapter import Adapter, House, Listen
+from protocols.sharing import Member, SharedAdapter, is_shared
+from protocols.sniffing import Mark
 
 
 def schemes() -> list[str]:
@@ -17,7 +25,42 @@ def schemes() -> list[str]:
 def make_adapter(listen: Listen, house: House) -> Adapter:
     """The adapter for this address, not started. Raises ValueError with a sentence for the operator."""
     known = schemes()
-    if listen.scheme not in known:
-        raise ValueError(f"there is no protocol {listen.scheme!r}; these are: {', '.join(known)}")
+    for scheme in listen.schemes:
+        if scheme not in known:
+            raise ValueError(f"there is no protocol {scheme!r}; these are: {', '.join(known)}")
+    if is_shared(listen):
+        return SharedAdapter(listen, house, {scheme: _member(scheme) for scheme in listen.schemes})
     adapter: Adapter = import_module(f"protocols.{listen.scheme}").make_adapter(listen, house)
     return adapter
+
+
+def listens_by_itself(listen: Listen) -> bool:
+    """Whether the adapter for this address cannot take connections that another process accepted."""
+    if is_shared(listen):
+        return False
+    asked = _optional(listen.scheme, "listens_by_itself")
+    return bool(asked(listen)) if asked is not None else False
+
+
+def load_for(listen: Listen) -> None:
+    """Load what an adapter for this address will need."""
+    for scheme in listen.schemes:
+        load = _optional(scheme, "load")
+        if load is not None:
+            load(replace(listen, scheme=scheme))
+
+
+def _member(scheme: str) -> Member:
+    package = import_module(f"protocols.{scheme}")
+    return Member(
+        Mark(package.FIRST_BYTES, package.ALPN),
+        frozenset(import_module(f"protocols.{scheme}.adapter").OPTIONS),
+        package.make_adapter,
+        package.listens_by_itself,
+    )
+
+
+def _optional(scheme: str, name: str) -> Any:
+    if scheme not in schemes():
+        return None
+    return getattr(import_module(f"protocols.{scheme}"), name, None)

@@ -14,8 +14,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum, unique
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Protocol
 
+from popgate.wire.codes import RequestCode
+from popgate.wire.headers import Serialization
+from popgate.wire.remoting import LARGEST_FRAME, Command, encode_command
 from protocols.adapter import joined
 from protocols.finding import schemes
 
@@ -25,6 +29,8 @@ SCRATCH = "popgate-doctor"
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """What an HTTP/2 client says first: the preface and empty settings (RFC 9113, 3.4)."""
 _SETTINGS_FRAME = 4
+_QUESTION = encode_command(Command(RequestCode.GET_ROUTEINFO_BY_TOPIC, fields={"topic": SCRATCH}))
+"""What every name server answers."""
 
 
 @unique
@@ -60,21 +66,24 @@ class Wish:
 class Prober(Protocol):
     """What a protocol can try once it is known to be spoken at an address."""
 
+    async def spoken(self, host: str, port: int, patience_s: float) -> Finding:
+        """Whether it is."""
+        ...
+
     def probe(self, wish: Wish) -> AsyncIterator[Finding]: ...
 
 
 def find_prober(scheme: str) -> Prober:
     """Raises ValueError with a sentence for a scheme that has none."""
-    known = schemes()
+    known = [one for one in schemes() if find_spec(f"protocols.{one}.probing") is not None]
     if scheme in known:
-        with contextlib.suppress(ModuleNotFoundError):
-            prober: Prober = import_module(f"protocols.{scheme}.probing").make_prober()
-            return prober
+        prober: Prober = import_module(f"protocols.{scheme}.probing").make_prober()
+        return prober
     raise ValueError(f"addresses of {scheme!r} cannot be looked at; these can: {', '.join(known)}")
 
 
-async def reach(wish: Wish) -> AsyncIterator[Finding]:
-    """DNS, ports, and whether HTTP/2 is spoken in clear text: the last finding is OK if it is."""
+async def reach(wish: Wish, prober: Prober) -> AsyncIterator[Finding]:
+    """DNS, ports, and whether the right thing is spoken: the last finding is OK if it is."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(wish.host, wish.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
@@ -96,7 +105,7 @@ async def reach(wish: Wish) -> AsyncIterator[Finding]:
             more = "" if not open_hosts else "; clients that choose this address wait, or fail"
             yield Finding("port", level, f"{address}: {failure[0]}", failure[1] + more)
     if open_hosts:
-        yield await spoken(open_hosts[0], wish.port, wish.patience_s)
+        yield await prober.spoken(open_hosts[0], wish.port, wish.patience_s)
 
 
 async def port_trouble(host: str, port: int, patience_s: float) -> tuple[str, str] | None:
@@ -149,6 +158,13 @@ async def spoken(host: str, port: int, patience_s: float) -> Finding:
             f"{address} takes connections and says nothing for {patience_s:g} s",
             "something else listens there, or a proxy before the gateway waits for its own client",
         )
+    if not answer and _is_remoting(await _exchange(host, port, _QUESTION, patience_s)):
+        return Finding(
+            "http2",
+            Level.PROBLEM,
+            f"{address} speaks remoting, not gRPC",
+            "this is the port for classic clients; gRPC's is another one, 8081 unless somebody changed it",
+        )
     if not answer:
         return Finding(
             "http2",
@@ -161,6 +177,16 @@ async def spoken(host: str, port: int, patience_s: float) -> Finding:
         Level.PROBLEM,
         f"{address} speaks something else: {answer[:16]!r}",
         "check the port: another service listens there",
+    )
+
+
+def _is_remoting(answer: bytes | None) -> bool:
+    """Whether this begins as a frame does: its length, and the way in which its header is written."""
+    return (
+        answer is not None
+        and len(answer) >= 8
+        and int.from_bytes(answer[:4], "big") <= LARGEST_FRAME
+        and answer[4] in tuple(Serialization)
     )
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from brokers.opening import open_broker
 from brokers.port import Broker
@@ -16,28 +16,17 @@ from popgate.faults import Faults
 from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
-from protocols.draining import Farewell, Waits
+from protocols.draining import Farewell
 from protocols.finding import make_adapter
-from proxy.admin.backups import Backups
-from proxy.admin.clients import Clients
-from proxy.admin.cluster import Cluster
-from proxy.admin.deadletters import DeadLetterRoutes
-from proxy.admin.declared import Declared
-from proxy.admin.groups import Groups
-from proxy.admin.health import Health
-from proxy.admin.house import HouseFacts
-from proxy.admin.lite import LiteTopics
-from proxy.admin.messages import Messages
-from proxy.admin.ordered_faults import fault_routes
+from proxy.admin.opening import open_admin
 from proxy.admin.server import AdminServer
-from proxy.admin.store import StoreFacts
-from proxy.admin.stuck import Stuck
-from proxy.admin.topics import Topics
+from proxy.ending import ended_in
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
+from proxy.states import State
 from proxy.values import (
-    backup_folder,
+    certificate,
     embedded_values,
     limits_values,
     make_faults,
@@ -45,20 +34,22 @@ from proxy.values import (
     policies_values,
     remote_values,
     shared_values,
-    store_folder,
     transactions_are_bound,
 )
 from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
+    from brokers.remote.settings import RemoteSettings
     from brokers.shared.host import BrokerHost
     from brokers.shared.settings import SharedSettings
     from proxy.settings import Settings
     from proxy.tracing.exporting import Tracing
-
-State = Literal["starting", "ready", "failing", "draining", "stopped"]
+    from proxy.workers.membership import Membership
 
 _log = logger("popgate.app")
+_CLOSING_PART = 0.1
+_CLOSING_S = 1.0
+"""Of the time to end in, for what comes after the doors: that part of it, and no more seconds than that."""
 
 
 class CannotStart(Exception):
@@ -77,6 +68,8 @@ class App:
     clock: Clock
     drain_s: float
     state: State = "starting"
+    _ends: float | None = None
+    """When it must be gone, once it drains; in seconds of the clock."""
     _told: int = 0
     _given_back: int = 0
     faults: Faults | None = None
@@ -84,6 +77,8 @@ class App:
     tracing: Tracing | None = None
     host: BrokerHost | None = None
     """Serves the broker to other gateways, where the settings say so."""
+    membership: Membership | None = None
+    """In one of several processes of a gateway."""
 
     def __repr__(self) -> str:
         return f"<App {self.state} {' '.join(self.addresses)}>"
@@ -91,6 +86,8 @@ class App:
     @property
     def addresses(self) -> list[str]:
         """Where clients are served, with the ports that were chosen."""
+        if self.membership is not None:
+            return self.membership.addresses
         return [address for door in self.doors for address in door.addresses]
 
     @property
@@ -104,10 +101,14 @@ class App:
         return self.admin.address if self.admin is not None else ""
 
     def condition(self) -> State:
-        """The state for probes: a gateway whose broker cannot write is not ready."""
-        if self.state == "ready" and self.broker.figures().get("store_failing"):
+        """The state for probes: a gateway whose broker cannot write is not ready.
+
+        Of several processes it is that of all together.
+        """
+        state: State = self.state if self.membership is None else self.membership.roster.state
+        if state == "ready" and self.broker.figures().get("store_failing"):
             return "failing"
-        return self.state
+        return state
 
     async def start(self) -> None:
         """Open everything; the admin port first, so that probes see "starting". Raises CannotStart."""
@@ -135,6 +136,9 @@ class App:
             except OSError as error:
                 told = f"cannot listen at {self.admin.wanted}: {_reason(error)} (choose another --admin)"
                 raise CannotStart(told) from None
+            if self.membership is not None:
+                self.membership.serves_admin(self.admin.adopt)
+                self.admin.before_stop = self.membership.leave_admin
         try:
             await self.broker.start()
         except GatewayError as error:
@@ -142,7 +146,12 @@ class App:
         await self.processor.start()
         if self.host is not None:
             try:
-                await self.host.start(self.processor.checking.ask, self.processor.lite.gone)
+                await self.host.start(
+                    self.processor.checking.ask,
+                    self.processor.lite.gone,
+                    self.processor.clients.members_changed,
+                    self.processor.hand_reply,
+                )
             except OSError as error:
                 raise CannotStart(f"{_reason(error)} (choose another --share-broker)") from None
         for door in self.doors:
@@ -151,10 +160,19 @@ class App:
             except OSError as error:
                 raise CannotStart(f"{_reason(error)} (choose another --listen)") from None
 
-    async def drain(self) -> None:
-        """Not ready any more; the doors take no new work and finish the old, for `drain_s` at most."""
+    def before_closing(self, since: float | None = None) -> float:
+        """Until when clients are served, when this was told to end at `since`, or now."""
+        begin = self.clock.monotonic() if since is None else since
+        return begin + self.drain_s - min(self.drain_s * _CLOSING_PART, _CLOSING_S)
+
+    async def drain(self, since: float | None = None) -> None:
+        """Not ready any more; the doors take no new work and finish the old, so that `stop` ends in time.
+
+        `since`: when it was told to end, if that was not just now.
+        """
         self.state = "draining"
-        deadline = self.clock.monotonic() + self.drain_s
+        self._ends = (self.clock.monotonic() if since is None else since) + self.drain_s
+        deadline = self.before_closing(since)
         if self.admin is not None:
             self.admin.drain()
         self._given_back = self.processor.given_back
@@ -176,7 +194,10 @@ class App:
         }
 
     async def stop(self) -> None:
-        """Close everything, in the opposite order; a part that fails to is logged and holds up nothing."""
+        """Close everything, in the opposite order; a part that fails to is logged and holds up nothing.
+
+        After a drain nobody waits for operators, and for a collector of spans, when its time is over.
+        """
         self.state = "draining" if self.state == "ready" else self.state
         if self.lag is not None:
             self.lag.stop()
@@ -189,9 +210,9 @@ class App:
             await self._closing(self.host, self.host.stop())
         await self._closing(self.broker, self.broker.stop())
         if self.admin is not None:
-            await self._closing(self.admin, self.admin.stop())
+            await self._closing(self.admin, self._in_time(self.admin, self.admin.stop()))
         if self.tracing is not None:
-            await self._closing(self.tracing, self.tracing.stop())
+            await self._closing(self.tracing, self._in_time(self.tracing, self.tracing.stop()))
         self.state = "stopped"
 
     async def _closing(self, what: object, closing: Any) -> None:
@@ -200,9 +221,17 @@ class App:
         except Exception:
             _log.exception("could not be closed", what=repr(what))
 
+    async def _in_time(self, what: object, closing: Coroutine[Any, Any, None]) -> None:
+        left = None if self._ends is None else max(self._ends - self.clock.monotonic(), 0.0)
+        if not await ended_in(closing, left, self.clock):
+            _log.warning("not closed in time, and left alone", what=repr(what))
 
-def build(settings: Settings, *, clock: Clock | None = None) -> App:
-    """The house as the settings say, not started. Raises SettingsWrong for values that do not fit."""
+
+def build(settings: Settings, *, clock: Clock | None = None, membership: Membership | None = None) -> App:
+    """The house as the settings say, not started. Raises SettingsWrong for values that do not fit.
+
+    `membership`: where it is one of several processes of a gateway.
+    """
     clock = SystemClock() if clock is None else clock
     metrics = Metrics(
         max_topics=settings.metrics.max_topics,
@@ -218,17 +247,17 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
         if settings.advertised.address:
             parse_advertised(settings.advertised.address)
         faults = make_faults(settings)
-        shared = shared_values(settings)
+        shared = _shared_values(settings, membership)
         broker = open_broker(
             settings.broker,
             data=settings.data,
             clock=clock,
             embedded=embedded_values(settings, listens) if settings.broker.startswith("embedded:") else None,
-            remote=remote_values(settings),
+            remote=_remote_values(settings, membership),
             shared=shared,
             faults=faults,
         )
-        if transactions_are_bound(settings):
+        if transactions_are_bound(settings) and (membership is None or membership.post.first):
             _log.warning(
                 "transactions can be ended through this gateway only, and not after its end:"
                 " set remote.transaction_key, the same for all gateways of the cluster"
@@ -253,12 +282,22 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
             connection_ping_s=settings.connections.ping_s,
             connection_grace_s=settings.connections.age_grace_s,
             faults=faults,
+            max_connections=settings.connections.max,
+            max_per_address=settings.connections.max_per_address,
+            max_streams=settings.connections.max_streams,
             calls=metrics,
+            connections=metrics.connections,
+            remoting_connections=metrics.remoting_connections,
+            sniffing=metrics.sniffing,
             namespaces=settings.namespaces.value == "prefixed",
             reflection=settings.reflection,
             healthy=lambda: not broker.figures().get("store_failing"),
+            accepting=membership.accepting if membership is not None else None,
+            certificate=certificate(settings),
+            leaves_streams=lambda: broker.traits.stands_apart and not (membership and membership.is_alone),
         )
-        doors = [_door(listen, house) for listen in listens]
+        serves = membership is None or not membership.is_host
+        doors = [make_adapter(listen, house) for listen in listens] if serves else []
         if faults is not None:
             faults.refuse_unclaimed()
     except GatewayError as error:
@@ -266,54 +305,33 @@ def build(settings: Settings, *, clock: Clock | None = None) -> App:
     except ValueError as error:
         raise SettingsWrong(str(error)) from None
     app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
-    app.tracing, app.host = tracing, host
+    app.tracing, app.host, app.membership = tracing, host, membership
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
     metrics.standings.ask = broker.standings
     metrics.standings.whole = broker.traits.tells_deliveries
     if admin_at is not None:
-        waits = Waits()
-        routes = [
-            *Health(metrics, app.condition).routes(),
-            *HouseFacts(settings, lambda: app.addresses).routes(),
-            *fault_routes(faults),
-            *Topics(processor, queues=settings.topics.queues).routes(),
-            *Groups(processor, defaults=group_defaults).routes(),
-            *Stuck(processor).routes(),
-            *Declared(processor, queues=settings.topics.queues, group_defaults=group_defaults).routes(),
-            *DeadLetterRoutes(processor).routes(),
-            *Backups(broker, backup_folder(settings), clock).routes(),
-            *Cluster(broker, lambda: {"transactions_bound": transactions_are_bound(settings)}).routes(),
-            *StoreFacts(app.condition, broker.figures, store_folder(settings)).routes(),
-            *Clients(processor).routes(),
-            *LiteTopics(processor).routes(),
-            *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),
-        ]
-        app.admin = AdminServer(
+        app.admin = open_admin(
             admin_at,
-            routes,
-            max_request_bytes=settings.api.max_request_bytes,
-            hosts=settings.api.hosts,
-            waits=waits,
+            settings,
+            broker,
+            processor,
+            clock,
+            metrics,
+            state=app.condition,
+            addresses=lambda: app.addresses,
+            faults=faults,
+            group_defaults=group_defaults,
+            membership=membership,
         )
     return app
-
-
-def _door(listen: Listen, house: House) -> Adapter:
-    """An option `advertised=host:port` of one address wins over the setting for all."""
-    options = dict(listen.options)
-    advertised = options.pop("advertised", "")
-    if advertised:
-        parse_advertised(advertised)
-        house = replace(house, advertised=advertised)
-    return make_adapter(Listen(listen.scheme, listen.host, listen.port, options), house)
 
 
 def _admin_listen(url: str) -> Listen | None:
     if url in ("", "off"):
         return None
     listen = parse_listen(url)
-    if listen.scheme != "http" or listen.options:
+    if listen.scheme != "http" or listen.options or listen.path:
         raise ValueError(f"{url!r} is no admin address: write it like http://127.0.0.1:8083, or off")
     return listen
 
@@ -321,7 +339,8 @@ def _admin_listen(url: str) -> Listen | None:
 def _figures(app: App) -> dict[str, float]:
     of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
     of_host = app.host.figures() if app.host is not None else {}
-    return {"ready": app.condition() == "ready", **app.processor.figures(), **of_broker, **of_host}
+    alone = {"workers": 1, "workers_silent": 0, "worker_restarts_total": 0} if app.membership is None else {}
+    return {"ready": app.condition() == "ready", **alone, **app.processor.figures(), **of_broker, **of_host}
 
 
 def _host(settings: Settings, broker: Broker, clock: Clock, shared: SharedSettings) -> BrokerHost | None:
@@ -331,6 +350,22 @@ def _host(settings: Settings, broker: Broker, clock: Clock, shared: SharedSettin
     from brokers.shared.host import BrokerHost
 
     return BrokerHost(broker, settings.share_broker, clock=clock, settings=shared)
+
+
+def _remote_values(settings: Settings, membership: Membership | None) -> RemoteSettings:
+    """The processes of a gateway have one key for transaction ids: what one begins, another may end."""
+    values = remote_values(settings)
+    if membership is None or not transactions_are_bound(settings):
+        return values
+    return replace(values, transaction_keys=(membership.post.secret,))
+
+
+def _shared_values(settings: Settings, membership: Membership | None) -> SharedSettings:
+    """Whose supervisor brings back the process of the broker waits for that as long as for an answer."""
+    values = shared_values(settings)
+    if membership is None or not membership.post.broker:
+        return values
+    return replace(values, reconnect_wait_s=max(values.reconnect_wait_s, values.request_timeout_s))
 
 
 def _tracing(settings: Settings) -> Tracing | None:
@@ -345,7 +380,9 @@ def _tracing(settings: Settings) -> Tracing | None:
             f"tracing.enabled needs a package that is not installed, {error.name}:"
             " install popgate[tracing], or switch it off"
         ) from None
-    return Tracing(wanted.endpoint, share=wanted.share, most=wanted.max_remembered)
+    return Tracing(
+        wanted.endpoint, timeout_s=wanted.timeout_s, share=wanted.share, most=wanted.max_remembered
+    )
 
 
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:

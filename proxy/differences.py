@@ -19,8 +19,8 @@ from proxy.units import duration_text
 PAGE = Path(__file__).parents[1] / "docs" / "real-cluster.md"
 BEGIN = "<!-- Made of brokers/traits.py by `python -m proxy.differences`; a test proves it current. -->"
 END = "<!-- The end of what is made. -->"
-NOT_TOLD = frozenset({"chooses_queues"})
-"""Traits that change nothing for clients or operators."""
+NOT_TOLD = frozenset({"chooses_queues", "stands_apart", "stores_packed"})
+"""Traits of which clients and operators see nothing in what is stored and delivered."""
 
 
 def _span(milliseconds: int) -> str:
@@ -128,6 +128,11 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
         "a message without attempts left becomes a dead letter",
         _text("at once"),
         _text("when its group pops next"),
+    ),
+    "pops_group_retries": (
+        "`%RETRY%group`, which classic consumers pull,",
+        _text("can be popped like any topic"),
+        _text("cannot be popped: a broker that is to give back such a message gives back nothing any more"),
     ),
     "reading_lag_ms": (
         "who looks up, or reads by position, sees what is stored",

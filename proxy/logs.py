@@ -92,9 +92,16 @@ def _add(record: logging.LogRecord, key: str, value: int) -> None:
 
 
 def set_up_logs(
-    settings: Log, *, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
+    settings: Log,
+    *,
+    stream: TextIO | None = None,
+    now: Callable[[], float] = time.monotonic,
+    process: int | None = None,
 ) -> None:
-    """Configure structlog and the standard library's root logger; again replaces what was before."""
+    """Configure structlog and the standard library's root logger; again replaces what was before.
+
+    `process`: the number of one of several, told in each of its lines.
+    """
     target = sys.stderr if stream is None else stream
     as_json = settings.format is LogFormat.JSON or (settings.format is LogFormat.AUTO and not target.isatty())
     level = getattr(logging, settings.level.value.upper())
@@ -102,6 +109,7 @@ def set_up_logs(
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        *([_Numbered(process)] if process is not None else []),
     ]
     structlog.configure(
         processors=[
@@ -144,6 +152,19 @@ def set_up_logs(
     # Libraries speak up for warnings only: their info lines are per connection or per request.
     for name in ("asyncio", "aiohttp", "grpc"):
         logging.getLogger(name).setLevel(max(level, logging.WARNING))
+
+
+class _Numbered:
+    """Adds which of several processes wrote a line."""
+
+    def __init__(self, process: int) -> None:
+        self._process = process
+
+    def __call__(
+        self, _logger: object, _method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        event["process"] = self._process
+        return event
 
 
 def _first_things_first(

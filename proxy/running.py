@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import resource
-import signal
-import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from proxy.app import App, CannotStart, build
+from proxy.collecting import serve_long
+from proxy.ending import Signals
 from proxy.logs import logger, loop_trouble, set_up_logs
+from proxy.printing import say
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -29,23 +29,22 @@ def run(settings: Settings) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app = build(settings)
     set_up_logs(settings.log)
-    _allow_many_files()
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    allow_many_files()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_serve(app))
 
 
 async def _serve(app: App) -> None:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(loop_trouble)
-    signals = _Signals(loop)
+    signals = Signals(loop)
     try:
         started = await signals.first_of(app.start())
         if started:
-            _say(*(f"listening {address}" for address in app.addresses))
-            _say(*([f"sharing {app.shared_at}"] if app.shared_at else []))
-            _say(*([f"admin {app.admin_address}"] if app.admin_address else []), "ready")
-            # What is loaded by now stays for good: the collector need not look at it again.
-            gc.freeze()
+            say(*(f"listening {address}" for address in app.addresses))
+            say(*([f"sharing {app.shared_at}"] if app.shared_at else []))
+            say(*([f"admin {app.admin_address}"] if app.admin_address else []), "ready")
+            serve_long()
             await signals.wait()
             _log.info("stopping", drain_s=app.drain_s)
             drained = await signals.second_of(app.drain())
@@ -55,59 +54,12 @@ async def _serve(app: App) -> None:
         if started:
             told = app.farewell()
             _log.info("stopped", **told)
-            _say("stopped " + " ".join(f"{name}={count}" for name, count in told.items()))
+            say("stopped " + " ".join(f"{name}={count}" for name, count in told.items()))
     finally:
         signals.close()
 
 
-class _Signals:
-    """Counts SIGTERM, SIGINT and SIGHUP, and lets work be cut short by the first or the second of them.
-
-    SIGHUP comes when a terminal is closed; who started us with `nohup` does not want it to count.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._first = loop.create_future()
-        self._second = loop.create_future()
-        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
-        self._numbers = (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
-        for number in self._numbers:
-            loop.add_signal_handler(number, self._came, number)
-
-    def close(self) -> None:
-        for number in self._numbers:
-            self._loop.remove_signal_handler(number)
-
-    async def wait(self) -> None:
-        await self._first
-
-    async def first_of(self, work: Coroutine[object, object, None]) -> bool:
-        return await self._unless(self._first, work)
-
-    async def second_of(self, work: Coroutine[object, object, None]) -> bool:
-        return await self._unless(self._second, work)
-
-    async def _unless(self, signalled: asyncio.Future[None], work: Coroutine[object, object, None]) -> bool:
-        """Whether the work was done before the signal; else it is cancelled. Raises what the work raises."""
-        task = self._loop.create_task(work)
-        await asyncio.wait((task, signalled), return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-            return False
-        task.result()
-        return True
-
-    def _came(self, number: signal.Signals) -> None:
-        for future in (self._first, self._second):
-            if not future.done():
-                future.set_result(None)
-                return
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
     except ImportError:
@@ -116,17 +68,9 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return factory
 
 
-def _allow_many_files() -> None:
+def allow_many_files() -> None:
     """A gateway has a descriptor per connection: take as many as this user may have."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _say(*lines: str) -> None:
-    """Plain lines on standard output, for people and for programs that start a gateway."""
-    # Nobody may be there to read it; that is no reason not to serve.
-    with contextlib.suppress(OSError):
-        sys.stdout.write("".join(f"{line}\n" for line in lines))
-        sys.stdout.flush()

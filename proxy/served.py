@@ -8,9 +8,15 @@ import os
 import subprocess
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from proxy.handing import VARIABLE, taken_from
 
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+
+_LOADED_ANEW = "_POPGATE_STAYING"
+"""`proxy.workers.staying`, which most do not load."""
 _M_ARENA_MAX = -8
 _ARENAS = 2
 """For glibc, where the operator says nothing: threads that hardly ever allocate need no heaps of their own
@@ -30,6 +36,30 @@ def main() -> None:
 
 def _serve() -> None:
     few_heaps()
+    settings = _settings()
+    from proxy.running import CannotStart
+    from proxy.wrong import SettingsWrong
+
+    try:
+        run_as_set(settings)
+    except (SettingsWrong, CannotStart) as error:
+        # Only now is the command line needed again.
+        from proxy.cli import asked_for_json
+        from proxy.cli.failing import Ended, Failure, tell
+
+        ended = Ended.USAGE if isinstance(error, SettingsWrong) else Ended.NOT_STARTED
+        tell(Failure(ended, str(error)), as_json=asked_for_json(sys.argv))
+        sys.exit(int(ended))
+
+
+def _settings() -> Settings:
+    """Those that were looked at before this was loaded anew; else what another process reads."""
+    if _LOADED_ANEW in os.environ:
+        from proxy.workers.staying import settings_left
+
+        left = settings_left()
+        if left is not None:
+            return left
     pipe, theirs = os.pipe()
     # The same command line: it is understood there, and what is wrong with it is told there.
     reader = subprocess.Popen(  # noqa: S603 - ourselves, without a shell
@@ -40,24 +70,32 @@ def _serve() -> None:
     os.close(theirs)
     try:
         # Heavy, and meanwhile the other process reads.
-        from proxy.running import CannotStart, run
-        from proxy.wrong import SettingsWrong
+        import proxy.running  # noqa: F401
 
         settings = taken_from(pipe)
     finally:
         code = reader.wait()
     if settings is None:
         sys.exit(code if code >= 0 else 128 - code)
-    try:
-        run(settings)
-    except (SettingsWrong, CannotStart) as error:
-        # Only now is the command line needed again.
-        from proxy.cli import asked_for_json
-        from proxy.cli.failing import Ended, Failure, tell
+    return settings
 
-        ended = Ended.USAGE if isinstance(error, SettingsWrong) else Ended.NOT_STARTED
-        tell(Failure(ended, str(error)), as_json=asked_for_json(sys.argv))
-        sys.exit(int(ended))
+
+def run_as_set(settings: Settings) -> None:
+    """In this process, or in several. Raises CannotStart, SettingsWrong."""
+    from proxy.running import run
+    from proxy.workers import trial
+    from proxy.workers.cores import workers_of
+    from proxy.workers.staying import stayed
+
+    workers, staying = workers_of(settings), stayed()
+    if trial.is_asked_for():
+        trial.look(settings)
+    elif workers > 1 or staying is not None:
+        from proxy.workers.supervising import supervise
+
+        supervise(settings, workers, staying)
+    else:
+        run(settings)
 
 
 def few_heaps() -> None:

@@ -22,6 +22,7 @@ from proxy.tables import (
     Broadcast,
     Budgets,
     Connections,
+    Count,
     Embedded,
     Group,
     Groups,
@@ -31,9 +32,11 @@ from proxy.tables import (
     Log,
     Metrics,
     Policies,
+    Remoting,
     Retention,
     Stopping,
     Texts,
+    Tls,
     Topics,
     Tracing,
     Transactions,
@@ -52,12 +55,25 @@ class Settings(Group):
     can open, or `tcp://host:port`; beyond this machine only with `shared.secret`. Empty: it is not shared."""
     data: Path = Path("./data")
     """The folder of everything local; made when it is not there."""
+    workers: Count = Field(default=0, ge=0, le=256)
+    """Processes that serve clients; more than one need Linux. 0: one for each core that this process may use
+    (by its affinity and its control group), and one in all where the broker is embedded."""
     durability: Durability = Durability.INTERVAL
     """When a sent message counts as kept: `sync`, on the disk (it survives power loss); `interval`, with
     the operating system (it survives the end of the process), on the disk a moment later; `none`, with the
     operating system, which decides about the disk."""
-    listen: Texts = Field(default=("grpc://127.0.0.1:8081",), min_length=1, max_length=64)
-    """Doors for clients, one URL each. Port 0 lets the system choose; the choice is printed."""
+    listen: Texts = Field(
+        default=("grpc://127.0.0.1:8081", "remoting://127.0.0.1:8080"), min_length=1, max_length=64
+    )
+    """Doors for clients, one URL each: `grpc://host:port`, or `grpc+unix:/path`, a socket in the file system;
+    and `remoting://host:port`, for the classic clients of RocketMQ 4 and 5, which take it for a name server.
+    Port 0 lets the system choose; the choice is printed. Behind it options may follow: `?tls=true`, with
+    `tls.certificate`; `advertised=host:port`, for this door alone; `mode=660`, who may connect to a socket;
+    `transport=grpcio`, gRPC's own library in the place of this gateway's HTTP/2; `proxy_protocol=true`, for
+    remoting behind a balancer that says in front of each connection who makes it (PROXY protocol, 1 or 2).
+    `grpc+remoting://host:port` serves both at one port: the first byte of a connection shows which it is.
+    With `tls=permissive` clients of any door may speak TLS or not. Neither goes with `transport=grpcio`; at
+    both, `proxy_protocol` is for gRPC, too."""
     admin: str = Field(default="http://127.0.0.1:8083", max_length=1024)
     """The admin port; `off` for none. It has no authentication: open it to people you trust only."""
     namespaces: Namespaces = Namespaces.IGNORED
@@ -73,6 +89,7 @@ class Settings(Group):
     api: Api = Api()
     advertised: Advertised = Advertised()
     connections: Connections = Connections()
+    tls: Tls = Tls()
     embedded: Embedded = Embedded()
     remote: Remote = Remote()
     shared: Shared = Shared()
@@ -83,6 +100,7 @@ class Settings(Group):
     broadcast: Broadcast = Broadcast()
     lite: Lite = Lite()
     holding: Holding = Holding()
+    remoting: Remoting = Remoting()
     policies: Policies = Policies()
     retention: Retention = Retention()
     transactions: Transactions = Transactions()

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from popgate.errors import IllegalGroup, shown
+from popgate.naming import check_group
 from proxy.choices import LogFormat, LogLevel, RetryKind, StartFrom
 from proxy.units import LONGEST_SECONDS, parse_duration, parse_size
 
@@ -45,6 +47,21 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 """A list of texts; one text with commas is a list too."""
 
 
+def _pattern(name: str) -> str:
+    """Raises ValueError for what no group's name can be like."""
+    if not name.strip("*"):
+        return name
+    try:
+        check_group(name.replace("*", ""))
+    except IllegalGroup as error:
+        raise ValueError(f"{shown(name)} names no group: {error.sentence}") from error
+    return name
+
+
+Patterns = Annotated[tuple[Annotated[str, AfterValidator(_pattern)], ...], BeforeValidator(_listed)]
+"""Names of groups, in which `*` stands for anything; one text with commas is a list too."""
+
+
 class Group(BaseModel):
     """A table of the configuration file."""
 
@@ -67,12 +84,24 @@ class Advertised(Group):
     """What clients are told to connect to."""
 
     address: str = Field(default="", max_length=512)
-    """`host:port` given to gRPC clients in routes; empty: the address that each client dialled itself."""
+    """`host:port` given to gRPC clients in routes; remoting clients are given the host, and the port of their
+    door. Empty: the address that each client dialled itself."""
 
 
 class Connections(Group):
     """Connections of clients."""
 
+    max: Count = Field(default=50_000, ge=1, le=1_000_000)
+    """At each address, for each process; those above are closed at once. Mind the system's limit of open
+    files."""
+    max_per_address: Count = Field(default=20_000, le=1_000_000)
+    """Of these, from one IPv4 address or one IPv6 network of 64 bits; 0: as many as `max`. All clients behind
+    one NAT, or behind one proxy (L7 proxies have few connections, L4 balancers mostly keep the address), come
+    from one address: leave room for them. With `transport=grpcio` neither is bounded."""
+    max_streams: Count = Field(default=1024, ge=1, le=100_000)
+    """Calls that may be open on one connection at a time, waiting receives among them; those above are
+    refused, and sent again by their client when there is room. With `transport=grpcio` not bounded. At a
+    remoting door no more are read until some are done, and four times as many may wait for messages."""
     ping_s: Seconds = Field(default=20.0, ge=1, le=7200)
     """A connection that was silent for so long is pinged, and closed when half of this later (at least 1 s)
     nothing came back: its client is dead. Clients may ping as often as they like."""
@@ -83,6 +112,19 @@ class Connections(Group):
     until then."""
     age_grace_s: Seconds = Field(default=30.0, gt=0, le=3600)
     """What such a connection has under way may take so long; make it longer than `limits.max_wait_s`."""
+
+
+class Tls(Group):
+    """TLS of the doors whose address says `?tls=true`. The files are read anew when they change; a pair
+    that cannot be used leaves the one before in use and is told in the log."""
+
+    certificate: str = Field(default="", max_length=4096)
+    """A PEM file: the certificate, and behind it those that lead to an authority that clients know."""
+    key: str = Field(default="", max_length=4096)
+    """Its key, not encrypted, in a PEM file; empty: it is in the certificate's."""
+    client_ca: str = Field(default="", max_length=4096)
+    """A PEM file of authorities: clients have to show a certificate that leads to one of them. Empty: clients
+    are not asked for one."""
 
 
 class Embedded(Group):
@@ -226,6 +268,19 @@ class Broadcast(Group):
     """Clients of one broadcast group that have a place of their own."""
 
 
+class Remoting(Group):
+    """Classic clients. The messages of a group that is mapped are shared out among its push consumers one by
+    one, as over gRPC, and not queue by queue: one that hangs holds up no queue. That is done while all its
+    clients come through gateways that map it, and none needs true pull (orderly, broadcasting or pulling by
+    itself); `popgate group show` tells what is done, and why."""
+
+    mapped_groups: Patterns = Field(default=(), max_length=10_000)
+    """Groups that may be mapped, by their names, in which `*` stands for anything. Give all gateways of a
+    cluster the same: a group that one of them does not map none does."""
+    pulled_groups: Patterns = Field(default=(), max_length=10_000)
+    """Of these, groups that are not mapped all the same."""
+
+
 class Holding(Group):
     """Messages that push consumers hold, and clients that come and go."""
 
@@ -274,6 +329,8 @@ class Retention(Group):
     """The oldest messages of a topic that has more bytes than this are removed; 0: no limit."""
     interval_s: Seconds = Field(default=10.0, gt=0, le=3600)
     """How often it is looked whether something is to be removed."""
+    tombstone_s: Seconds = Field(default=86_400.0, ge=0)
+    """In a compacted topic a message without a body stays so long after what it deletes was removed."""
 
 
 class Transactions(Group):
@@ -320,6 +377,8 @@ class Tracing(Group):
     """Whether spans are made of sends, receives, acknowledgements and the rest of a message's way."""
     endpoint: str = Field(default="http://127.0.0.1:4318", pattern=r"^https?://[^\s]{1,1024}$")
     """A collector that takes OTLP over HTTP; spans go to `/v1/traces` there."""
+    timeout_s: Seconds = Field(default=5.0, ge=0.1, le=300)
+    """How long it may take for a batch of spans; those of a batch that it has not taken then are dropped."""
     share: float = Field(default=1.0, ge=0, le=1)
     """The part of traces that is kept, of those that begin here; a caller's decision is followed."""
     max_remembered: Count = Field(default=100_000, ge=1)
@@ -330,4 +389,7 @@ class Stopping(Group):
     """What happens on SIGTERM or SIGINT; a second signal skips the drain."""
 
     drain_s: Seconds = Field(default=10.0, le=3600)
-    """How long requests that are under way may take before they are cut off."""
+    """How long the gateway may take to end. Requests that are under way are finished first; what is left of
+    them is cut off when a tenth of it is left, 1 s at most, which is for closing the broker. Where others
+    serve clients meanwhile (before a RocketMQ cluster, or as the guest of a shared broker), their
+    `Telemetry` streams are left alone for as long: a gateway that is alone there sets it short."""

@@ -18,6 +18,7 @@ from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFro
 from processors.limits import Limits
 from processors.policies.registry import Policies, PolicyNotFound, make_policy
 from protocols.adapter import Listen, joined, parse_advertised
+from protocols.tls import Certificate
 from proxy.choices import RetryKind
 from proxy.wrong import SettingsWrong
 
@@ -57,6 +58,7 @@ def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSe
         retention_ms=_ms(retention.age_s),
         retention_bytes=retention.max_bytes or None,
         retention_interval_ms=_ms(retention.interval_s),
+        tombstone_retention_ms=_ms(retention.tombstone_s),
     )
 
 
@@ -172,14 +174,31 @@ def store_folder(settings: Settings) -> Path:
     return Path(own).expanduser() if own else settings.data / STORE_FOLDER
 
 
+def certificate(settings: Settings) -> Certificate | None:
+    """What doors show that speak TLS. Raises ValueError, SettingsWrong."""
+    tls = settings.tls
+    if not tls.certificate:
+        for name in ("key", "client_ca"):
+            if getattr(tls, name):
+                raise SettingsWrong(f"tls.{name} needs tls.certificate")
+        return None
+    return Certificate(Path(tls.certificate).expanduser(), _file(tls.key), client_ca=_file(tls.client_ca))
+
+
 def _store_host(advertised: str, listens: Sequence[Listen]) -> str:
     """The address inside records and offset message ids: one that clients can dial, as numbers."""
-    host, port = parse_advertised(advertised) if advertised else (listens[0].host, 0)
+    # Clients that look for a message by such an id dial what it names, and speak remoting.
+    door = next((listen for listen in listens if "remoting" in listen.schemes), listens[0])
+    host, port = parse_advertised(advertised) if advertised else (door.host, 0)
+    if "remoting" in door.schemes:
+        # The port that is advertised for all doors is that of gRPC.
+        own = door.options.get("advertised")
+        host, port = parse_advertised(own) if own else (host, 0)
     try:
         dialled = not ipaddress.ip_address(host).is_unspecified
     except ValueError:
         dialled = False
-    return joined(host if dialled else "127.0.0.1", port or listens[0].port)
+    return joined(host if dialled else "127.0.0.1", port or door.port)
 
 
 def limits_values(settings: Settings, new_group: GroupConfig) -> Limits:
@@ -210,6 +229,8 @@ def limits_values(settings: Settings, new_group: GroupConfig) -> Limits:
         max_wait_s=limits.max_wait_s,
         poll_margin_s=limits.poll_margin_s,
         max_receipts_per_ack=limits.max_receipts_per_ack,
+        mapped_groups=settings.remoting.mapped_groups,
+        pulled_groups=settings.remoting.pulled_groups,
         max_pull_messages=limits.max_pull_messages,
         max_pull_bytes=limits.max_pull_bytes,
         max_found=limits.max_found,

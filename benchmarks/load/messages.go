@@ -68,6 +68,13 @@ func receiveRequest(topic, group string, batch, waitSeconds int) []byte {
 	return field(request, 7, seconds(waitSeconds))
 }
 
+// routeRequest is a QueryRouteRequest of a client that dialled an address.
+func routeRequest(topic, host string, port int) []byte {
+	address := number(text(nil, 1, host), 2, uint64(port))
+	endpoints := field(number(nil, 1, 1), 2, address) // IPv4
+	return field(field(nil, 1, resource(topic)), 2, endpoints)
+}
+
 // A delivered message, as far as an acknowledgement needs it.
 type delivered struct{ id, receipt string }
 
@@ -141,20 +148,34 @@ func statusOf(content []byte) (code uint64, sentence string, err error) {
 	return code, sentence, err
 }
 
-// answered checks an answer whose first field is its status; anything but OK is an error.
-func answered(what string, answer []byte) error {
+// answered checks an answer whose first field is its status, and the statuses of its entries (field 2),
+// which are field `inEntry` of each; 0: it has no entries with one. Anything but OK is an error.
+func answered(what string, answer []byte, inEntry protowire.Number) error {
 	var wrong error
 	seen := false
-	err := each(answer, func(at protowire.Number, _ uint64, content []byte) {
-		if at != 1 {
-			return
-		}
-		seen = true
+	judge := func(content []byte) {
 		code, sentence, err := statusOf(content)
-		if err != nil {
+		switch {
+		case wrong != nil:
+		case err != nil:
 			wrong = err
-		} else if code != codeOK {
+		case code != codeOK:
 			wrong = fmt.Errorf("%s: %d %s", what, code, sentence)
+		}
+	}
+	err := each(answer, func(at protowire.Number, _ uint64, content []byte) {
+		switch {
+		case at == 1:
+			seen = true
+			judge(content)
+		case at == 2 && inEntry != 0:
+			if err := each(content, func(at protowire.Number, _ uint64, inner []byte) {
+				if at == inEntry {
+					judge(inner)
+				}
+			}); err != nil {
+				wrong = err
+			}
 		}
 	})
 	switch {

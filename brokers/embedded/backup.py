@@ -121,7 +121,7 @@ async def _store_id(state: State) -> str:
 
 def _facts(state: State, store_id: str, taken_ms: int) -> Mapping[str, object]:
     catalogue = state.catalogue
-    messages = sum(queue.visible - queue.minimum for topic in catalogue.topics() for queue in topic.queues)
+    messages = sum(queue.kept for topic in catalogue.topics() for queue in topic.queues)
     return {
         "popgate": __version__,
         "taken": datetime.fromtimestamp(taken_ms / 1000, UTC).isoformat(timespec="milliseconds"),

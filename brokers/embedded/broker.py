@@ -12,10 +12,13 @@ from brokers.embedded.directing import Directing
 from brokers.embedded.finding import Finding
 from brokers.embedded.lite.serving import LiteServing
 from brokers.embedded.looking import Looking
+from brokers.embedded.members import Members, Membership
 from brokers.embedded.pop import Popping
 from brokers.embedded.positions import Positions
 from brokers.embedded.reading import Reading
+from brokers.embedded.reclaiming import Reclaiming
 from brokers.embedded.redriving import Redriving
+from brokers.embedded.sendback import SendingBack
 from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
@@ -30,6 +33,7 @@ from popgate.model import EndTransaction
 
 class EmbeddedBroker(
     Sending,
+    SendingBack,
     Popping,
     Reading,
     Positions,
@@ -37,8 +41,10 @@ class EmbeddedBroker(
     Directing,
     Looking,
     Redriving,
+    Reclaiming,
     BackingUp,
     LiteServing,
+    Members,
     Broker,
     LiteTopics,
 ):
@@ -72,7 +78,9 @@ class EmbeddedBroker(
             exact_message_groups=True,
             max_delay_ms=settings.max_delay_ms,
             repeats_known_ms=settings.repeat_window_ms,
+            stores_packed=True,
         )
+        self._membership = Membership()
         self._state = State(path, clock, settings, _store_maker(faults))
 
     def __repr__(self) -> str:

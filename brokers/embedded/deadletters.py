@@ -12,25 +12,29 @@ from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.message_id import encode_offset_message_id
 from popgate.model import BROADCAST_GROUP, TopicConfig
-from popgate.naming import dead_letter_topic, pop_retry_topic_v2
+from popgate.naming import dead_letter_topic, pop_retry_topic_v2, retry_topic
 from popgate.wire.hosts import host_text
 from popgate.wire.properties import (
     DLQ_ORIGIN_MESSAGE_ID,
     DLQ_ORIGIN_TOPIC,
     KEYS,
     LONGEST_BLOCK,
+    ORIGIN_MESSAGE_ID,
     RETRY_TOPIC,
     UNIQ_KEY,
+    WAIT,
     find_property,
     set_property,
 )
-from popgate.wire.records import decode_record
+from popgate.wire.records import Record, decode_record
 
 _UNIQ_KEY = UNIQ_KEY.encode()
 _KEYS = KEYS.encode()
 _ORIGIN_TOPIC = DLQ_ORIGIN_TOPIC.encode()
 _ORIGIN_ID = DLQ_ORIGIN_MESSAGE_ID.encode()
 _RETRY_TOPIC = RETRY_TOPIC.encode()
+_WAIT = WAIT.encode()
+_ORIGIN_PLACE = ORIGIN_MESSAGE_ID.encode()
 
 
 class DeadLetters:
@@ -43,17 +47,21 @@ class DeadLetters:
 
     def add(self, group: Group, topic: Topic, record: bytes) -> None:
         """Copy a record of `topic` to the dead-letter topic of `group`, which is made on demand."""
-        target = self._catalogue.ensure_topic(_dead_letter_config(_told(group)), bounded=False)
         found = decode_record(record)
+        self.add_decoded(group, _taken_from(group, topic, found), found)
+
+    def add_decoded(self, group: Group, topic: bytes, found: Record, reconsume_times: int = 0) -> int:
+        """The same for a decoded record; `topic` is the name of the one that it came from. The new offset."""
+        target = self._catalogue.ensure_topic(_dead_letter_config(_told(group)), bounded=False)
         block = found.properties
         message_id = find_property(block, _UNIQ_KEY)
         if message_id is None:
             message_id = encode_offset_message_id(host_text(found.store_host), found.commit_offset).encode()
-        self._log.append_new(
+        return self._log.append_new(
             target,
             0,
             found.body,
-            _with_origin(block, _taken_from(group, topic), message_id),
+            _with_origin(found, topic, message_id),
             message_id=message_id,
             keys=(find_property(block, _KEYS) or b"").split(),
             now_ms=self._clock.now_ms(),
@@ -62,23 +70,40 @@ class DeadLetters:
             born_ms=found.born_ms,
             born_host=found.born_host,
             store_host=found.store_host,
+            reconsume_times=reconsume_times,
         )
 
 
-def _with_origin(block: bytes, topic: bytes, message_id: bytes) -> bytes:
-    """The properties, where the message came from first, and from which topic it was taken now if that
-    is another one; as they were when that is too much.
+def _with_origin(found: Record, topic: bytes, message_id: bytes) -> bytes:
+    """The properties, where the message came from first, and from which topic it was taken now.
+
+    Each name only where there is room for it. Source of those that classic clients know: protocol facts 7.8.
     """
-    marked = block
+    block = found.properties
+    names: list[tuple[bytes, bytes]] = [(_RETRY_TOPIC, topic)]
     if find_property(block, _ORIGIN_TOPIC) is None:
-        marked = set_property(set_property(block, _ORIGIN_TOPIC, topic), _ORIGIN_ID, message_id)
-    if (find_property(marked, _RETRY_TOPIC) or find_property(marked, _ORIGIN_TOPIC)) != topic:
-        marked = set_property(marked, _RETRY_TOPIC, topic)
-    return marked if len(marked) <= LONGEST_BLOCK else block
+        block = _fitting(block, [(_ORIGIN_TOPIC, topic), (_ORIGIN_ID, message_id)])
+    if find_property(block, _ORIGIN_PLACE) is None:
+        place = encode_offset_message_id(host_text(found.store_host), found.commit_offset)
+        names.append((_ORIGIN_PLACE, place.encode()))
+    names.append((_WAIT, b"false"))
+    for name in names:
+        block = _fitting(block, [name])
+    return block
 
 
-def _taken_from(group: Group, topic: Topic) -> bytes:
-    """The topic that the group read: of its own retry topic that is the one whose retries are in there."""
+def _fitting(block: bytes, names: list[tuple[bytes, bytes]]) -> bytes:
+    """The properties with these, or as they were when that is too much."""
+    full = block
+    for name, value in names:
+        full = set_property(full, name, value)
+    return full if len(full) <= LONGEST_BLOCK else block
+
+
+def _taken_from(group: Group, topic: Topic, found: Record) -> bytes:
+    """The topic that the group read: of its own retry topics that is the one whose retries are in there."""
+    if topic.name == retry_topic(group.name):
+        return find_property(found.properties, _RETRY_TOPIC) or topic.packed_name
     return topic.packed_name.removeprefix(pop_retry_topic_v2(group.name, "").encode())
 
 

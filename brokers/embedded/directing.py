@@ -21,7 +21,7 @@ class Directing(Facet):
             if queue_id < config.write_queues:
                 allowed |= config.permission & Permission.WRITE
             queues.append(Queue(name, queue_id, allowed))
-        return Route(topic, config.message_types, tuple(queues))
+        return Route(topic, config.message_types, tuple(queues), config.compacted)
 
     async def topic(self, name: str) -> TopicConfig:
         self._state.check_open()

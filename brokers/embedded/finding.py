@@ -9,6 +9,7 @@ from itertools import groupby, islice
 from operator import itemgetter
 from typing import NamedTuple
 
+from brokers.capabilities import FindsByPlace
 from brokers.embedded.facet import Facet
 from brokers.embedded.keys import (
     HOUR_MS,
@@ -21,12 +22,15 @@ from brokers.embedded.keys import (
     text_hash,
 )
 from brokers.embedded.log import as_stored
+from brokers.embedded.state import State
 from brokers.embedded.taking import cost_of
 from brokers.embedded.topics import Topic
 from popgate.context import Context
+from popgate.errors import BadRequest, NotFound, shown
 from popgate.message_id import decode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.records import Record
 
 _KEYS = KEYS.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
@@ -39,8 +43,19 @@ _WORK_PER_TURN = 1_024
 """Records, or 4 KiB of them, or hours of the index, before others get a turn."""
 
 
-class Finding(Facet):
+class Finding(Facet, FindsByPlace):
     """The part of the port's `Offsets` that looks messages up."""
+
+    async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
+        state = self._state
+        state.check_open()
+        name = state.settings.name
+        if broker not in ("", name):
+            raise BadRequest(f"there is no broker {shown(broker)}")
+        found = record_at(state, commit_offset) if commit_offset >= 0 else None
+        if found is None:
+            raise NotFound(f"broker {name} has no message at {commit_offset}")
+        return as_stored(found[1], name)
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
         self._state.check_open()
@@ -155,21 +170,27 @@ class Finding(Facet):
             return None
         if place < 0:
             return None
-        topic_id, queue_id, low = split_commit_offset(place)
-        topic = self._state.catalogue.topic_by_id(topic_id)
-        if topic is None or topic.name != topic_name or queue_id >= len(topic.queues):
+        found = record_at(self._state, place)
+        if found is None or found[0].name != topic_name:
             return None
-        # The id has the low bits of the offset; the kept ones differ from it by whole wraps.
-        queue = topic.queues[queue_id]
-        offset = low + ((queue.visible - 1 - low) >> OFFSET_BITS << OFFSET_BITS)
-        if not queue.minimum <= offset < queue.visible:
-            return None
-        record = self._state.log.get(topic, queue_id, offset)
-        found = self._state.log.decoded(topic, queue_id, offset, record) if record is not None else None
-        if found is None:
-            return None
-        message = as_stored(found, self._state.settings.name)
+        message = as_stored(found[1], self._state.settings.name)
         return message if message.store_host == host else None
+
+
+def record_at(state: State, place: int) -> tuple[Topic, Record] | None:
+    """The message at a commit log offset, and the topic that it lies in; None where none is, or none more."""
+    topic_id, queue_id, low = split_commit_offset(place)
+    topic = state.catalogue.topic_by_id(topic_id)
+    if topic is None or queue_id >= len(topic.queues):
+        return None
+    # The place has the low bits of the offset; the kept ones differ from it by whole wraps.
+    queue = topic.queues[queue_id]
+    offset = low + ((queue.visible - 1 - low) >> OFFSET_BITS << OFFSET_BITS)
+    if not queue.minimum <= offset < queue.visible:
+        return None
+    record = state.log.get(topic, queue_id, offset)
+    found = state.log.decoded(topic, queue_id, offset, record) if record is not None else None
+    return None if found is None else (topic, found)
 
 
 class _Pace:

@@ -23,11 +23,15 @@
 | lite     | lite topics and the places of groups in them: see `brokers.embedded.lite.layout`       |
 | litedue  | due ms, kind, topic id, lite id, group id  | name of the lite topic, where it is needed|
 | redriven | topic id, queue, offset                    | ms: when this dead letter was redriven    |
+| compacted| topic id, queue, b"s"                      | how far compaction looked, and its holes  |
+|          | topic id, queue, b"k", digest of the key   | offset of the newest message of this key  |
+|          | topic id, queue, b"t", due ms, offset      | digest of the key; what goes at that time |
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from zlib import crc32
 
 META = "meta"
@@ -49,14 +53,17 @@ DAMAGED = "damaged"
 REDRIVEN = "redriven"
 LITE = "lite"
 LITE_DUE = "litedue"
+COMPACTED = "compacted"
 
 SPACES = (
     *(META, TOPICS, GROUPS, FLOORS, MESSAGES, INDEX, TIMERS, HALF, ENDED, CHECKS),
     *(INFLIGHT, PROGRESS, SIZES, SEEN, REMOVED, DAMAGED, REDRIVEN),
-    *(LITE, LITE_DUE),
+    *(LITE, LITE_DUE, COMPACTED),
 )
 
 HIGHEST_U64 = (1 << 64) - 1
+UNREAD = HIGHEST_U64
+"""In `progress` in the place of a delivery: the group has not read this queue."""
 HOUR_MS = 3_600_000
 
 message_key = struct.Struct(">IHQ").pack
@@ -89,16 +96,29 @@ progress_value = struct.Struct(">QQ").pack
 """frontier, the latest pop ms that named a delivery"""
 split_progress_value = struct.Struct(">QQ").unpack
 
+compaction_key = struct.Struct(">IHc").pack
+"""topic id, queue, kind (COMPACTION_STATE, or the digest of a key follows it)"""
+compaction_state = struct.Struct(">QQQ").pack
+"""the first offset not looked at, holes below it, holes whose room was not given back yet"""
+split_compaction_state = struct.Struct(">QQQ").unpack
+tombstone_key = struct.Struct(">IHcQQ").pack
+"""topic id, queue, COMPACTION_DUE, due ms, offset"""
+split_tombstone_key = struct.Struct(">IHcQQ").unpack
+
 HALF_STATE = 0
 HALF_RECORD = 1
 REMOVED_TOPIC = b"t"
 REMOVED_GROUP = b"g"
+COMPACTION_STATE = b"s"
+COMPACTION_KEY = b"k"
+COMPACTION_DUE = b"t"
 
 TOPIC_ID_BITS = 18
 QUEUE_BITS = 10
 OFFSET_BITS = 35
 MOST_TOPIC_IDS = 1 << TOPIC_ID_BITS
 MOST_QUEUES = 1 << QUEUE_BITS
+ID_KIND = b"i"[0]
 
 
 def text_hash(kind: bytes, text: bytes) -> int:
@@ -112,6 +132,14 @@ def commit_offset(topic_id: int, queue_id: int, offset: int) -> int:
     It replaces an index from physical offsets to messages; `split_commit_offset` undoes it.
     """
     return (topic_id << QUEUE_BITS | queue_id) << OFFSET_BITS | (offset & ((1 << OFFSET_BITS) - 1))
+
+
+def commit_offsets(topic_id: int, queue_id: int, first: int, count: int) -> Sequence[int]:
+    """The same of so many offsets, one behind the other."""
+    begin = commit_offset(topic_id, queue_id, first)
+    if begin >> OFFSET_BITS == (begin + count) >> OFFSET_BITS:
+        return range(begin, begin + count)
+    return [commit_offset(topic_id, queue_id, offset) for offset in range(first, first + count)]
 
 
 def split_commit_offset(value: int) -> tuple[int, int, int]:

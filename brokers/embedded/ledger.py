@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import Entry, not_later
-from brokers.embedded.keys import INFLIGHT, PROGRESS, inflight_key, progress_key, progress_value
+from brokers.embedded.keys import INFLIGHT, PROGRESS, UNREAD, inflight_key, progress_key, progress_value
 from brokers.embedded.log import MessageLog
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
@@ -62,7 +62,7 @@ class Ledger(ABC):
 
     __slots__ = (
         *("entries", "first_pop_ms", "frontier", "group", "kept_pop_ms", "last_pop_ms", "parts"),
-        *("queue", "ready", "refused", "share"),
+        *("queue", "ready", "refused", "share", "unread"),
     )
     ordered: bool
 
@@ -81,6 +81,8 @@ class Ledger(ABC):
         """The latest name that a delivery got."""
         self.kept_pop_ms = 0
         """The same, as it stands in the store."""
+        self.unread = False
+        """The group has said where it is on another queue of the topic, and done nothing here."""
 
     def __repr__(self) -> str:
         place = f"{self.group.name} {self.queue.topic.name}/{self.queue.queue_id}"
@@ -88,6 +90,8 @@ class Ledger(ABC):
 
     def recall_names(self, last_pop_ms: int) -> None:
         """Take up where a ledger in the store left off: no delivery gets one of the names it gave."""
+        if last_pop_ms == UNREAD:
+            self.unread, last_pop_ms = True, 0
         self.last_pop_ms = self.kept_pop_ms = last_pop_ms
         self.first_pop_ms = last_pop_ms + 1 if last_pop_ms else 0
 
@@ -214,6 +218,16 @@ class Ledger(ABC):
         self._move_frontier(offset)
         self._tell_free()
 
+    def pass_over(self, offset: int) -> None:
+        """Nobody gets what is between the frontier and `offset`: it has no entries, or has them no more."""
+        self._move_frontier(offset)
+
+    def tidy(self) -> None:
+        """Forget which finished messages were free: so many were finished that it would be told wrongly."""
+        self.ready = deque(offset for offset in self.ready if offset in self.entries)
+        for refuser, offsets in self.refused.items():
+            self.refused[refuser] = [offset for offset in offsets if offset in self.entries]
+
     def close(self) -> None:
         """Forget all entries in memory; what the schedule still has of them is void."""
         self.parts.unfinished -= len(self.entries)
@@ -304,6 +318,7 @@ class Ledger(ABC):
 
     def _move_frontier(self, offset: int) -> None:
         self.frontier = offset
+        self.unread = False
         self.kept_pop_ms = self.last_pop_ms
         self.parts.store.put(
             PROGRESS,

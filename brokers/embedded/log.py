@@ -7,17 +7,20 @@ whoever follows it compares the record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from zlib import crc32
 
 from brokers.embedded.damage import Damages, decode_sound
 from brokers.embedded.keys import (
     HOUR_MS,
+    ID_KIND,
     INDEX,
     MESSAGES,
     OFFSET_BITS,
     QUEUE_BITS,
     commit_offset,
+    commit_offsets,
     index_key,
     message_key,
     text_hash,
@@ -27,7 +30,16 @@ from brokers.embedded.topics import QueueState, Topic
 from popgate.clock import Clock
 from popgate.errors import PeerWireError
 from popgate.model import StoredMessage
-from popgate.wire.records import Record, decode_record, encode_record, host_text, place_record
+from popgate.packed import PackedMessages
+from popgate.wire.records import (
+    Record,
+    decode_record,
+    encode_record,
+    encode_records,
+    host_text,
+    pack_host,
+    place_record,
+)
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
 _FEW = 4
@@ -126,9 +138,53 @@ class MessageLog:
             store.put_message(
                 message_key(topic_id, queue_id, offset),
                 record,
-                index_key(store_ms // HOUR_MS, topic_id, text_hash(b"i", message_id), queue_id, offset),
+                # `text_hash`, without the call
+                index_key(store_ms // HOUR_MS, topic_id, crc32(message_id) << 8 | ID_KIND, queue_id, offset),
             )
         return offset
+
+    def append_packed(
+        self,
+        topic: Topic,
+        queue_id: int,
+        packed: PackedMessages,
+        message_ids: Sequence[bytes],
+        now_ms: int,
+        store_host: bytes,
+    ) -> int:
+        """Encode and add all of them, one behind the other, as `append_new` does it; the offset of the first.
+
+        They tell their origins and keys. Raises LocalWireError, having added nothing.
+        """
+        queue = topic.queues[queue_id]
+        topic_id = topic.id
+        first = queue.maximum
+        store_ms = now_ms if now_ms > queue.last_store_ms else queue.last_store_ms
+        hour = store_ms // HOUR_MS
+        origins = [(born_ms or now_ms, pack_host(host)) for born_ms, host in packed.origins]
+        records = encode_records(
+            topic.packed_name,
+            queue_id,
+            enumerate(commit_offsets(topic_id, queue_id, first, len(message_ids)), first),
+            zip(packed.bodies, packed.properties, packed.flags, origins, strict=True),
+            packed.sys_flag,
+            store_ms,
+            store_host,
+        )
+        index: list[bytes] = []
+        for offset, (message_id, keys) in enumerate(zip(message_ids, packed.keys, strict=True), first):
+            if message_id:
+                hashed = crc32(message_id) << 8 | ID_KIND  # `text_hash`, without the call
+                index.append(index_key(hour, topic_id, hashed, queue_id, offset))
+            for key in keys:
+                hashed = text_hash(b"k", key.encode("utf-8", "replace"))
+                index.append(index_key(hour, topic_id, hashed, queue_id, offset))
+        self._take_place(queue, store_ms, now_ms, places=len(records))
+        keyed = [
+            (message_key(topic_id, queue_id, offset), record) for offset, record in enumerate(records, first)
+        ]
+        self._store.put_messages(keyed, index)
+        return first
 
     def get(self, topic: Topic, queue_id: int, offset: int) -> bytes | None:
         """One committed record."""
@@ -155,6 +211,11 @@ class MessageLog:
             MESSAGES, message_key(topic.id, queue_id, begin), message_key(topic.id, queue_id, end)
         ):
             yield from_bytes(key[6:], "big"), record
+
+    def reach(self, queue: QueueState, begin: int, count: int) -> int:
+        """How far to read for so many records from `begin` on: where offsets are missing, to the end."""
+        visible = queue.visible
+        return visible if queue.topic.compacted or visible - begin <= count else begin + count
 
     def offset_at(self, queue: QueueState, time_ms: int) -> int:
         """The first committed offset stored at or after `time_ms`; the visible maximum if there is none.
@@ -183,15 +244,18 @@ class MessageLog:
 
     def _first_time(self, queue: QueueState, begin: int, end: int) -> tuple[int, int | None]:
         """Offset and store time of the first sound record in [begin, end); (`end`, None) if there is none."""
-        for offset in range(begin, end):
-            record = self.get(queue.topic, queue.queue_id, offset)
-            found = decode_sound(record) if record is not None else None
+        record = self.get(queue.topic, queue.queue_id, begin)  # mostly there: less than a scan
+        found = decode_sound(record) if record is not None else None
+        if found is not None:
+            return begin, found.store_ms
+        for offset, record in self.read(queue.topic, queue.queue_id, begin + 1, end):
+            found = decode_sound(record)
             if found is not None:
                 return offset, found.store_ms
         return end, None
 
-    def _take_place(self, queue: QueueState, store_ms: int, now_ms: int) -> int:
-        """Count the queue's maximum up; the store time of the new place (never before the last one's)."""
+    def _take_place(self, queue: QueueState, store_ms: int, now_ms: int, *, places: int = 1) -> int:
+        """Count the queue's maximum up; the store time of the new places (never before the last one's)."""
         if self._turn != self._store.turn:
             # Each batch raises what its own records reached: a later one may still be on its way.
             self._turn = self._store.turn
@@ -199,7 +263,7 @@ class MessageLog:
                 self.on_turn(now_ms)
             self._grown = {}
             self._store.after_commit(partial(self._raise_visible, self._grown))
-        queue.maximum += 1
+        queue.maximum += places
         self._grown[queue] = queue.maximum
         if store_ms > queue.last_store_ms:
             queue.last_store_ms = store_ms
@@ -255,4 +319,5 @@ def as_stored(found: Record, broker: str) -> StoredMessage:
         host_text(found.store_host),
         found.body,
         found.properties,
+        reconsume_times=found.reconsume_times,
     )

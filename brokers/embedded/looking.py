@@ -134,26 +134,26 @@ class Looking(Facet):
         lag = unread = free = in_flight = refused = 0
         full = False
         if not share.ledgers:
-            unread = sum(queue.visible - share.start_of(queue) for queue in share.topic.queues)
+            unread = sum(queue.unread_from(share.start_of(queue)) for queue in share.topic.queues)
             lag = unread
         for ledger in _ledgers_of(share):
             kept = len(ledger.entries)
             here_refused = sum(map(len, ledger.refused.values()))
             if isinstance(ledger, OrderedLedger):
-                new = ledger.queue.visible - max(ledger.scanned, ledger.queue.minimum)
+                new = ledger.queue.unread_from(ledger.scanned)
                 here_free = len(ledger.ready)
                 here_held = sum(
                     entry.held and entry.due_ms > now_ms
                     for entry in islice(ledger.entries.values(), _MOST_COUNTED)
                 )
             else:
-                new = ledger.queue.visible - max(ledger.frontier, ledger.queue.minimum)
+                new = ledger.queue.unread_from(ledger.frontier)
                 returned = len(ledger.returned) if isinstance(ledger, UnorderedLedger) else 0
                 here_free = len(ledger.ready) + returned
                 here_held = kept - here_free - here_refused
             here_free += here_refused
-            lag += max(new, 0) + kept
-            unread += max(new, 0)
+            lag += new + kept
+            unread += new
             free += min(here_free, kept)
             in_flight += max(here_held, 0)
             refused += min(here_refused, kept)

@@ -62,6 +62,11 @@ def open_mending(path: Path, opened: Callable[[DBRecoveryMode], Rdict]) -> Rdict
     return db
 
 
+def is_readable(path: Path) -> bool:
+    """Whether RocksDB can be let at the logs as they are, without reading in circles."""
+    return not _find_noise(path)
+
+
 def _tell(path: Path, kept: Path, last: int, strictly: Exception) -> None:
     """`last`: the number of the last change that is there."""
     batches = (batch for file in kept.iterdir() for batch in _batches(file.read_bytes()))

@@ -93,9 +93,9 @@ class OrderedLedger(Ledger):
     def _look_ahead(self, most: int, looks: int, seen: dict[int, bytes]) -> int:
         """Read up to `most` messages on into the lanes, keeping them in `seen`; the looks that it cost."""
         begin = self.scanned = max(self.scanned, self.queue.minimum)
-        room = self.parts.settings.max_order_window - len(self.entries)
-        end = min(begin + min(most, looks, room), self.queue.visible)
-        if end <= begin:
+        room = min(most, looks, self.parts.settings.max_order_window - len(self.entries))
+        end = self.parts.log.reach(self.queue, begin, room)
+        if end <= begin or room <= 0:
             return 0
         cost = 0
         for offset, record in self.parts.log.read(self.queue.topic, self.queue.queue_id, begin, end):
@@ -109,7 +109,8 @@ class OrderedLedger(Ledger):
                 if lane.offsets[0] == offset:
                     self._advance(lane, 0)
             cost += cost_of(record)
-            if cost >= looks:
+            room -= 1
+            if cost >= looks or not room:
                 return cost
         self.scanned = end
         return cost
@@ -124,8 +125,14 @@ class OrderedLedger(Ledger):
     # -- taking -------------------------------------------------------------------------------
 
     def take(self, want: Want) -> None:
-        """Take the heads of lanes, and of each lane what may go with its head."""
+        """Take the heads of lanes, and of each lane what may go with its head.
+
+        As long as enough lanes seem ready nothing more is looked at. Heads that are then not taken (they
+        died in line, or do not pass the filter) make it look on after others were: what is found goes
+        along with those, or it would wait for them to be finished.
+        """
         behind = self.frontier
+        whole: list[Lane] = []
         first = len(want.taken)
         seen: dict[int, bytes] = {}
         ahead = max(want.looks // 2, 1)
@@ -133,9 +140,14 @@ class OrderedLedger(Ledger):
         try:
             while want.room > 0 and not want.full and want.looks > 0:
                 if len(self.ready) < want.room and ahead > 0:
+                    begin = self.scanned
                     ahead -= self._look_ahead(max(_CHUNK, 2 * want.room), ahead, seen)
+                    if whole and self.scanned > begin:
+                        behind = max(behind, self._take_along(want, begin, seen, whole))
+                        if want.room <= 0 or want.full or want.looks <= 0:
+                            break
                 if self.ready:
-                    behind = max(behind, self._take_head(want, seen))
+                    behind = max(behind, self._take_head(want, seen, whole))
                 elif not self._has_new():
                     break
                 elif ahead <= 0:
@@ -151,20 +163,42 @@ class OrderedLedger(Ledger):
         if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():
             want.more = True
 
-    def _take_head(self, want: Want, seen: dict[int, bytes]) -> int:
-        """Take from the next lane its head and what may go with it; behind which offset that was."""
-        behind = 0
+    def _take_head(self, want: Want, seen: dict[int, bytes], whole: list[Lane]) -> int:
+        """Take from the next lane its head and what may go with it; behind which offset that was.
+
+        A lane of which nothing is left is added to `whole`.
+        """
         lane = self._lane_queued_as(self.ready.popleft())
         if lane is None:
-            return behind
+            return 0
+        behind, nothing_left = self._take_lane(want, lane, 0, seen)
+        if nothing_left:
+            whole.append(lane)
+        return behind
+
+    def _take_along(self, want: Want, begin: int, seen: dict[int, bytes], whole: list[Lane]) -> int:
+        """Take what was found from `begin` on in lanes that were taken as a whole."""
+        behind = 0
+        for lane in whole:
+            if lane.offsets[-1] >= begin:
+                behind = max(behind, self._take_lane(want, lane, begin, seen)[0])
+        return behind
+
+    def _take_lane(self, want: Want, lane: Lane, begin: int, seen: dict[int, bytes]) -> tuple[int, bool]:
+        """Take of a lane what may be taken; behind which offset that was, and whether it was all there is.
+
+        What is below `begin` was taken by the same pop already.
+        """
+        behind = 0
         lane.queued = Lane.BUSY
         left = Lane.NOTHING
-        got_some = False
+        got_some = begin > 0
+        nothing_left = False
         try:
             for offset in lane.offsets:
                 entry = self.entries.get(offset)
-                if entry is None:
-                    continue  # finished
+                if entry is None or offset < begin:
+                    continue  # finished, or taken
                 if entry.due_ms > want.now_ms or want.room <= 0 or want.looks <= 0:
                     break
                 record = seen.pop(offset, None) or self._read(offset)
@@ -181,10 +215,12 @@ class OrderedLedger(Ledger):
                     got_some = True
                     if want.one_per_group:
                         break
+            else:
+                nothing_left = got_some
         finally:
             lane.queued = left
             self._advance(lane, want.now_ms)
-        return behind
+        return behind, nothing_left
 
     def _read(self, offset: int) -> bytes | None:
         return self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
@@ -218,7 +254,9 @@ class OrderedLedger(Ledger):
             return
         entries = self.entries
         put = self.parts.store.put
-        for offset in range(max(self.frontier, self.queue.minimum), behind):
+        passed = range(max(self.frontier, self.queue.minimum), behind)
+        # Where compaction left holes there are more offsets than entries.
+        for offset in passed if len(passed) <= len(entries) else [at for at in entries if at in passed]:
             entry = entries.get(offset)
             if entry is not None and entry.pop_ms == 0:
                 put(INFLIGHT, self._key(offset), entry.encode())
@@ -236,6 +274,10 @@ class OrderedLedger(Ledger):
     def seek(self, offset: int, now_ms: int) -> None:
         super().seek(offset, now_ms)
         self.scanned = offset
+
+    def pass_over(self, offset: int) -> None:
+        super().pass_over(offset)
+        self.scanned = max(self.scanned, offset)
 
     def close(self) -> None:
         for offset, entry in self.entries.items():

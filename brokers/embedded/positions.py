@@ -24,7 +24,7 @@ class Positions(Facet):
         state.queue(held_topic, broker, queue_id)
         share = state.shares.get(held_topic.id, held_group.id)
         ledger = share.ledgers.get(queue_id) if share is not None else None
-        return ledger.committed() if ledger is not None else None
+        return ledger.committed() if ledger is not None and not ledger.unread else None
 
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
@@ -36,9 +36,9 @@ class Positions(Facet):
         if not queue.minimum <= offset <= queue.visible:
             raise IllegalOffset(offset, queue.minimum, queue.visible)
         share = state.shares.share(held_topic, held_group)
-        share.begin()
+        share.begin(only=queue_id)
         ledger = share.ledgers[queue_id]
-        if ledger.frontier != offset or ledger.entries:
+        if ledger.frontier != offset or ledger.entries or ledger.unread:
             ledger.seek(offset, state.steady.now_ms())
         state.wake_freed()
         await state.settled()

@@ -76,7 +76,7 @@ class Reading(Facet):
         """Messages that pass, from `offset` on, and the offset behind the last one looked at."""
         state = self._state
         offset = max(offset, queue.minimum)  # retention may have passed a pull that waits
-        end = min(offset + max(max_messages, state.settings.max_scan), queue.visible)
+        end = state.log.reach(queue, offset, max(max_messages, state.settings.max_scan))
         messages: list[StoredMessage] = []
         looks = state.settings.max_scan
         for at, record in state.log.read(queue.topic, queue.queue_id, offset, end):

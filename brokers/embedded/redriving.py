@@ -13,6 +13,7 @@ from brokers.capabilities import Redriven, RedrivesDeadLetters
 from brokers.embedded.facet import Facet
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.redriven import mark, marked_ms, marks
+from brokers.embedded.sendback import retry_config
 from brokers.embedded.topics import Group, QueueState, Topic
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound, Unsupported
@@ -94,7 +95,10 @@ class Redriving(Facet, RedrivesDeadLetters):
         if state.lites.bound(topic.name, group.name) is not None:
             # Nothing reads the retry topic of a group that takes lite topics: its copy would lie unseen.
             raise Unsupported(f"a redrive to {group.name}, which takes lite topics of {topic.name},")
-        retry_topic, ledger = self._retries(group, topic)
+        # What a consumer had sent back it looks for where such messages come again. Its properties need not
+        # say so, and one that somebody sent on says it of another group: only such dead letters have a count.
+        classic = found.reconsume_times > 0
+        retry_topic, ledger = self._classic_retries(group) if classic else self._retries(group, topic)
         message_id = find_property(block, _UNIQ_KEY) or b""
         copied_to = state.log.append_new(
             retry_topic,
@@ -112,7 +116,8 @@ class Redriving(Facet, RedrivesDeadLetters):
         )
         mark(state.store, queue, offset, state.clock.now_ms())
         self._marking[1].add(place)
-        grown[ledger] = grown.get(ledger, 0) + 1
+        if ledger is not None:
+            grown[ledger] = grown.get(ledger, 0) + 1
         return Redriven(message_id.decode("utf-8", "replace"), topic.name, retry_topic.name, copied_to)
 
     def _dead_letter(self, queue: QueueState, offset: int) -> Record:
@@ -125,7 +130,11 @@ class Redriving(Facet, RedrivesDeadLetters):
             raise NotFound(f"there is no dead letter {offset} in queue {queue.queue_id} of {topic.name}")
         return found
 
-    def _retries(self, group: Group, topic: Topic) -> tuple[Topic, Ledger]:
+    def _classic_retries(self, group: Group) -> tuple[Topic, Ledger | None]:
+        """The topic that classic consumers of the group pull what they sent back from."""
+        return self._state.catalogue.ensure_topic(retry_config(group.name), bounded=False), None
+
+    def _retries(self, group: Group, topic: Topic) -> tuple[Topic, Ledger | None]:
         """The group's retry topic of a topic, and what the group has of it: both made on demand."""
         state = self._state
         share = state.shares.share(topic, group)

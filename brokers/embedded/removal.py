@@ -11,6 +11,7 @@ from functools import partial
 
 from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import (
+    COMPACTED,
     FLOORS,
     HOUR_MS,
     INDEX,
@@ -84,6 +85,7 @@ class Removal:
             (FLOORS, floor_key(topic_id, 0)[:4]),
             (SIZES, message_key(topic_id, 0, 0)[:4]),
             (REDRIVEN, message_key(topic_id, 0, 0)[:4]),
+            (COMPACTED, message_key(topic_id, 0, 0)[:4]),
         ):
             yield self._remove(space, prefix)
         for prefix in prefixes_of_topic(topic_id):

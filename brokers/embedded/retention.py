@@ -3,7 +3,8 @@
 A round over everything begins every `retention_interval_ms` and is cut into ticks of bounded
 work. A queue's new floor and the removal of what lies below it are one batch. Messages are kept
 at least as long as their topic says, and go within about one interval after that; by bytes whole
-segments go, the oldest of all queues first, until the topic is within its bound.
+segments go, the oldest of all queues first, until the topic is within its bound. Compacted topics keep
+the newest message of each key instead, however old and however many they are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from brokers.embedded.ages import Ages
+from brokers.embedded.compaction import Compaction
 from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import FLOORS, MESSAGES, floor_key, message_key
 from brokers.embedded.log import MessageLog
@@ -51,6 +53,7 @@ class Retention:
         self._settings = settings
         self._ages = Ages(store)
         self._removal = Removal(store, catalogue, clock)
+        self._compaction = Compaction(store, log, catalogue, settings, written=_WRITTEN_FIRST)
         self._sizes: dict[tuple[int, int], QueueSize] = {}
         self._freed: dict[tuple[int, int], int] = {}
         self._round: Iterator[int] | None = None
@@ -110,6 +113,10 @@ class Retention:
             if self._catalogue.topic_by_id(topic.id) is not topic:
                 continue  # deleted while this round was under way
             try:
+                if topic.compacted:
+                    for queue in list(topic.queues):
+                        yield from self._compaction.work(topic, queue, now_ms)
+                    continue
                 for queue in topic.queues:
                     yield self._remove_by_age(topic, queue, now_ms)
                 limit = self._bytes_limit(topic)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from rocksdict import (
+    AccessType,
     BlockBasedOptions,
     Cache,
     DBCompressionType,
@@ -18,22 +20,32 @@ from rocksdict import (
 )
 
 from brokers.embedded.keys import CHECKS, INDEX, INFLIGHT, MESSAGES, PROGRESS, TIMERS
-from brokers.embedded.mending import open_mending
+from brokers.embedded.mending import is_readable, open_mending
 from popgate.errors import BrokerUnavailable
 
 _OPEN_FILES = 512
 _LOG_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 16 * 1024
 _INDEX_BUFFER_BYTES = 4 * 1024 * 1024
+_NO_ROOM = tuple(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_TRIAL = ".room"
+_TRIAL_BYTES = 1024 * 1024
 
 
-def open_rocks(path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, cache_bytes: int) -> Rdict:
+def open_rocks(
+    path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, cache_bytes: int, identity: str = ""
+) -> Rdict:
     """Open or create the database with these keyspaces, and whatever else a newer program left in it.
 
-    Raises BrokerUnavailable with a sentence for the operator: not writable, locked, damaged.
+    With an `identity` only that database is opened: where its disk was unmounted there is an empty folder,
+    and what was begun anew in it would be hidden, with all that is stored there, when the disk is back.
+    Raises BrokerUnavailable with a sentence for the operator: not writable, locked, damaged, not there.
     """
     try:
-        _make_folder(path)
+        if identity:
+            _refuse_another(path, identity)
+        else:
+            _make_folder(path)
         _refuse_headless(path)
         names = set(spaces)
         if (path / "CURRENT").exists():
@@ -42,6 +54,7 @@ def open_rocks(path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, ca
 
         def opened(mode: DBRecoveryMode) -> Rdict:
             options = _options(write_buffer_bytes)
+            options.create_if_missing(not identity)
             options.set_wal_recovery_mode(mode)
             return Rdict(str(path), options, _space_options(names, write_buffer_bytes, cache_bytes))
 
@@ -50,6 +63,65 @@ def open_rocks(path: Path, spaces: Iterable[str], *, write_buffer_bytes: int, ca
         raise
     except Exception as error:
         raise BrokerUnavailable(_opening_sentence(path, error)) from error
+
+
+def open_to_read(path: Path, *, cache_bytes: int, identity: str) -> Rdict:
+    """Open that database, with all its keyspaces, without writing a byte.
+
+    Raises BrokerUnavailable: it is not there, or its write-ahead log is damaged.
+    """
+    try:
+        _refuse_another(path, identity)
+        _refuse_headless(path)
+        if not is_readable(path):
+            raise BrokerUnavailable(f"the write-ahead log in {path} is damaged")
+        names = set(Rdict.list_cf(str(path))) - {"default"}
+        options = _options(_INDEX_BUFFER_BYTES)
+        options.create_if_missing(False)
+        options.create_missing_column_families(False)
+        options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
+        spaces = _space_options(names, _INDEX_BUFFER_BYTES, cache_bytes)
+        return Rdict(str(path), options, spaces, AccessType.read_only())
+    except BrokerUnavailable:
+        raise
+    except Exception as error:
+        raise BrokerUnavailable(_opening_sentence(path, error)) from error
+
+
+def has_no_room(error: BaseException) -> bool:
+    """Whether something could not be written because the disk, or the user's part of it, is full."""
+    text = str(error).lower()
+    return any(words in text for words in _NO_ROOM)
+
+
+def try_room(path: Path) -> None:
+    """See whether a megabyte can be written there. Raises OSError."""
+    trial = path / _TRIAL
+    try:
+        with trial.open("wb") as file:
+            file.write(bytes(_TRIAL_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    finally:
+        trial.unlink(missing_ok=True)
+
+
+def identity_of(path: Path) -> str:
+    """What RocksDB named the database when it made it; empty: none is there. Raises OSError."""
+    try:
+        return (path / "IDENTITY").read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _refuse_another(path: Path, identity: str) -> None:
+    found = identity_of(path)
+    if found != identity:
+        there = "another one is in its place" if found else "nothing is in its place"
+        raise BrokerUnavailable(
+            f"the store in {path} is not there any more, {there} (is its disk mounted?);"
+            " none is begun anew while the gateway runs"
+        )
 
 
 def _make_folder(path: Path) -> None:

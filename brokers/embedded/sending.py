@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import count
 
+from brokers.embedded.cleanup import check_compactable
 from brokers.embedded.facet import Facet
+from brokers.embedded.keys import commit_offset, commit_offsets
 from brokers.embedded.repeats import FULL, HASH_MASK
 from brokers.embedded.room import LOOK_MS
 from brokers.embedded.segments import OFFSET_BITS
+from brokers.embedded.sendback import bury_spent, without_counts
 from brokers.embedded.topics import Topic
 from popgate.context import Context
 from popgate.errors import (
@@ -22,6 +26,8 @@ from popgate.errors import (
 from popgate.hashing import consistent_hash, java_hash
 from popgate.message_id import make_message_id
 from popgate.model import Message, MessageType, Sent
+from popgate.naming import RETRY_PREFIX
+from popgate.packed import PackedMessages
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import (
     KEYS,
@@ -42,14 +48,42 @@ _TRANSACTION = MessageType.TRANSACTION
 
 
 class Sending(Facet):
-    """The port's `send` and `recall`."""
+    """The port's `send`, `send_packed` and `recall`."""
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         state = self._state
         state.check_writable()
         if not messages:
             return []
-        topic = state.catalogue.topic(messages[0].topic)
+        topic, now_ms = self._begin(messages[0].topic)
+        return await self._add_each(topic, messages, now_ms)
+
+    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+        state = self._state
+        state.check_writable()
+        topic, now_ms = self._begin(packed.topic)
+        results = self._add_packed(topic, packed, now_ms)
+        if results is None:
+            return await self._add_each(topic, packed.unpack(), now_ms)
+        repeats = state.repeats
+        if len(repeats.places) >= FULL:
+            repeats.close(now_ms)
+        await state.settled()
+        return results
+
+    async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
+        state = self._state
+        state.check_writable()
+        message_id = state.timers.recall(state.catalogue.topic(topic), recall_handle)
+        await state.settled()
+        return message_id
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _begin(self, name: str) -> tuple[Topic, int]:
+        """The topic of a send, and the time of it. Raises what is wrong with all that it brings."""
+        state = self._state
+        topic = state.catalogue.topic(name)
         if not topic.writable:
             raise Forbidden(f"topic {topic.name} is not writable")
         topic.turn += 1
@@ -61,6 +95,14 @@ class Sending(Facet):
         if not repeats.since_ms <= now_ms < repeats.due_ms:
             repeats.close(now_ms)
         repeats.sent_ms = now_ms
+        return topic, now_ms
+
+    async def _add_each(
+        self, topic: Topic, messages: Sequence[Message], now_ms: int
+    ) -> list[Sent | GatewayError]:
+        """Add one after the other, and wait until that is done."""
+        state = self._state
+        repeats = state.repeats
         results: list[Sent | GatewayError] = []
         failed = 0
         for message in messages:
@@ -79,14 +121,43 @@ class Sending(Facet):
         await state.settled()
         return results
 
-    async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
-        state = self._state
-        state.check_writable()
-        message_id = state.timers.recall(state.catalogue.topic(topic), recall_handle)
-        await state.settled()
-        return message_id
+    def _add_packed(
+        self, topic: Topic, packed: PackedMessages, now_ms: int
+    ) -> list[Sent | GatewayError] | None:
+        """Add all messages to the batch, in one queue, each as `_add` does it.
 
-    # -- inside -------------------------------------------------------------------------------
+        None, and nothing is added: one of them may have come before, they do not tell enough, or each must
+        be looked at.
+        """
+        if not packed.origins or topic.compacted:
+            return None
+        state = self._state
+        repeats = state.repeats
+        ids = [one.encode() for one in packed.message_ids]
+        known, seen = [], []
+        if repeats.on:
+            known = [one + topic.mark for one in ids]
+            seen = [hash(key) & HASH_MASK for key in known]
+            if not (
+                repeats.young.keys().isdisjoint(seen)
+                and repeats.old.keys().isdisjoint(seen)
+                and len(set(seen)) == len(seen)
+            ):
+                return None
+        queue_id = topic.turn % topic.config.write_queues
+        try:
+            first = state.log.append_packed(topic, queue_id, packed, ids, now_ms, state.store_host)
+        except LocalWireError as error:
+            raise BadRequest(f"the messages cannot be stored: {error}") from error
+        if seen:
+            repeats.young.update(dict.fromkeys(seen, repeats.number))
+            repeats.places.update(zip(known, count(queue_id << OFFSET_BITS | first)))
+        name = state.settings.name
+        places = commit_offsets(topic.id, queue_id, first, len(ids))
+        return [
+            Sent(message_id, name, queue_id, offset, "", "", place)
+            for offset, (message_id, place) in enumerate(zip(packed.message_ids, places, strict=True), first)
+        ]
 
     def _add(self, topic: Topic, message: Message, now_ms: int) -> Sent:
         """Add one message to the batch. Raises GatewayError, having added nothing."""
@@ -96,10 +167,12 @@ class Sending(Facet):
         properties, message_id = message.properties, message.message_id
         if not properties or not message_id:
             properties, message_id = _complete(message)
+        if topic.compacted:
+            check_compactable(topic.name, properties, message.lite_topic)
         repeats = state.repeats
         try:
             packed_id = message_id.encode()
-            key = packed_id + topic.mark if repeats.on else b""
+            key = packed_id + topic.mark if repeats.on and not message.may_come_again else b""
         except UnicodeEncodeError:
             # Several such ids are stored alike: whether one comes again nobody can tell.
             packed_id, key = message_id.encode("utf-8", "replace"), b""
@@ -108,6 +181,10 @@ class Sending(Facet):
             if seen in repeats.young or seen in repeats.old:
                 known = repeats.find(key)
                 if known is not None:
+                    if known.transaction_id:
+                        known.commit_offset, known.offset = state.halves.place_of(known.transaction_id)
+                    elif not known.recall_handle:
+                        known.commit_offset = commit_offset(topic.id, known.queue_id, known.offset)
                     return known
         name = state.settings.name
         queue_id = message.queue_id
@@ -121,6 +198,12 @@ class Sending(Facet):
         if message.broker and message.broker != name:
             state.queue(topic, message.broker, queue_id)
         try:
+            # A consumer that gives up the first delivery tells of no attempt before.
+            if (message.attempt or message.may_come_again) and topic.name.startswith(RETRY_PREFIX):
+                buried = bury_spent(state, topic, message, properties)
+                if buried is not None:
+                    return Sent(message_id, name, 0, buried)
+                properties = without_counts(properties)
             if message.deliver_at_ms <= now_ms and message.type is not _TRANSACTION:
                 lite, lite_ms = None, 0
                 if message.lite_topic:
@@ -139,13 +222,16 @@ class Sending(Facet):
                     message.born_ms or now_ms,
                     pack_host(message.born_host),
                     state.store_host,
+                    message.attempt,
                 )
                 if lite is not None:
                     state.lites.topics.append(lite, queue_id, offset, lite_ms)
                 if key:
                     repeats.young[seen] = repeats.number
                     repeats.places[key] = queue_id << OFFSET_BITS | offset
-                return Sent(message_id, name, queue_id, offset)
+                return Sent(
+                    message_id, name, queue_id, offset, "", "", commit_offset(topic.id, queue_id, offset)
+                )
             sent = self._hold_back(topic, queue_id, message, message_id, packed_id, properties, now_ms)
             if key:
                 repeats.add_held(key, sent)
@@ -183,11 +269,13 @@ class Sending(Facet):
             pack_host(message.born_host),
             now_ms,
             state.store_host,
+            message.attempt,
         )
         sent = Sent(message_id, state.settings.name, queue_id, 0)
         if message.type is _TRANSACTION:
             message.message_id = message_id
             sent.transaction_id = state.halves.add(topic, queue_id, record, message)
+            sent.commit_offset, sent.offset = state.halves.place_of(sent.transaction_id)
             state.arm("halves")
         else:
             sent.recall_handle = state.timers.add(topic, queue_id, record, message.deliver_at_ms, packed_id)

@@ -79,3 +79,6 @@ class EmbeddedSettings:
     retention_bytes: int | None = None
     """Per topic, for those that do not say otherwise; None: as much as there is."""
     retention_interval_ms: int = 60_000
+    tombstone_retention_ms: int = _DAY_MS
+    """In a compacted topic a message without a body stays so long after what it deletes was removed.
+    Kafka's `delete.retention.ms`, and its default; RocketMQ removes both at once."""

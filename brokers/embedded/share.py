@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from brokers.embedded.keys import (
     PROGRESS,
+    UNREAD,
     progress_key,
     progress_value,
     split_progress_key,
@@ -65,11 +66,12 @@ class Share:
         """What consumers see as the topic of its messages: of a retry, the topic that they subscribe to."""
         return self.topic.name if self.main is None else self.main.topic.name
 
-    def begin(self) -> bool:
+    def begin(self, only: int | None = None) -> bool:
         """Fix where the group starts, on every queue it has no position on; whether that was needed.
 
         A group that never read the topic starts where its settings say; on queues that were added
-        since, everything is new to it.
+        since, everything is new to it. `only`: the queue whose position it tells; it reads no other by
+        that.
         """
         if len(self.ledgers) == len(self.topic.queues):
             return False
@@ -77,9 +79,10 @@ class Share:
         anew = not self.ledgers
         for queue in missing:
             offset = self.start_of(queue) if anew else queue.minimum
-            self.ledgers[queue.queue_id] = self._kind()(self, queue, offset)
+            ledger = self.ledgers[queue.queue_id] = self._kind()(self, queue, offset)
+            ledger.unread = only is not None and queue.queue_id != only
             key = progress_key(self.group.id, self.topic.id, queue.queue_id)
-            self.parts.store.put(PROGRESS, key, progress_value(offset, 0))
+            self.parts.store.put(PROGRESS, key, progress_value(offset, UNREAD if ledger.unread else 0))
         return True
 
     def become(self, *, ordered: bool, now_ms: int, looks: int) -> bool:
@@ -96,7 +99,7 @@ class Share:
             if old.ordered is not ordered:
                 new = (OrderedLedger if ordered else UnorderedLedger)(self, old.queue, old.frontier)
                 new.first_pop_ms, new.last_pop_ms = old.first_pop_ms, old.last_pop_ms
-                new.kept_pop_ms = old.kept_pop_ms
+                new.kept_pop_ms, new.unread = old.kept_pop_ms, old.unread
                 entries = dict(old.entries)
                 old.close()
                 self.ledgers[queue_id] = new

@@ -119,6 +119,7 @@ class State:
                 raise
             raise BrokerUnavailable(f"the store in {self.store.path} is damaged: {error}") from error
         self.store.on_failure = self._come_back
+        self.store.on_reading = self._read_again
         self.open = True
         self.store.commit()
         self.arm()
@@ -149,7 +150,9 @@ class State:
         """Raises BrokerUnavailable when the broker is not running, or cannot write."""
         if not self.open or self.store.failing:
             self.check_open()
-            raise BrokerUnavailable(f"broker {self.settings.name} cannot write to {self.store.path}")
+            raise BrokerUnavailable(
+                f"broker {self.settings.name} can write nothing now: {self.store.trouble}"
+            )
 
     def queue(self, topic: Topic, broker: str, queue_id: int) -> QueueState:
         """Raises BadRequest: no such queue."""
@@ -261,13 +264,16 @@ class State:
     def _come_back(self, error: BaseException) -> None:
         """The store works again after a failed write: begin anew from what is in it."""
         _log.warning("reading %r again after a failed write: %s", self.store, error)
+        self._read_again()
+        self.store.commit()
+        self.waiting.wake_all()
+        self.arm()
+
+    def _read_again(self) -> None:
         for share in self.shares:
             share.close()  # steps that are still under way find nothing in it
         self._make_parts()
         self._load()
-        self.store.commit()
-        self.waiting.wake_all()
-        self.arm()
 
     def _arrived(self, queue: QueueState, count: int) -> None:
         """New messages can be read."""

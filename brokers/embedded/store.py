@@ -13,13 +13,17 @@ released; batches written meanwhile are covered together by the next sync.
 After a failed write RocksDB refuses all further ones. What was not written is told as not done;
 what was written and maybe not synced, as unknown. The store then fails every commit at once, and
 tries to open the files again, at growing intervals; when that works, `on_failure` tells the owner
-to rebuild from the store what it has in memory, and writing goes on.
+to rebuild from the store what it has in memory, and writing goes on. Meanwhile no file is held open,
+so that a disk which failed can be taken away and mended. A disk that is merely full needs no mending:
+then the files are open for reading, `on_reading` has been called in the same way, and before they are
+closed for a try it is looked whether there is room at all.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum, unique
 from functools import partial
@@ -29,12 +33,15 @@ from time import perf_counter
 from rocksdict import WriteBatch
 
 from brokers.embedded.keys import INDEX, MESSAGES
+from brokers.embedded.rocks import has_no_room
 from brokers.embedded.steps import Steps
 from brokers.embedded.tables import Tables
 from brokers.embedded.timing import Timing
 from brokers.embedded.upgrading import bring_up_to_date
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable
+
+_log = logging.getLogger(__name__)
 
 _FIRST_RETRY_S = 0.2
 _LONGEST_RETRY_S = 5.0
@@ -64,6 +71,8 @@ class Store(Tables):
         self.durability = durability
         self.on_failure: Callable[[BaseException], None] | None = None
         """Called after a failed write, once the store can be used again: memory may be ahead of it."""
+        self.on_reading: Callable[[], None] | None = None
+        """Called when the store can be read, but not written: memory may be ahead of it."""
         self.on_syncing: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
         """What was written when `on_syncing` was called is on the disk when `on_synced` is."""
@@ -98,6 +107,11 @@ class Store(Tables):
         return self._failure is not None
 
     @property
+    def trouble(self) -> str:
+        """Why commits fail at once; empty when they do not."""
+        return "" if self._failure is None else self._failure.sentence
+
+    @property
     def filling(self) -> bool:
         """Whether something was added that no commit has taken yet."""
         return bool(self._after) or not self._batch.is_empty()
@@ -107,6 +121,7 @@ class Store(Tables):
     def open(self) -> None:
         """Open, create or upgrade. Raises BrokerUnavailable: locked, not writable, damaged, too new."""
         self._closing = False
+        self._identity = ""
         self._open_files()
         try:
             bring_up_to_date(self)
@@ -158,6 +173,14 @@ class Store(Tables):
         put, handles = self._batch.put, self._handles
         put(key, record, handles[MESSAGES])
         put(index, b"", handles[INDEX])
+
+    def put_messages(self, records: Iterable[tuple[bytes, bytes]], index: Iterable[bytes]) -> None:
+        """The same for several: records by their keys, and all entries of the index."""
+        put, messages, entries = self._batch.put, self._handles[MESSAGES], self._handles[INDEX]
+        for key, record in records:
+            put(key, record, messages)
+        for key in index:
+            put(key, b"", entries)
 
     def delete(self, space: str, key: bytes) -> None:
         self._batch.delete(key, self._handles[space])
@@ -311,6 +334,10 @@ class Store(Tables):
         """
         if self._failure is None:
             self._failure = self._told(error)
+            _log.error(
+                "%s: what must be stored is refused until it can be, which is tried every few seconds",
+                self._failure.sentence,
+            )
         unwritten = self._take_batch()[1]
         written, self._written = self._written, []
         for group in (*groups, *written, unwritten):
@@ -332,6 +359,9 @@ class Store(Tables):
         if self._syncing is not None:
             self._retry_timer = again()
             return
+        if self._only_read and self._is_full():
+            self._retry_timer = again()
+            return
         self._stop_threads()
         self._take_batch()
         self._close_files(failure.sentence)
@@ -344,6 +374,18 @@ class Store(Tables):
             self._failure = error if isinstance(error, BrokerUnavailable) else self._told(error)
             self._retry_s = min(self._retry_s * 2, _LONGEST_RETRY_S)
             self._retry_timer = again()
+            if self._db is None and has_no_room(error):
+                self._read_meanwhile(self._failure)
+
+    def _read_meanwhile(self, failure: BrokerUnavailable) -> None:
+        try:
+            self._open_to_read()
+            if self.on_reading is not None:
+                self.on_reading()
+        except Exception as error:
+            _log.warning("the store in %s cannot be read either: %s", self.path, error)
+            self._close_files(failure.sentence)
+        self._take_batch()[1].fail(failure)
 
     def _stop_threads(self) -> None:
         self._stop_reclaiming()

@@ -11,7 +11,7 @@ from pathlib import Path
 from rocksdict import Checkpoint, ColumnFamily, CompactOptions, Rdict, ReadOptions
 
 from brokers.embedded.keys import SPACES
-from brokers.embedded.rocks import open_rocks
+from brokers.embedded.rocks import has_no_room, identity_of, open_rocks, open_to_read, try_room
 from popgate.errors import BrokerUnavailable
 
 _BEYOND = b"\xff" * 24
@@ -37,6 +37,12 @@ class Tables:
         self._write_buffer_bytes = write_buffer_bytes
         self._cache_bytes = cache_bytes
         self._db: Rdict | None = None
+        self._identity = ""
+        """Of the database that was opened, until its owner ends: no other one takes its place."""
+        self._only_read = False
+        """Whether the files are open for reading only."""
+        self._last_change: int | None = None
+        """The number of the last change that was there when the files were closed; None: it is not known."""
         self._families: dict[str, Rdict] = {}
         self._handles: dict[str, ColumnFamily] = {}
         self._reclaim_thread: ThreadPoolExecutor | None = None
@@ -183,14 +189,45 @@ class Tables:
 
     def _open_files(self) -> None:
         db = self._db = open_rocks(
-            self.path, SPACES, write_buffer_bytes=self._write_buffer_bytes, cache_bytes=self._cache_bytes
+            self.path,
+            SPACES,
+            write_buffer_bytes=self._write_buffer_bytes,
+            cache_bytes=self._cache_bytes,
+            identity=self._identity,
         )
+        if not self._identity:
+            with contextlib.suppress(OSError):
+                self._identity = identity_of(self.path)
+        self._find_spaces(db)
+
+    def _open_to_read(self) -> None:
+        """Open the files again so that nothing is written. Raises BrokerUnavailable, unless all is there."""
+        db = self._db = open_to_read(self.path, cache_bytes=self._cache_bytes, identity=self._identity)
+        self._only_read = True
+        least, last = self._last_change, db.latest_sequence_number()
+        if least is None or last < least:
+            raise BrokerUnavailable(f"of {least} changes only {last} are there")
+        self._find_spaces(db)
+
+    def _is_full(self) -> bool:
+        """Whether the disk still has no room."""
+        try:
+            try_room(self.path)
+        except OSError as error:
+            return has_no_room(error)
+        return False
+
+    def _find_spaces(self, db: Rdict) -> None:
         self._families = {name: db.get_column_family(name) for name in SPACES}
         self._handles = {name: db.get_column_family_handle(name) for name in SPACES}
 
     def _close_files(self, why: str) -> None:
         """Let go of the files whatever state they are in; what cannot be written any more is not."""
         db, self._db = self._db, None
+        if db is not None and not self._only_read:
+            with contextlib.suppress(Exception):
+                self._last_change = db.latest_sequence_number()
+        self._only_read = False
         families = list(self._families.values())
         self._forget_spaces(why)
         for part in (*families, db):

@@ -9,9 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from brokers.embedded.cleanup import check_policy, check_same_policy
 from brokers.embedded.configs import group_in, group_out, topic_in, topic_out
 from brokers.embedded.damage import decode_sound
 from brokers.embedded.keys import (
+    COMPACTED,
+    COMPACTION_STATE,
     FLOORS,
     GROUPS,
     HIGHEST_U64,
@@ -23,9 +26,11 @@ from brokers.embedded.keys import (
     REMOVED_GROUP,
     REMOVED_TOPIC,
     TOPICS,
+    compaction_key,
     floor_key,
     message_key,
     removed_key,
+    split_compaction_state,
     split_message_key,
 )
 from brokers.embedded.segments import mark_of
@@ -44,9 +49,10 @@ class QueueState:
 
     `minimum`: the first offset kept. `maximum`: the next to be given to a message. `visible`: all
     below are committed and may be read. `last_store_ms`: store times of a queue never go back.
+    `holes`: offsets from the minimum on whose messages compaction removed.
     """
 
-    __slots__ = ("last_store_ms", "maximum", "minimum", "queue_id", "topic", "visible")
+    __slots__ = ("holes", "last_store_ms", "maximum", "minimum", "queue_id", "topic", "visible")
 
     def __init__(self, topic: Topic, queue_id: int) -> None:
         self.topic = topic
@@ -55,6 +61,17 @@ class QueueState:
         self.maximum = 0
         self.visible = 0
         self.last_store_ms = 0
+        self.holes = 0
+
+    @property
+    def kept(self) -> int:
+        """How many messages there are to be read."""
+        return self.visible - self.minimum - self.holes
+
+    def unread_from(self, offset: int) -> int:
+        """How many messages there are from an offset on; in the middle of holes it may tell too many."""
+        unread = self.visible - max(offset, self.minimum)
+        return max(min(unread, self.kept) if self.holes else unread, 0)
 
     def __repr__(self) -> str:
         place = f"{self.topic.name}/{self.queue_id}"
@@ -64,7 +81,7 @@ class QueueState:
 class Topic:
     """A topic and its queues. `turn` counts sends, for the choice of a queue; `mark` is that of its ids."""
 
-    __slots__ = ("config", "id", "mark", "name", "packed_name", "queues", "turn", "writable")
+    __slots__ = ("compacted", "config", "id", "mark", "name", "packed_name", "queues", "turn", "writable")
 
     def __init__(self, topic_id: int, config: TopicConfig) -> None:
         self.id = topic_id
@@ -80,6 +97,7 @@ class Topic:
 
     def configure(self, config: TopicConfig) -> None:
         self.config = config
+        self.compacted = config.compacted
         self.writable = bool(config.permission & Permission.WRITE and config.write_queues)
         """Every send asks for this, and sets of flags are slow."""
 
@@ -165,6 +183,7 @@ class Catalogue:
             raise AlreadyExists("topic", config.name)
         _check_text(config.name)
         _check_queues(config)
+        check_policy(config)
         if bounded and len(self._topics) >= self._settings.max_topics:
             raise TooManyRequests(f"there are {len(self._topics)} topics, the limit is reached", 60.0)
         topic = Topic(self._take_topic_id(), config)
@@ -177,9 +196,10 @@ class Catalogue:
         return self._topics.get(config.name) or self.create_topic(config, bounded=bounded)
 
     def update_topic(self, config: TopicConfig) -> Topic:
-        """Raises TopicNotFound, BadRequest (fewer queues than there are)."""
+        """Raises TopicNotFound, BadRequest (fewer queues than there are, another policy of cleaning up)."""
         topic = self.topic(config.name)
         _check_queues(config)
+        check_same_policy(topic.config, config)
         if config.queues < len(topic.queues):
             raise BadRequest(
                 f"topic {topic.name} has {len(topic.queues)} queues, they cannot become {config.queues}"
@@ -265,6 +285,9 @@ class Catalogue:
                 queue.maximum = max(offset + 1, queue.minimum)
                 queue.last_store_ms = self._last_store_ms(topic, queue, last)
         queue.visible = queue.maximum
+        if topic.compacted:
+            state = self._store.get(COMPACTED, compaction_key(topic.id, queue.queue_id, COMPACTION_STATE))
+            queue.holes = split_compaction_state(state)[1] if state else 0
 
     def _last_store_ms(self, topic: Topic, queue: QueueState, last: tuple[bytes, bytes] | None) -> int:
         """Of the last record that is not damaged."""

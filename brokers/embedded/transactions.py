@@ -43,7 +43,7 @@ from brokers.embedded.transaction_ids import TransactionIds
 from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalTransactionId, PeerWireError, TopicNotFound, shown
-from popgate.model import EndTransaction, Message, Resolution, TopicConfig, TransactionCheck
+from popgate.model import EndTransaction, HalfPlace, Message, Resolution, TopicConfig, TransactionCheck
 from popgate.naming import TRANSACTION_CHECKS_EXHAUSTED_TOPIC
 from popgate.wire.properties import (
     PGROUP,
@@ -149,13 +149,21 @@ class HalfMessages:
         self._checks.add(check_key(half.check_at_ms, sequence), _ASK)
         return self._ids.make(sequence, message.message_id)
 
+    def place_of(self, transaction_id: str) -> tuple[int, int]:
+        """The numbers with which a classic producer ends it: its place in the log, and in its queue."""
+        return self._ids.place_of(transaction_id)
+
     def end(self, end: EndTransaction) -> None:
         """Deliver or drop a half message; ending again the same way changes nothing.
 
         Raises IllegalTransactionId: forged, unknown, of another message or topic, or ended otherwise.
         """
         self._begin_turn()
-        sequence, message_id = self._ids.read(end)
+        place = end.place
+        if place is None:
+            sequence, message_id = self._ids.read(end)
+        else:
+            sequence, message_id = self._placed(place), end.message_id
         verdict = _ENDS[end.resolution]
         known = self._how_ended(sequence)
         if known == verdict:
@@ -177,6 +185,11 @@ class HalfMessages:
             raise TopicNotFound(end.topic)
         if end.topic and end.topic != topic.name:
             raise IllegalTransactionId(f"it belongs to topic {topic.name}, not to {shown(end.topic)}")
+        if place is not None and place.producer_group != half.producer_group:
+            raise IllegalTransactionId(
+                f"it belongs to producer group {shown(half.producer_group)}, not to"
+                f" {shown(place.producer_group)}"
+            )
         if end.resolution is Resolution.COMMIT:
             self._deliver(topic, half, sequence, record)
         self._close(sequence, half, verdict)
@@ -240,6 +253,11 @@ class HalfMessages:
         self._log.damages.move(HALF, [(key, value) for key, value in found if value is not None], why)
         self._drop(sequence)
 
+    def _placed(self, place: HalfPlace) -> int:
+        if place.broker not in ("", self._settings.name):
+            raise IllegalTransactionId(f"broker {shown(place.broker)} is not this one")
+        return self._ids.placed(place)
+
     def _how_ended(self, sequence: int) -> bytes | None:
         if sequence in self._ended:
             return self._ended[sequence]
@@ -298,6 +316,7 @@ class HalfMessages:
             self._ids.make(sequence, message_id),
             stored_message(record, self._settings.name),
             half.checks + 1,
+            HalfPlace(self._settings.name, half.producer_group, sequence, self._ids.proof(sequence)),
         )
         try:
             answer = self._handler(check)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from brokers.embedded.entries import Entry
@@ -66,6 +66,11 @@ class UnorderedLedger(Ledger):
         if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():
             want.more = True
 
+    def tidy(self) -> None:
+        super().tidy()
+        self.returned = [offset for offset in self.returned if offset in self.entries]
+        heapify(self.returned)
+
     def close(self) -> None:
         super().close()
         self.returned.clear()
@@ -111,7 +116,7 @@ class UnorderedLedger(Ledger):
         value, head = want.texts(entry, queue_id, ordered=False)
         group_id, put = self.group.id, self.parts.store.put
         offsets: list[int] = []
-        end = behind = min(begin + (room if everything else want.looks), queue.visible)
+        end = behind = self.parts.log.reach(queue, begin, room if everything else want.looks)
         for offset, record in self.parts.log.read(queue.topic, queue_id, begin, end):
             try:
                 found = decode_record(record)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from brokers.remote.callings import Callings
-from brokers.remote.errors import error_of
 from brokers.remote.pausing import when_not_busy
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalReceipt
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
@@ -30,8 +30,7 @@ _MOST = 1_024
 _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
 
 
-@dataclass(slots=True, frozen=True)
-class Ack:
+class Ack(NamedTuple):
     """A delivery to finish. `handle` is its text as the client has it, `topic` the one it was popped from."""
 
     topic: str
@@ -57,6 +56,21 @@ def real_topic(topic: str, group: str, receipt: Receipt) -> str:
     if receipt.topic_type == OF_RETRY_V2:
         return pop_retry_topic_v2(group, topic)
     return topic
+
+
+def _entry(ack: Ack, offsets: list[int]) -> BatchAck:
+    one = ack.receipt
+    return BatchAck(
+        ack.group,
+        ack.topic,
+        one.topic_type,
+        one.start_offset,
+        one.queue_id,
+        one.revive_queue,
+        one.pop_ms,
+        one.invisible_ms,
+        offsets=tuple(offsets),
+    )
 
 
 class Acking:
@@ -115,7 +129,9 @@ class Acking:
         for at, ack in enumerate(acks):
             receipt = ack.receipt
             near = 0 <= receipt.offset - receipt.start_offset < _WIDEST
-            (together if near and broker not in self._alone else alone).append(at)
+            (together if near else alone).append(at)
+        if broker in self._alone:
+            together, alone = [], list(range(len(acks)))
         outcomes: list[GatewayError | None] = [None] * len(acks)
         if len(together) == 1:
             alone += together
@@ -140,12 +156,17 @@ class Acking:
         return outcomes
 
     async def _batch(self, broker: str, acks: Sequence[Ack]) -> GatewayError | None:
-        merged: dict[tuple[str, str, int, int, int, int, int, int], list[int]] = {}
+        merged: dict[tuple[object, ...], tuple[Ack, list[int]]] = {}
         for ack in acks:
-            one = ack.receipt
-            place = (one.start_offset, one.queue_id, one.revive_queue, one.pop_ms, one.invisible_ms)
-            merged.setdefault((ack.group, ack.topic, one.topic_type, *place), []).append(one.offset)
-        entries = [BatchAck(*key, offsets=tuple(offsets)) for key, offsets in merged.items()]
+            topic, group, receipt, _ = ack
+            # All of it but the offsets of the message.
+            key = (topic, group, *receipt[:7])
+            found = merged.get(key)
+            if found is None:
+                merged[key] = ack, [receipt.offset]
+            else:
+                found[1].append(receipt.offset)
+        entries = [_entry(ack, offsets) for ack, offsets in merged.values()]
         try:
             body = encode_batch_acks(broker, entries)
             answer = await self._ask(broker, RequestCode.BATCH_ACK_MESSAGE, {}, body)

@@ -7,9 +7,9 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
-from brokers.remote.errors import error_of
 from brokers.remote.facet import Facet
 from brokers.remote.places import Place, place_of
+from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,

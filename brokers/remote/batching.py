@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from popgate.model import Message, MessageType
-from popgate.wire.properties import DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, WAIT
+from popgate.wire.properties import (
+    DELAY,
+    LONGEST_IN_BATCH,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    WAIT,
+)
 from popgate.wire.records import TRANSACTION_MASK
 
 MOST_BYTES = 4 * 1024 * 1024
 """Of a batch, with its properties: brokers store no message that is larger."""
+MOST_TOGETHER = 32_767
+"""Messages of a batch: a broker moves its queue on by a signed 16 bit number.
+Source: RocketMQ 5.3.3, CommitLog.asyncPutMessages."""
 _AROUND = 22
 """Bytes that a message of a batch has beside its body and its properties."""
 _LONGEST_TOPIC = 127
@@ -24,7 +34,8 @@ def may_batch(topic: str) -> bool:
 
 
 def goes_alone(message: Message) -> bool:
-    """Whether a message is none that a batch may hold: held back, half, or with a way of its own."""
+    """Whether a message is none that a batch may hold: held back, half, with a way of its own, or
+    with so many properties that what a broker adds to those of a batch may be too much."""
     if (
         message.deliver_at_ms
         or message.type is MessageType.TRANSACTION
@@ -34,7 +45,11 @@ def goes_alone(message: Message) -> bool:
     ):
         return True
     properties = message.properties
-    return any(name in properties for name in _ALONE)
+    if len(properties) > LONGEST_IN_BATCH:
+        return True
+    if b"TIMER_DEL" in properties or b"DELAY\x01" in properties or b"WAIT\x01" in properties:
+        return any(name in properties for name in _ALONE)
+    return False
 
 
 def is_held_back(message: Message) -> bool:
@@ -48,12 +63,14 @@ def in_batches(messages: Sequence[Message], *, together: bool) -> list[list[Mess
     What the header of a request says once must be the same for all of a batch: `sys_flag`, the
     producer group. The first message of a batch always fits.
     """
+    if len(messages) == 1:
+        return [list(messages)]
     found: list[list[Message]] = []
     room = 0
     for message in messages:
         size = len(message.body) + len(message.properties) + _AROUND
         alone = not together or goes_alone(message)
-        if not alone and found and size <= room:
+        if not alone and found and size <= room and len(found[-1]) < MOST_TOGETHER:
             first = found[-1][0]
             if message.sys_flag == first.sys_flag and message.producer_group == first.producer_group:
                 found[-1].append(message)

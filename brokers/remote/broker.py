@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from brokers.port import Broker
+from brokers.remote.assigning import Assigning
 from brokers.remote.checking import Checking
 from brokers.remote.deleting import Deleting
 from brokers.remote.facet import Facet
 from brokers.remote.finding import Finding
-from brokers.remote.locking import Locking
 from brokers.remote.looking import Looking
+from brokers.remote.members import Members
+from brokers.remote.numbering import Numbering
 from brokers.remote.popping import Popping
 from brokers.remote.pulling import Pulling
 from brokers.remote.recalling import Recalling
+from brokers.remote.reclaiming import Reclaiming
+from brokers.remote.relaying import Relaying
 from brokers.remote.replying import Replying
+from brokers.remote.sendback import SendingBack
 from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.surveying import Surveying
@@ -26,13 +31,18 @@ class RemoteBroker(
     Sending,
     Checking,
     Replying,
+    Members,
     Recalling,
+    SendingBack,
+    Reclaiming,
     Popping,
     Deleting,
     Looking,
-    Locking,
+    Numbering,
+    Assigning,
     Finding,
     Pulling,
+    Relaying,
     Surveying,
     Facet,
     Broker,
@@ -65,6 +75,8 @@ class RemoteBroker(
             keeps_filtered_redeliveries=False,
             chooses_queues=True,
             buries_unasked=False,
+            pops_group_retries=False,
             reading_lag_ms=300,
             ordered_groups_get_retries=False,
+            stands_apart=True,
         )

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from typing import cast
 
-from brokers.remote.errors import error_of
 from brokers.remote.links import Links
 from brokers.remote.routes import Routes
 from brokers.remote.settings import RemoteSettings
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BrokerTimeout, BrokerUnavailable
+from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command
 
@@ -25,6 +27,7 @@ class Callings:
         self._routes = routes
         self._settings = settings
         self._clock = clock
+        self._asking: set[asyncio.Task[Command]] = set()
 
     def time_left(self, context: Context | None, timeout_s: float | None = None) -> float:
         """Seconds for a request: `timeout_s` (None: the setting), or less when the caller has less.
@@ -71,8 +74,55 @@ class Callings:
             routes.clusters.suspect(broker)
             raise
         if answer.code in _MOVED:
-            routes.clusters.suspect(broker)
+            routes.clusters.refused(broker, address)
         return answer
+
+    def ask(
+        self,
+        broker: str,
+        code: int,
+        fields: Mapping[str, str],
+        told: Callable[[Command | Exception], None],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """As `call` for who does not wait: `told` gets the answer, or what `call` would raise, maybe at once.
+
+        There is a task only where the broker is to be found first, or asks its clients to go away.
+        """
+        routes = self._routes
+
+        def again() -> None:
+            left = until - self._clock.monotonic()
+            task = asyncio.get_running_loop().create_task(self.call(broker, code, fields, timeout_s=left))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+            task.add_done_callback(lambda done: told(_outcome(done)))
+
+        def answered(done: asyncio.Future[Command]) -> None:
+            answer = _outcome(done)
+            if isinstance(answer, Exception):
+                routes.clusters.suspect(broker)
+            elif answer.code == ResponseCode.GO_AWAY:
+                again()
+                return
+            elif answer.code in _MOVED:
+                routes.clusters.refused(broker, address)
+            told(answer)
+
+        until = self._clock.monotonic() + timeout_s
+        if routes.clusters.get(broker) is None:
+            again()
+            return
+        try:
+            address = routes.clusters.address(broker)
+            asked = self._links.ask(address, code, {**fields, "bname": broker}, timeout_s=timeout_s)
+        except GatewayError as error:
+            if isinstance(error, BrokerUnavailable):
+                routes.clusters.suspect(broker)
+            told(error)
+            return
+        asked.add_done_callback(answered)
 
     async def done(
         self,
@@ -105,6 +155,14 @@ class Callings:
         if answer.code not in _SUCCESS and answer.code not in also:
             raise error_of(answer, broker=broker, topic=topic, group=group)
         return answer
+
+
+def _outcome(done: asyncio.Future[Command]) -> Command | Exception:
+    if done.cancelled():
+        return BrokerTimeout("the gateway stops")
+    # Not raised, lest the error holds on to frames that hold on to it.
+    error = done.exception()
+    return done.result() if error is None else cast("Exception", error)
 
 
 _MOVED = frozenset({int(ResponseCode.NOT_LEADER_FOR_QUEUE), int(ResponseCode.SERVICE_NOT_AVAILABLE)})

@@ -2,10 +2,15 @@
 
 The broker stored the half message again before it asked, at new offsets: the id that goes out with
 the question names those. Sources: protocol facts 3.9, 5.5 (39) and 7.8; the requests as 5.5.0 makes them.
+
+It asks also about some that were ended: it looks at half messages that it may not ask about yet, stores
+each again behind the others, and does not match an end of the former place with the latter. So the
+message is looked for before anybody is asked: one that is stored was committed, through whatever replica.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 
@@ -17,7 +22,7 @@ from brokers.remote.transacting import Transacting, end_fields
 from brokers.remote.transaction_ids import Half, make_transaction_id
 from popgate.clock import Clock
 from popgate.errors import PeerWireError, shown
-from popgate.model import Resolution, StoredMessage, TransactionCheck
+from popgate.model import HalfPlace, Resolution, StoredMessage, TransactionCheck
 from popgate.wire.codes import RequestCode
 from popgate.wire.properties import (
     PGROUP,
@@ -41,6 +46,12 @@ _OF_THE_HALF = tuple(
 )
 """Properties that a half message has and the message that it becomes has not."""
 _LARGEST = (1 << 63) - 1
+_LOOKED_UP_AT_ONCE = 32
+_MOST_LOOKED_UP = 4_096
+"""A broker asks about all that is open in one moment. Those beyond are asked about without a look."""
+_PUT_OFF_TO = 5
+"""Of the looks of a broker at a half message, which it gives up after `transactionCheckMax`, 15 as shipped:
+from this one on a producer is asked although the broker does not say whether the message is there."""
 
 
 class Checking(Transacting):
@@ -49,7 +60,10 @@ class Checking(Transacting):
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
         super().__init__(settings, clock=clock)
         self._check_handler: CheckHandler | None = None
+        self._looks: set[asyncio.Task[None]] = set()
+        self._room = asyncio.Semaphore(_LOOKED_UP_AT_ONCE)
         self._checks = self._unasked_checks = self._settled_checks = self._bad_checks = 0
+        self._put_off_checks = 0
         self.links.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._check)
 
     def figures(self) -> dict[str, float]:
@@ -58,6 +72,7 @@ class Checking(Transacting):
             "checks_total": self._checks,
             "checks_unasked_total": self._unasked_checks,
             "checks_settled_total": self._settled_checks,
+            "checks_put_off_total": self._put_off_checks,
             "checks_unreadable_total": self._bad_checks,
         }
 
@@ -68,7 +83,7 @@ class Checking(Transacting):
     def _check(self, address: str, link: int, request: Command) -> Awaitable[None] | None:
         self._checks += 1
         try:
-            half, message = self._read_check(address, request)
+            half, message, looks = self._read_check(address, request)
         except PeerWireError as error:
             self._bad_checks += 1
             # Once: a broker asks again and again.
@@ -77,12 +92,47 @@ class Checking(Transacting):
             return None
         known = self.ends.of(half)
         if known.verdict is not None:
-            # It has ended, and the broker had not written that down when it asked: the copy that it made
-            # for the check must not become a second message, and must not be asked about for hours.
-            self._settled_checks += 1
-            fields = end_fields(half, Resolution.ROLLBACK)
-            self.links.tell(address, RequestCode.END_TRANSACTION, {**fields, "bname": half.broker}, link=link)
+            self._settle(address, link, half)
             return None
+        if len(self._looks) >= _MOST_LOOKED_UP:
+            return self._ask_producer(half, known, message)
+        look = self._look_first(address, link, half, known, message, may_wait=looks < _PUT_OFF_TO)
+        task = asyncio.get_running_loop().create_task(look)
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+        return None
+
+    async def _look_first(
+        self, address: str, link: int, half: Half, known: Ending, message: StoredMessage, *, may_wait: bool
+    ) -> None:
+        """Ask a producer, unless the message proves to be committed.
+
+        Nor while the broker cannot say whether it is, as long as it `may_wait`: it will ask again.
+        """
+        try:
+            async with self._room:
+                committed = await self.is_committed(half)
+            if committed:
+                known.verdict, known.ended_ms = Resolution.COMMIT, self.clock.now_ms()
+            while known.under_way is not None:
+                await asyncio.wait([known.under_way])
+            if known.verdict is not None:
+                self._settle(address, link, half)
+            elif committed is None and may_wait:
+                self._put_off_checks += 1
+            else:
+                await self._ask_producer(half, known, message)
+        except Exception as error:
+            _log.error("a check of broker %s could not be answered", address, exc_info=error)
+
+    async def stop(self) -> None:
+        for task in self._looks:
+            task.cancel()
+        if self._looks:
+            await asyncio.wait(list(self._looks))
+        await super().stop()
+
+    async def _ask_producer(self, half: Half, known: Ending, message: StoredMessage) -> None:
         check = TransactionCheck(
             half.topic,
             half.producer_group,
@@ -90,15 +140,19 @@ class Checking(Transacting):
             message,
             # The broker's own count has every look at the message, also those before it may ask.
             known.asked + 1,
+            HalfPlace(half.broker, half.producer_group, half.commit_offset, half.queue_offset),
         )
         asked = self._check_handler is not None and self._check_handler(check)
-        if isinstance(asked, bool):
-            self._check_asked(half, known, asked)
-            return None
-        return self._check_asked_later(half, known, asked)
+        self._check_asked(half, known, asked if isinstance(asked, bool) else await asked)
 
-    async def _check_asked_later(self, half: Half, known: Ending, asked: Awaitable[bool]) -> None:
-        self._check_asked(half, known, await asked)
+    def _settle(self, address: str, link: int, half: Half) -> None:
+        """It has ended: the copy that the broker made for the check must not become a second message.
+
+        And it must not be asked about for hours.
+        """
+        self._settled_checks += 1
+        fields = end_fields(half, Resolution.ROLLBACK)
+        self.links.tell(address, RequestCode.END_TRANSACTION, {**fields, "bname": half.broker}, link=link)
 
     def _check_asked(self, half: Half, known: Ending, asked: bool) -> None:
         known.asked += asked
@@ -106,8 +160,8 @@ class Checking(Transacting):
             self._unasked_checks += 1
             self.register.nobody_asked(half.topic, half.producer_group)
 
-    def _read_check(self, address: str, request: Command) -> tuple[Half, StoredMessage]:
-        """Raises PeerWireError."""
+    def _read_check(self, address: str, request: Command) -> tuple[Half, StoredMessage, int]:
+        """The half message, and how often its broker has looked at it. Raises PeerWireError."""
         commit_offset = _offset(request, "commitLogOffset")
         queue_offset = _offset(request, "tranStateTableOffset")
         record = decode_record(request.body)
@@ -122,7 +176,8 @@ class Checking(Transacting):
         )
         message = stored(record, broker, record.queue_id, record.offset)
         message.properties = drop_properties(record.properties, _OF_THE_HALF)
-        return half, message
+        looks = properties.get(TRANSACTION_CHECK_TIMES.encode()) or b""
+        return half, message, int(looks) if looks.isdigit() and len(looks) < 9 else _PUT_OFF_TO
 
 
 def _offset(request: Command, name: str) -> int:

@@ -2,6 +2,9 @@
 
 A name server that was started anew has forgotten every broker until it hears of it again, up to half a
 minute later. So a broker that it does not name stays known while a link to it is open, and for a while.
+Of a pair it may hear of the slave first, and then tells it as the one who stands in for the master. A slave
+knows how far groups are some seconds late: who pops there is given again what was acknowledged. So a master
+that is missing where its slave is told stays the one to ask while it answers (`is_held`).
 """
 
 from __future__ import annotations
@@ -33,12 +36,18 @@ _MOST_ACTING = 32
 
 @dataclass(slots=True)
 class _Known:
-    """`data` has what was told last, `told_at` when; `named`: also by the last list of all brokers."""
+    """`data` has what was told last, `told_at` when; `named`: also by the last list of all brokers.
+
+    `held`: told since then was only its slave, and its master answers. `refused`: since then the master said
+    that it is none.
+    """
 
     data: BrokerData
     told_at: float
     named: bool
     acting: bool
+    held: bool = False
+    refused: bool = False
 
 
 class Clusters:
@@ -104,11 +113,16 @@ class Clusters:
                 self._add(data.name, _Known(data, now, True, False))
             elif known.data.addresses != data.addresses:
                 # A slave told as the master stands in for it: lists of all brokers tell it as a slave.
-                listed = {one for number, one in known.data.addresses.items() if number}
-                acting = data.master is not None and (known.acting or known.data.master is None)
-                self._add(data.name, _Known(data, now, known.named, acting and data.master in listed))
+                is_slave = data.master in {one for number, one in known.data.addresses.items() if number}
+                if self._stays(known, data, acting=is_slave and data.acting_master):
+                    self._hold(known, now)
+                    # Lists of all brokers tell whether it is the master now after all.
+                    self.suspect(data.name)
+                else:
+                    acting = is_slave and (known.acting or known.data.master is None)
+                    self._add(data.name, _Known(data, now, known.named, acting))
             else:
-                known.told_at = now
+                known.told_at, known.held, known.refused = now, False, False
 
     def get(self, name: str) -> BrokerData | None:
         known = self._known.get(name)
@@ -122,6 +136,11 @@ class Clusters:
         """Whether a slave stands in for the master: it serves pops and acknowledgements, and no writes."""
         known = self._known.get(name)
         return known is not None and known.acting
+
+    def is_held(self, name: str) -> bool:
+        """Whether the name servers tell a slave only, and the master answers all the same."""
+        known = self._known.get(name)
+        return known is not None and known.held
 
     def is_forgotten(self, name: str) -> bool:
         """Whether the name servers do not know the broker, and it is there all the same."""
@@ -157,6 +176,13 @@ class Clusters:
         if fresh:
             self._arm()
 
+    def refused(self, name: str, address: str) -> None:
+        """Who is there said that it is not the one to ask: another one is believed as soon as it is told."""
+        known = self._known.get(name)
+        if known is not None and known.data.master == address:
+            known.refused = True
+        self.suspect(name)
+
     def _lost(self, address: str, _: int) -> None:
         name = self._names.get(address)
         if name is not None:
@@ -171,6 +197,21 @@ class Clusters:
 
     def _reached(self, data: BrokerData) -> bool:
         return any(self._links.is_open(address) for address in data.addresses.values())
+
+    def _stays(self, known: _Known, told: BrokerData, *, acting: bool) -> bool:
+        """Whether the master that is known is asked on, though it is not told.
+
+        `acting`: a slave is told as the one who stands in for it. A master that is told as a slave now, or
+        beside another master, is none any more.
+        """
+        master = known.data.master
+        if master is None or known.acting or known.refused or master in told.addresses.values():
+            return False
+        return (acting or told.master is None) and self._links.answers(master)
+
+    @staticmethod
+    def _hold(known: _Known, now: float) -> None:
+        known.told_at, known.held = now, True
 
     def _add(self, name: str, known: _Known) -> None:
         before = self._known.get(name)
@@ -249,7 +290,12 @@ class Clusters:
     def _take(self, told: dict[str, BrokerData], acting: set[str]) -> None:
         now = self._clock.monotonic()
         for name, data in told.items():
-            self._add(name, _Known(data, now, True, name in acting))
+            before = self._known.get(name)
+            if before is not None and self._stays(before, data, acting=name in acting):
+                self._hold(before, now)
+                before.named = True
+            else:
+                self._add(name, _Known(data, now, True, name in acting))
         for name, known in list(self._known.items()):
             if name in told:
                 continue

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from brokers.remote.errors import error_of
+from popgate.answers import error_of
 from popgate.errors import BadRequest, GatewayError, IllegalGroup, IllegalTopic, Unsupported, shown
 from popgate.model import (
     CustomizedRetry,

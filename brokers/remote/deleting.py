@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from brokers.remote.asking import could_be_a_name, object_in, of_each, worst
-from brokers.remote.errors import error_of
+from brokers.remote.asking import could_be_a_name, of_each, worst
 from brokers.remote.groups import Groups
-from brokers.remote.topics import SLOW_S, Topics
+from brokers.remote.topics import Topics
+from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GroupNotFound, TopicNotFound, shown
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.parts import texts
 from popgate.wire.routes import TopicRoute
 
 
@@ -43,7 +42,10 @@ class Deleting(Topics, Groups):
             _, failures = await of_each(
                 await self.masters(),
                 lambda broker: self.callings.done(
-                    broker, RequestCode.DELETE_SUBSCRIPTIONGROUP, fields, timeout_s=SLOW_S
+                    broker,
+                    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+                    fields,
+                    timeout_s=self.settings.slow_s,
                 ),
             )
             self.group_settings.forget(name)
@@ -71,7 +73,10 @@ class Deleting(Topics, Groups):
         _, failures = await of_each(
             [one.name for one in route.brokers],
             lambda broker: self.callings.done(
-                broker, RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}, timeout_s=SLOW_S
+                broker,
+                RequestCode.DELETE_TOPIC_IN_BROKER,
+                {"topic": topic},
+                timeout_s=self.settings.slow_s,
             ),
         )
         self.topic_settings.forget(topic)
@@ -100,17 +105,8 @@ class Deleting(Topics, Groups):
 
     async def _readers_of(self, topic: str, brokers: Iterable[str]) -> list[str]:
         """The groups that have a position in the topic, at those of its brokers that tell."""
-
-        async def ask(broker: str) -> tuple[str, ...]:
-            answer = await self.read_from(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
-            if answer.code != ResponseCode.SUCCESS:
-                raise error_of(answer, broker=broker)
-            return object_in(
-                answer, broker, f"the groups of topic {topic}", lambda told: texts(told, "groupList")
-            )
-
-        told, _ = await of_each(brokers, ask)
-        return sorted({group for groups in told.values() for group in groups})
+        found, _ = await self.readers_at(topic, brokers)
+        return found or []
 
 
 def _retry_topics(topic: str, groups: Iterable[str]) -> list[str]:

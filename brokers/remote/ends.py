@@ -13,19 +13,26 @@ from collections import OrderedDict
 from brokers.remote.transaction_ids import Half
 from popgate.model import Resolution
 
+_NEVER_MS = 1 << 62
+
 
 class Ending:
     """One transaction. `newest`: the place of its half message that counts, as far as known here.
 
-    `verdict`: how it ended, for certain. `doubted`: the offset of a place whose end nobody knows the
-    outcome of. `asked`: how often a producer here was asked. `under_way`: set while a broker is told.
+    `first`: the offset of the place that it was sent to, -1 while that is not known. `shared`: others have
+    its message id, too: who sends one message twice has two transactions. `verdict`: how it ended, for
+    certain, at `ended_ms`, wall time. `doubted`: the offset of a place whose end nobody knows the outcome
+    of. `asked`: how often a producer here was asked. `under_way`: set while a broker is told.
     """
 
-    __slots__ = ("asked", "doubted", "newest", "under_way", "verdict")
+    __slots__ = ("asked", "doubted", "ended_ms", "first", "newest", "shared", "under_way", "verdict")
 
     def __init__(self, newest: Half) -> None:
         self.newest = newest
+        self.first = -1
+        self.shared = False
         self.verdict: Resolution | None = None
+        self.ended_ms = _NEVER_MS
         self.doubted = -1
         self.asked = 0
         self.under_way: asyncio.Future[None] | None = None
@@ -36,8 +43,33 @@ class Ending:
 
     def seen_at(self, half: Half) -> None:
         """The half message is there; a later place is the newer one."""
+        if not half.checked:
+            self.first = half.commit_offset
         if half.commit_offset > self.newest.commit_offset:
             self.newest = half
+
+    def is_at(self, half: Half) -> bool:
+        """Whether it is known to be, or to have been, at this place."""
+        return half.commit_offset in (self.first, self.newest.commit_offset)
+
+    def may_be_named(self, half: Half) -> bool:
+        """Whether a classic producer that names this place, and its message id, means it.
+
+        In doubt not: that is asked about once more, while what ends for another one is lost.
+        """
+        if self.shared or self.is_at(half):
+            return self.is_at(half)
+        if half.checked:
+            # The check went another way.
+            return self.verdict is None or half.commit_offset < self.newest.commit_offset
+        # A message is sent to one place, and a check stores it behind that.
+        return self.first < 0 and half.commit_offset < self.newest.commit_offset
+
+    def may_be_asked_about(self, half: Half) -> bool:
+        """Whether one that only a classic producer named is this one, that a broker asks about."""
+        if self.newest.born_ms or self.shared or half.born_ms > self.ended_ms:
+            return False
+        return half.commit_offset > self.newest.commit_offset or self.is_at(half)
 
 
 class Ends:
@@ -46,6 +78,8 @@ class Ends:
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: OrderedDict[tuple[str, str, str, int], Ending] = OrderedDict()
+        self._named: OrderedDict[tuple[str, str, str], Ending] = OrderedDict()
+        """The same by broker, producer group and message id, which is all that a classic producer says."""
 
     def __repr__(self) -> str:
         return f"<Ends {len(self._known)}>"
@@ -57,15 +91,40 @@ class Ends:
         """What is known of the transaction, with this place taken in.
 
         Time of birth and message id make sure that it is the same one: a client that sends again after
-        a timeout uses its message id twice, and a check keeps both.
+        a timeout uses its message id twice, and a check keeps both. Of one that a classic producer names
+        the birth is not known: there the message id counts, and who uses one again is told by the times
+        and places.
         """
+        known = self._named_of(half) if not half.born_ms else self._born_of(half)
+        known.seen_at(half)
+        name = _name(half)
+        other = self._named.get(name, known)
+        if other is not known:
+            known.shared = other.shared = True
+        self._named[name] = known
+        self._named.move_to_end(name)
+        if len(self._named) > self._most:
+            self._named.popitem(last=False)
+        return known
+
+    def _named_of(self, half: Half) -> Ending:
+        known = self._named.get(_name(half))
+        return known if known is not None and known.may_be_named(half) else Ending(half)
+
+    def _born_of(self, half: Half) -> Ending:
         key = (half.broker, half.topic, half.message_id, half.born_ms)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = Ending(half)
+            named = self._named.get(_name(half))
+            if named is None or not named.may_be_asked_about(half):
+                named = Ending(half)
+            known = self._known[key] = named
             if len(self._known) > self._most:
                 self._known.popitem(last=False)
         else:
             self._known.move_to_end(key)
-            known.seen_at(half)
         return known
+
+
+def _name(half: Half) -> tuple[str, str, str]:
+    return half.broker, half.producer_group, half.message_id or f"@{half.commit_offset}"

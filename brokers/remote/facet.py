@@ -7,6 +7,7 @@ from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
 from brokers.remote.routes import Routes
 from brokers.remote.settings import RemoteSettings
+from brokers.remote.unserved import Unserved
 from popgate.clock import Clock
 
 
@@ -23,6 +24,7 @@ class Facet:
         self.links = Links(settings, clock)
         self.routes = Routes(NameServers(self.links, settings, clock), self.links, settings, clock)
         self.callings = Callings(self.links, self.routes, settings, clock)
+        self.unserved = Unserved(clock)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.routes!r} {self.links!r}>"

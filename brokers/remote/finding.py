@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from brokers.capabilities import FindsByPlace
 from brokers.remote.asking import Asking, of_each, worst
-from brokers.remote.errors import error_of
 from brokers.remote.pulling import stored
+from popgate.answers import error_of
 from popgate.context import Context
-from popgate.errors import BrokerUnavailable, PeerWireError
+from popgate.errors import BadRequest, BrokerUnavailable, NotFound, PeerWireError, shown
 from popgate.message_id import decode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -22,7 +23,7 @@ from popgate.wire.remoting import Command
 
 _KEYS = KEYS.encode()
 _UNIQ_KEY = UNIQ_KEY.encode()
-_UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
+UNIQUE_KEY_QUERY = "_UNIQUE_KEY_QUERY"
 _FOREVER_MS = (1 << 63) - 1
 _SECOND_MS = 1_000
 _MOST_COPIES = 64
@@ -30,8 +31,16 @@ _LONGEST_KEY = 32_767
 """Bytes: what a block of properties holds."""
 
 
-class Finding(Asking):
+class Finding(Asking, FindsByPlace):
     """The part of the port's `Offsets` that looks messages up."""
+
+    async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
+        if all(one.name != broker for one in await self.routes.brokers()):
+            raise BadRequest(f"there is no broker {shown(broker)}")
+        record = await self._viewed(context, broker, {"offset": str(commit_offset)})
+        if record is None or record.commit_offset != commit_offset:
+            raise NotFound(f"broker {broker} has no message at {commit_offset}")
+        return stored(record, broker, record.queue_id, record.offset)
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
         route = await self.route_of(topic)
@@ -47,7 +56,7 @@ class Finding(Asking):
                 "maxNum": str(_MOST_COPIES),
                 "beginTimestamp": "0",
                 "endTimestamp": str(_FOREVER_MS),
-                _UNIQUE_KEY_QUERY: "true",
+                UNIQUE_KEY_QUERY: "true",
             },
             lambda record: find_property(record.properties, _UNIQ_KEY) == packed,
         )
@@ -125,17 +134,20 @@ class Finding(Asking):
         )
         if owner is None:
             return None
-        fields = {"topic": topic, "offset": str(offset)}
-        answer = await self.read_from(owner, RequestCode.VIEW_MESSAGE_BY_ID, fields, context=context)
+        record = await self._viewed(context, owner, {"topic": topic, "offset": str(offset)})
+        if record is None or record.topic != topic or record.commit_offset != offset:
+            return None
+        return stored(record, owner, record.queue_id, record.offset)
+
+    async def _viewed(self, context: Context, broker: str, fields: dict[str, str]) -> Record | None:
+        """What a broker has at an offset of its log: any may be asked for, and need not be a message's."""
+        answer = await self.read_from(broker, RequestCode.VIEW_MESSAGE_BY_ID, fields, context=context)
         if answer.code != ResponseCode.SUCCESS:
             return None
         try:
-            record = decode_record(answer.body)
+            return decode_record(answer.body)
         except PeerWireError:
-            return None  # any number may be asked for; what begins there need not be a message
-        if record.topic != topic or record.commit_offset != offset:
             return None
-        return stored(record, owner, record.queue_id, record.offset)
 
 
 def _packed(text: str) -> bytes | None:

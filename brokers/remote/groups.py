@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from brokers.capabilities import TellsReaders
 from brokers.remote.asking import Asking, could_be_a_name, object_in, of_each, worst
 from brokers.remote.configs import check_group_settings, group_body, group_in, refusal
-from brokers.remote.errors import error_of
 from brokers.remote.kept import Kept
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.topics import SLOW_S
 from brokers.remote.turns import Turns
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.errors import (
     AlreadyExists,
@@ -48,7 +48,7 @@ _SYSTEM_GROUPS = frozenset(
 _SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
-class Groups(Asking):
+class Groups(Asking, TellsReaders):
     """The part of the port's `Directory` that shows groups, makes and changes them."""
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
@@ -143,6 +143,32 @@ class Groups(Asking):
             raise worst(failures)
         return sorted({one for topics in told.values() for one in topics if not is_derived_topic(one)})
 
+    async def readers(self, topic: str) -> list[str]:
+        """`brokers.capabilities.TellsReaders`: what the brokers that answer say."""
+        if not could_be_a_name(topic):
+            return []
+        found, failures = await self.readers_at(topic, await self.brokers())
+        if found is None:
+            raise worst(failures)
+        return found
+
+    async def readers_at(
+        self, topic: str, brokers: Iterable[str]
+    ) -> tuple[list[str] | None, Mapping[str, GatewayError]]:
+        """The groups that read a topic as these brokers say, None when none does; and who says nothing."""
+
+        async def ask(broker: str) -> tuple[str, ...]:
+            answer = await self.read_from(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, broker=broker)
+            return object_in(
+                answer, broker, f"the groups of topic {topic}", lambda told: texts(told, "groupList")
+            )
+
+        told, failures = await of_each(brokers, ask)
+        found = sorted({group for groups in told.values() for group in groups})
+        return found if told else None, failures
+
     # -- inside -------------------------------------------------------------------------------
 
     async def _fetch_group(self, name: str) -> GroupConfig:
@@ -176,7 +202,10 @@ class Groups(Asking):
 
     async def _groups_at(self, broker: str) -> list[GroupConfig]:
         answer = await self.read_from(
-            broker, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, {}, timeout_s=SLOW_S
+            broker,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+            {},
+            timeout_s=self.settings.slow_s,
         )
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker)
@@ -189,7 +218,11 @@ class Groups(Asking):
 
     async def _change_group(self, broker: str, body: bytes) -> None:
         answer = await self.callings.call(
-            broker, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body, timeout_s=SLOW_S
+            broker,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+            {},
+            body,
+            timeout_s=self.settings.slow_s,
         )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, broker)

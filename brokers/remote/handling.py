@@ -7,13 +7,13 @@ from collections.abc import Coroutine, Mapping
 
 from brokers.remote.acking import PATIENCE_S, Ack, Acking, real_topic
 from brokers.remote.clocks import BrokerClocks
-from brokers.remote.errors import error_of
 from brokers.remote.groups import Groups
 from brokers.remote.ordered import OrderedDeliveries
 from brokers.remote.pausing import when_not_busy
 from brokers.remote.returns import Returns
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.spent import Spent
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
@@ -81,6 +81,11 @@ class Handling(Groups):
     def _delivery(self, handle: str, topic: str, route: TopicRoute) -> Receipt:
         """Read a handle. Raises IllegalReceipt for one that no broker of the topic can have given out."""
         receipt = parse_receipt(handle)
+        self._check_place(receipt, handle, topic, route)
+        return receipt
+
+    def _check_place(self, receipt: Receipt, handle: str, topic: str, route: TopicRoute) -> None:
+        """Raises IllegalReceipt for a place that no broker of the topic has."""
         broker = receipt.broker
         queues = next((one for one in route.queues if one.broker == broker), None)
         if queues is None:
@@ -92,7 +97,6 @@ class Handling(Groups):
             and receipt.queue_id >= max(queues.read_queues, queues.write_queues)
         ):
             raise IllegalReceipt(handle, f"topic {topic} has no queue {receipt.queue_id} there")
-        return receipt
 
     def _is_over(self, topic: str, group: str, receipt: Receipt) -> bool:
         """Whether the time of a delivery is surely over, by the broker's clock, as far as is known here."""

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
 from brokers.remote.seats import Membership, Role
 from popgate.hashing import java_hash
-from popgate.model import FilterKind
+from popgate.model import FilterKind, Reading
 from popgate.wire.headers import LANGUAGES, OTHER
 from popgate.wire.heartbeats import (
     ACTIVELY,
+    BROADCASTING,
+    CLUSTERING,
     PASSIVELY,
     ConsumerData,
     HeartbeatData,
@@ -23,6 +26,10 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.remoting import VERSION
 
+MEMBER_VERSION: Final = 0x506F7000
+"""A version that no library has: of clients that come through a gateway. Tools show HIGHER_VERSION."""
+_READINGS: Final = (Reading.NEUTRAL, Reading.UNKNOWN, Reading.CONCURRENT, Reading.TRUE_PULL)
+"""In the order of their numbers, which gateways of all releases must have alike."""
 _V5_0_0 = 413
 _PER_RELEASE = 2
 """RocketMQ counts a snapshot and a release of each number."""
@@ -42,15 +49,29 @@ _GROUPS_OF_ONE = 100
 
 
 def speaker_of(client: ConnectedClient) -> Speaker:
-    """A client's language and version as a header can carry them; an unknown version is told as our own."""
+    """A client's language and version as a header can carry them; an unknown version is told as our own.
+
+    The version of a consumer whose group may be mapped says how it reads: brokers tell it to all who ask
+    for a group's connections, and other gateways ask (`reading_in`).
+    """
     language = client.language.upper()
     language = _LANGUAGE_NAMES.get(language, language)
+    if client.may_map:
+        return language if language in LANGUAGES else OTHER, MEMBER_VERSION + _READINGS.index(client.reading)
+    if client.version.isascii() and client.version.isdigit() and len(client.version) < 6:
+        return language if language in LANGUAGES else OTHER, int(client.version)
     found = _RELEASE.match(client.version)
     version = VERSION
     if found is not None:
         major, minor, patch = (int(part) for part in found.groups())
         version = _V5_0_0 + _PER_RELEASE * ((major - 5) * 100 + minor * 10 + patch)
     return language if language in LANGUAGES else OTHER, version
+
+
+def reading_in(version: int) -> Reading | None:
+    """How the client of a gateway reads, by the version that its broker tells; None: it is no such client."""
+    place = version - MEMBER_VERSION
+    return _READINGS[place] if 0 <= place < len(_READINGS) else None
 
 
 def memberships_of(client: ConnectedClient) -> list[Membership]:
@@ -65,7 +86,10 @@ def heartbeats_of(client: ConnectedClient, memberships: Iterable[Membership], si
     producers = [one.group for one in memberships if one.role is Role.PRODUCER]
     if client.group:
         consumer = ConsumerData(
-            client.group, subscriptions_of(client.subscriptions, since_ms), consume_type_of(client)
+            client.group,
+            subscriptions_of(client.subscriptions, since_ms),
+            consume_type_of(client),
+            BROADCASTING if client.broadcast else CLUSTERING,
         )
         return [HeartbeatData(client.client_id, consumers=(consumer,)).encode()]
     return [

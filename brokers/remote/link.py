@@ -66,6 +66,11 @@ class Link:
         return self.channel is not None and self.channel.open
 
     @property
+    def is_good(self) -> bool:
+        """Whether there is a connection on which something was answered."""
+        return self.channel is not None and self.channel.open and self.channel.good
+
+    @property
     def awaits_sign(self) -> bool:
         return self.channel is not None and self.channel.awaits_sign
 

@@ -105,6 +105,21 @@ class Links:
             now = clock.monotonic()
         raise BrokerUnavailable(f"{address} asks its clients to go away")
 
+    def ask(
+        self, address: str, code: int, fields: Mapping[str, str], body: bytes = b"", *, timeout_s: float
+    ) -> asyncio.Future[Command]:
+        """As `call` for who does not wait; on link 0, and not again when the broker says that it goes away.
+
+        Raises what is known at once, the future the rest. It is not to be cancelled: nobody would know what
+        the request came to.
+        """
+        now = self._clock.monotonic()
+        if self._settings.credentials is not None:
+            fields = self._signed(fields, body)
+        one = self._links.get((address, 0)) or self._link(address, 0)
+        one.used_at = now
+        return one.usable(now).ask(code, fields, body, now, timeout_s).future
+
     def tell(
         self,
         address: str,
@@ -151,6 +166,11 @@ class Links:
     def is_open(self, address: str, link: int = 0) -> bool:
         one = self._links.get((address, link))
         return one is not None and one.is_open
+
+    def answers(self, address: str) -> bool:
+        """Whether there is a connection that was answered on, and none was lost and not answered on since."""
+        found = [one for (where, _), one in self._links.items() if where == address]
+        return any(one.is_good for one in found) and all(one.is_good or not one.trouble for one in found)
 
     def open_links(self) -> dict[str, int]:
         """How many connections there are to each address."""

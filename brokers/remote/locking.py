@@ -1,13 +1,16 @@
-"""Locks of queues, kept by the brokers for 60 s. Source: protocol facts 5.14 and 7.8."""
+"""Locks and leases of queues, kept by the brokers for 60 s. Source: protocol facts 5.14 and 7.8."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from brokers.capabilities import LeasesQueues
 from brokers.remote.asking import object_in, of_each, worst
 from brokers.remote.groups import Groups
 from brokers.remote.places import place_of
+from brokers.remote.settings import RemoteSettings
+from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.wire.codes import RequestCode
@@ -17,23 +20,48 @@ from popgate.wire.parts import each, number, text
 Named = tuple[str, str, int]
 _MOST_UNKNOWN = 32
 """Topics that are not there, after which no more are looked up for one call."""
+LOCKED_S = 60.0
+"""So long a lock lasts that nobody renews."""
+_MOST_NOTED = 4_096
+_LEASES = "lease of "
+"""Before the name that a group's leases are locked under: no group's name has a blank."""
 
 
-class Locking(Groups):
-    """The part of the port's `Offsets` that locks queues.
+class Locking(Groups, LeasesQueues):
+    """The part of the port's `Offsets` that locks queues, and `LeasesQueues`.
 
     Brokers keep what they are asked for as long as they live, whether there is such a queue or not; so
     they are asked only about queues of topics, and for groups, that are there.
     """
 
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self._locked_until: dict[str, float] = {}
+        """Groups whose locks may last so long; soft: one that is not known is met again."""
+
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]
     ) -> list[Named]:
         """Queues whose broker cannot be reached are not locked. Raises BrokerUnavailable if all are such."""
-        by_broker = await self._by_broker(group, queues)
+        mine = await self._lock_as(context, group, client_id, await self._by_broker(group, queues))
+        if mine:
+            self._note_locks(group)
+        return mine
 
+    async def lease(self, context: Context, group: str, owner: str, queues: Sequence[Named]) -> list[Named]:
+        return await self._lock_as(context, _LEASES + group, owner, await self._by_broker(group, queues))
+
+    async def end_lease(self, context: Context, group: str, owner: str, queues: Sequence[Named]) -> None:
+        await self._unlock_as(context, _LEASES + group, owner, await self._by_broker(group, queues))
+
+    async def unlock(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:
+        await self._unlock_as(context, group, client_id, await self._by_broker(group, queues))
+
+    async def _lock_as(
+        self, context: Context, name: str, owner: str, by_broker: Mapping[str, Mapping[Named, Named]]
+    ) -> list[Named]:
         async def ask(broker: str) -> list[Named]:
-            body = _body(group, client_id, by_broker[broker])
+            body = _body(name, owner, by_broker[broker])
             answer = await self.callings.done(broker, RequestCode.LOCK_BATCH_MQ, {}, body, context=context)
             return object_in(
                 answer, broker, "the locked queues", lambda told: list(each(told, "lockOKMQSet", _queue))
@@ -48,15 +76,26 @@ class Locking(Groups):
             mine += [named for key, named in by_broker[broker].items() if key in got]
         return mine
 
-    async def unlock(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:
-        by_broker = await self._by_broker(group, queues)
+    def may_be_locked(self, group: str) -> bool:
+        """Whether this process locked queues for the group lately, or saw that somebody did."""
+        return self._locked_until.get(group, 0.0) > self.clock.monotonic()
+
+    def _note_locks(self, group: str) -> None:
+        now = self.clock.monotonic()
+        if len(self._locked_until) >= _MOST_NOTED:
+            self._locked_until = {name: until for name, until in self._locked_until.items() if until > now}
+        self._locked_until[group] = now + LOCKED_S
+
+    async def _unlock_as(
+        self, context: Context, name: str, owner: str, by_broker: Mapping[str, Mapping[Named, Named]]
+    ) -> None:
         _, failures = await of_each(
             by_broker,
             lambda broker: self.callings.done(
                 broker,
                 RequestCode.UNLOCK_BATCH_MQ,
                 {},
-                _body(group, client_id, by_broker[broker]),
+                _body(name, owner, by_broker[broker]),
                 context=context,
             ),
         )

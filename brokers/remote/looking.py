@@ -13,9 +13,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from brokers.remote.asking import object_in, of_each
-from brokers.remote.errors import error_of
 from brokers.remote.places import Place, places_of
 from brokers.remote.positions import Positions
+from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, Unsupported
 from popgate.model import GroupConfig, Held, Permission, Progress, Standing, StartFrom
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2

@@ -12,9 +12,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from brokers.remote.pausing import pause
 from brokers.remote.waiters import GONE, NOTHING, Line, Waiter, Waiters
-from popgate.clock import Clock
+from popgate.clock import Clock, pause
 from popgate.errors import Forbidden, GatewayError, NotFound
 
 _log = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from popgate.receipt import Receipt
 _MOST_QUEUES = 8_192
 _MOST_OFFSETS = 1_024
 _MOST_DUES = 16_384
+_MOST_HANDLES = 16_384
 
 _Queue = tuple[str, str, str, int, int]
 """(topic, group, broker, topic type, queue id)"""
@@ -24,7 +25,7 @@ _Queue = tuple[str, str, str, int, int]
 class OrderedDeliveries:
     """Bounded: the queues and deliveries that were used last."""
 
-    __slots__ = ("_dues", "_finished", "_old_dues", "_pops")
+    __slots__ = ("_dues", "_finished", "_held", "_old_dues", "_pops")
 
     def __init__(self) -> None:
         self._finished: OrderedDict[_Queue, set[int]] = OrderedDict()
@@ -32,6 +33,8 @@ class OrderedDeliveries:
         self._old_dues: dict[int, int] = {}
         self._pops: dict[_Queue, tuple[int, int]] = {}
         """Of the last pop: its first offset, and its attempt id by its hash, 0 for none."""
+        self._held: OrderedDict[int, int] = OrderedDict()
+        """How many were dealt the delivery of a handle, by its hash."""
 
     def __repr__(self) -> str:
         return f"<OrderedDeliveries queues {len(self._finished)}>"
@@ -47,6 +50,24 @@ class OrderedDeliveries:
         key = _delivery(topic, group, receipt)
         known = self._dues.get(key) or self._old_dues.get(key)
         return receipt.due_ms if known is None else known
+
+    def dealt(self, handle: str) -> None:
+        """Somebody is to have this delivery.
+
+        A receive that is repeated within a millisecond gets the very handles of the first one.
+        """
+        key = hash(handle)
+        self._held[key] = self._held.pop(key, 0) + 1
+        if len(self._held) > _MOST_HANDLES:
+            self._held.popitem(last=False)
+
+    def is_returned(self, handle: str) -> bool:
+        """Somebody who was dealt this delivery does not have it; whether nobody else has it either."""
+        key = hash(handle)
+        others = self._held.pop(key, 1) - 1
+        if others > 0:
+            self._held[key] = others
+        return others <= 0
 
     def finished(self, topic: str, group: str, receipt: Receipt) -> None:
         """This message was acknowledged through this process."""

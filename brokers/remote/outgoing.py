@@ -5,20 +5,24 @@ Sources: protocol facts 3.1 and 3.2 (mapping), 5.5 (fields), 5.7 (batch body), 7
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from brokers.remote.batching import goes_alone, may_batch
 from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
-from popgate.message_id import make_message_id
+from popgate.message_id import decode_offset_message_id, make_message_id
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
+from popgate.packed import PackedMessages, signed
 from popgate.wire.batches import BatchItem, encode_batch
 from popgate.wire.codes import RequestCode
 from popgate.wire.properties import (
     BORN_HOST,
+    BORN_TIMESTAMP,
     KEYS,
     LITE_TOPIC,
     LONGEST_BLOCK,
+    LONGEST_IN_BATCH,
     MAX_RECONSUME_TIMES,
     PRIORITY,
     RECONSUME_TIME,
@@ -33,13 +37,11 @@ from popgate.wire.properties import (
 from popgate.wire.records import TRANSACTION_PREPARED
 
 _UNIQ_KEY = UNIQ_KEY.encode()
-_BORN_HOST = BORN_HOST.encode()
+_BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 _TIMER_DELIVER_MS = TIMER_DELIVER_MS.encode()
 _RECONSUME_TIME = RECONSUME_TIME.encode()
 _MAX_RECONSUME_TIMES = MAX_RECONSUME_TIMES.encode()
-_INT = 0xFFFFFFFF
-_SIGN = 1 << 31
-_LARGEST_INT = _SIGN - 1
+_LARGEST_INT = (1 << 31) - 1
 _LARGEST_LONG = (1 << 63) - 1
 
 
@@ -51,15 +53,19 @@ def complete(message: Message) -> None:
     properties = message.properties
     if not properties:
         properties = message.properties = _block(message)
-    named = find_property(properties, _UNIQ_KEY)
-    if named is None:
-        message.message_id = message.message_id or make_message_id()
-        properties = set_property(properties, _UNIQ_KEY, message.message_id.encode("utf-8", "replace"))
-    elif not message.message_id:
-        message.message_id = named.decode("utf-8", "replace")
+    if not (message.message_id and (b"\x02UNIQ_KEY\x01" in properties or properties[:9] == b"UNIQ_KEY\x01")):
+        named = find_property(properties, _UNIQ_KEY)
+        if named is None:
+            message.message_id = message.message_id or make_message_id()
+            properties = set_property(properties, _UNIQ_KEY, message.message_id.encode("utf-8", "replace"))
+        elif not message.message_id:
+            message.message_id = named.decode("utf-8", "replace")
     if message.born_host and b"__BORNHOST\x01" not in properties:
         # A broker stores the gateway's own address as that of the sender.
         properties = set_property(properties, _BORN_HOST, _told(message.born_host))
+    if message.born_ms > 0 and b"BORN_TIMESTAMP\x01" not in properties:
+        # A request tells one time for all that it has.
+        properties = set_property(properties, _BORN_TIMESTAMP, b"%d" % message.born_ms)
     if message.deliver_at_ms > 0 and b"TIMER_DEL" not in properties and b"DELAY\x01" not in properties:
         properties = set_property(properties, _TIMER_DELIVER_MS, b"%d" % message.deliver_at_ms)
     if len(properties) > LONGEST_BLOCK:
@@ -94,22 +100,40 @@ def send_request(
 
     The topic stands in the place of the template from which a broker may make topics that it does not
     know: it is none, and a topic that was deleted this very moment does not come to life again.
-    Raises BadRequest for what cannot be told in a request.
+    Raises BadRequest (PropertiesTooLarge, too) for what cannot be told in a request.
     """
     first = messages[0]
     topic = first.topic
     # A broker takes the body of a request without one for none at all; in a batch it may be empty.
     many = len(messages) > 1 or not first.body
+    if not first.body and len(first.properties) > LONGEST_IN_BATCH:
+        raise PropertiesTooLarge(len(first.properties), LONGEST_IN_BATCH, "bytes of properties and no body")
     if not first.body and (goes_alone(first) or not may_batch(topic)):
         raise BadRequest(
             "a RocketMQ cluster stores a message without a body only if it is neither delayed nor"
             " transactional nor a retry",
             Fault.BODY_EMPTY,
         )
-    sys_flag = first.sys_flag
+    fields = _fields(first, queue_id, born_ms, many=many)
+    if topic.startswith(RETRY_PREFIX):
+        fields["j"] = _number_in(first.properties, _RECONSUME_TIME) or str(max(first.attempt, 0))
+        most = _number_in(first.properties, _MAX_RECONSUME_TIMES)
+        if most:
+            fields["l"] = most
+    if not many:
+        return RequestCode.SEND_MESSAGE_V2, fields, first.body
+    try:
+        body = encode_batch([BatchItem(signed(one.flag), one.body, one.properties) for one in messages])
+    except LocalWireError as error:
+        raise BadRequest(f"the messages cannot be stored: {error}") from error
+    return RequestCode.SEND_BATCH_MESSAGE, fields, body
+
+
+def _fields(first: Message, queue_id: int, born_ms: int, *, many: bool) -> dict[str, str]:
+    topic, sys_flag = first.topic, first.sys_flag
     if first.type is MessageType.TRANSACTION:
         sys_flag |= TRANSACTION_PREPARED
-    fields = {
+    return {
         "a": first.producer_group or topic,
         "b": topic,
         "c": topic,
@@ -117,31 +141,74 @@ def send_request(
         "e": str(queue_id),
         "f": str(sys_flag),
         "g": str(born_ms),
-        "h": str(_signed(first.flag)),
-        "i": first.properties.decode("utf-8", "replace"),
+        "h": str(signed(first.flag)),
+        # Those of a batch are put behind those of each message, and up to 5.3.3 win over them.
+        "i": "" if many else first.properties.decode("utf-8", "replace"),
         "j": "0",
         "k": "false",
         "m": "true" if many else "false",
     }
-    if topic.startswith(RETRY_PREFIX):
-        fields["j"] = _number_in(first.properties, _RECONSUME_TIME) or "0"
-        most = _number_in(first.properties, _MAX_RECONSUME_TIMES)
-        if most:
-            fields["l"] = most
-    if not many:
-        return RequestCode.SEND_MESSAGE_V2, fields, first.body
-    try:
-        body = encode_batch([BatchItem(_signed(one.flag), one.body, one.properties) for one in messages])
-    except LocalWireError as error:
-        raise BadRequest(f"the messages cannot be stored: {error}") from error
-    return RequestCode.SEND_BATCH_MESSAGE, fields, body
 
 
-def sent(messages: Sequence[Message], broker: str, fields: Mapping[str, str]) -> list[Sent]:
+class Load(ABC):
+    """What one request stores: messages of one topic, for one queue."""
+
+    __slots__ = ("first", "message_ids")
+
+    def __init__(self, first: Message, message_ids: Sequence[str]) -> None:
+        self.first = first
+        """One of them: in what decides their way they are alike."""
+        self.message_ids = message_ids
+
+    @abstractmethod
+    def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
+        """As `send_request`."""
+
+
+class MessagesLoad(Load):
+    __slots__ = ("messages",)
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        super().__init__(messages[0], [one.message_id for one in messages])
+        self.messages = messages
+
+    def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
+        return send_request(self.messages, queue_id, born_ms)
+
+
+class PackedLoad(Load):
+    """At least two messages, or one that needs a batch to be stored."""
+
+    __slots__ = ("packed",)
+
+    def __init__(self, packed: Sequence[PackedMessages]) -> None:
+        one = packed[0]
+        super().__init__(
+            Message(
+                one.topic,
+                b"",
+                # It is told once for all: what one caller says of his is not said of those of others.
+                born_ms=one.first_born_ms if len(packed) == 1 else 0,
+                sys_flag=one.sys_flag,
+                producer_group=one.producer_group,
+            ),
+            one.message_ids if len(packed) == 1 else [name for each in packed for name in each.message_ids],
+        )
+        self.packed = packed
+
+    def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
+        fields = _fields(self.first, queue_id, born_ms, many=True)
+        return RequestCode.SEND_BATCH_MESSAGE, fields, b"".join([each.data for each in self.packed])
+
+
+def sent(
+    message_ids: Sequence[str], broker: str, fields: Mapping[str, str], *, placed: bool = False
+) -> list[Sent]:
     """What became of the messages of one request, by its answer: one each, with its own offset.
 
-    A batch is answered with its first offset; the others follow it (protocol facts 5.7). Raises
-    PeerWireError when the answer does not say where they are.
+    `placed`: also with its place in the broker's log, as far as the answer tells it. A batch is answered
+    with its first offset; the others follow it (protocol facts 5.7). Raises PeerWireError when the answer
+    does not say where they are.
     """
     try:
         queue_id, offset = int(fields["queueId"]), int(fields["queueOffset"])
@@ -150,18 +217,26 @@ def sent(messages: Sequence[Message], broker: str, fields: Mapping[str, str]) ->
     if not (0 <= queue_id <= _LARGEST_INT and 0 <= offset <= _LARGEST_LONG):
         told = shown(f"queue {fields['queueId']} and offset {fields['queueOffset']}")
         raise PeerWireError(f"a send was answered with {told}")
-    found = [Sent(one.message_id, broker, queue_id, offset + at) for at, one in enumerate(messages)]
+    found = [Sent(name, broker, queue_id, offset + at) for at, name in enumerate(message_ids)]
     if len(found) == 1:
         found[0].recall_handle = fields.get("recallHandle", "")
+    if placed:
+        _place(found, fields.get("msgId", ""))
     return found
+
+
+def _place(found: Sequence[Sent], told: str) -> None:
+    """Give each the place that its offset message id names; of what is no such id, none."""
+    names = told.split(",")
+    if len(names) != len(found):
+        return
+    for one, name in zip(found, names, strict=True):
+        try:
+            one.store_host, one.commit_offset = decode_offset_message_id(name)
+        except ValueError:
+            return
 
 
 def _number_in(properties: bytes, name: bytes) -> str:
     found = find_property(properties, name)
     return found.decode() if found is not None and found.isdigit() and len(found) < 10 else ""
-
-
-def _signed(number: int) -> int:
-    """As a signed 32 bit number, which is what the protocol has."""
-    number &= _INT
-    return number - (1 << 32) if number & _SIGN else number

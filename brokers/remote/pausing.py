@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 
-from popgate.clock import Clock
+from popgate.clock import Clock, pause
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command
 
 _FIRST_REST_S = 0.1
 _LONGEST_REST_S = 1.0
-
-
-async def pause(clock: Clock, seconds: float) -> None:
-    """Return after so long."""
-    over = asyncio.Event()
-    timer = clock.call_later(seconds, over.set)
-    try:
-        await over.wait()
-    finally:
-        timer.cancel()
 
 
 async def when_not_busy(clock: Clock, patience_s: float, ask: Callable[[], Awaitable[Command]]) -> Command:

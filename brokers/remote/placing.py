@@ -56,7 +56,7 @@ class Unit:
     @property
     def bound(self) -> bool:
         """Whether it may go nowhere else."""
-        return self.pinned is not None or bool(self.messages[0].message_group)
+        return self.pinned is not None or any(one.message_group for one in self.messages[:1])
 
 
 class Placing(Registering):
@@ -94,7 +94,24 @@ class Placing(Registering):
         """Who goes where, and with whom. What cannot go anywhere gets its result."""
         units: dict[object, Unit] = {}
         now_ms = self.clock.now_ms()
+        plain = None  # the unit of those that nothing is said of, which are nearly all
         for at, message in enumerate(messages):
+            nothing_said = (
+                message.type is MessageType.NORMAL
+                and message.queue_id < 0
+                and message.priority is None
+                and not (message.message_group or message.deliver_at_ms or message.lite_topic)
+                and message.topic == topic
+            )
+            if nothing_said and plain is not None:
+                try:
+                    complete(message)
+                except GatewayError as error:
+                    results[at] = error
+                else:
+                    plain.messages.append(message)
+                    plain.at.append(at)
+                continue
             try:
                 pinned = self._prepared(topic, message, places, now_ms)
             except GatewayError as error:
@@ -114,6 +131,8 @@ class Placing(Registering):
                 unit = units[key] = Unit(pinned)
             unit.messages.append(message)
             unit.at.append(at)
+            if nothing_said:
+                plain = unit
         return list(units.values())
 
     def _prepared(self, topic: str, message: Message, places: Places, now_ms: int) -> Target | None:

@@ -7,19 +7,19 @@ its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, an
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
 
 from brokers.remote.beginning import Beginnings
-from brokers.remote.errors import error_of
 from brokers.remote.noticing import Noticing
 from brokers.remote.popped import read_popped
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.settling import LONGEST_INVISIBLE_MS
 from brokers.remote.sifting import Sifting, Want
+from brokers.remote.taking import MOST_MESSAGES, Taking
 from brokers.remote.waiters import GONE, NOTHING, Line, LineKey, Waiters
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
@@ -33,23 +33,25 @@ from popgate.errors import (
     GroupNotFound,
     PeerWireError,
     TooManyRequests,
+    Unsupported,
     shown,
 )
 from popgate.model import FilterKind, Pop, StartFrom, StoredMessage
+from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.properties import UNIQ_KEY
 from popgate.wire.remoting import Command
 
 _log = logging.getLogger(__name__)
 
-_MOST_MESSAGES = 32
-"""That a broker gives in one answer (protocol facts 4.3, 1)."""
 _MOST_WAITING = 65_536
-_LATE_S = 10.0
-"""So long an answer that nobody waits for any more may come and is given back."""
-_UNIQ_KEY = UNIQ_KEY.encode()
 _NO_ANSWER = BrokerUnavailable, BrokerBusy, BrokerTimeout
+_REFUSED = GroupNotFound, Forbidden
+_LOOKS = 3
 _EMPTY = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL})
+
+
+class _TooOld(BrokerBusy):
+    """The broker let a pop lie, and did not look for messages."""
 
 
 class Popping(Sifting):
@@ -60,14 +62,13 @@ class Popping(Sifting):
         self.waiters = Waiters(clock, _MOST_WAITING)
         self._noticing = Noticing(clock, self.waiters, self._anything)
         self._beginnings = Beginnings(self.callings)
-        self._late: set[asyncio.Task[Command]] = set()
+        self._taking = Taking(self.callings, clock, self, settings.slow_s)
         self._turn = 0
 
     async def stop(self) -> None:
         self.waiters.end_all()
         await self._noticing.stop()
-        if self._late:
-            await asyncio.wait(list(self._late), timeout=_LATE_S)
+        await self._taking.stop()
         await super().stop()
 
     def figures(self) -> dict[str, float]:
@@ -77,6 +78,7 @@ class Popping(Sifting):
             "notifications": len(self._noticing),
             "late_pops_given_back": self.given_back,
             "dead_lettered": self.buried,
+            "groups_unserved": len(self.unserved.now()),
         }
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
@@ -129,6 +131,7 @@ class Popping(Sifting):
             )
         route = await self.route_of(request.topic)
         config = await self.group(request.group)
+        _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")
         readable = {one.broker: one for one in route.queues if one.readable and one.read_queues}
@@ -158,10 +161,14 @@ class Popping(Sifting):
             turn = self._turn % len(brokers)
             brokers = [*brokers[turn:], *brokers[:turn]]
         shelf = request.topic, request.group
+        had = [one for one in brokers if self.recent.had(shelf, one)]
+        rest = [one for one in brokers if one not in had]
+        # Who always finds something never comes to the others, and they must not wait for that to end.
+        due = [one for one in rest if had and self.recent.is_due(shelf, one)]
         if waits and not (request.ordered and request.attempt_id):
-            brokers = [one for one in brokers if self.recent.had(shelf, one)]
-        elif len(brokers) > 1:
-            brokers.sort(key=lambda one: not self.recent.had(shelf, one))
+            brokers = [*due, *had]
+        else:
+            brokers = [*due, *had, *(one for one in rest if one not in due)]
         return await self._look(want, brokers)
 
     async def _look(self, want: Want, brokers: Sequence[str]) -> list[StoredMessage]:
@@ -172,55 +179,61 @@ class Popping(Sifting):
         nobody read, because it is taken out of the cluster. What is wrong with the request they all say.
         """
         failure: GatewayError | None = None
+        refusals: dict[str, GatewayError] = {}
+        messages: list[StoredMessage] = []
+        group = want.request.group
         answered = len(brokers) < len(want.brokers)
         for broker in brokers:
             try:
                 messages = await self._take(want, broker)
             except GatewayError as error:
-                self.recent.told((want.request.topic, want.request.group), broker, found=False)
+                self.recent.failed((want.request.topic, group), broker)
                 if failure is None or isinstance(failure, _NO_ANSWER):
                     failure = error
+                if isinstance(error, _REFUSED):
+                    refusals[broker] = error
                 continue
-            if messages:
-                return messages
+            self.unserved.served(group, broker)
             answered = True
-        if not answered and failure is not None:
+            if messages:
+                break
+        if answered:
+            for broker, refusal in refusals.items():
+                self.unserved.refused(group, broker, refusal.sentence)
+        elif failure is not None:
             if isinstance(failure, GroupNotFound):
-                self.group_settings.forget(want.request.group)
-            raise failure
-        return []
+                self.group_settings.forget(group)
+            try:
+                raise failure
+            finally:
+                del failure, refusals  # lest the error holds on to the frame that holds on to it
+        return messages
 
     async def _take(self, want: Want, broker: str) -> list[StoredMessage]:
         """One pop of one broker. A caller who is cancelled holds nothing of what it brings."""
-        request, context = want.request, want.context
+        request, allowance = want.request, want.context.allowance
         max_bytes = request.max_bytes
-        if context.allowance is not None:
-            max_bytes = min(max_bytes, context.allowance.room())
-        asked = self.clock.monotonic()
-        fields = self._fields(want, max_bytes)
-        task = asyncio.get_running_loop().create_task(
-            self.callings.call(broker, RequestCode.POP_MESSAGE, fields, timeout_s=_LATE_S)
-        )
-        try:
-            answer = await asyncio.shield(task)
-        except asyncio.CancelledError:
-            self._late.add(task)
-            task.add_done_callback(lambda done: self._came_late(done, want, broker))
-            raise
-        messages = self._messages_of(answer, want, broker, asked)
-        self.recent.told((request.topic, request.group), broker, found=bool(messages))
-        messages = self._passing(want, broker, answer, messages)
-        taken = self._fitting(want, messages, max_bytes)
-        if taken and context.allowance is not None:
-            context.allowance.add(sum([len(message.body) for message in taken]))
+        if allowance is not None:
+            max_bytes = min(max_bytes, allowance.room())
+        asks = 1 if request.one_per_message_group else min(request.max_messages, MOST_MESSAGES)
+        size = self.recent.size_of(request.topic)
+        if asks * size > max_bytes:
+            asks = max(int(max_bytes // size), 1)
+        for look in range(_LOOKS):
+            try:
+                taken = await self._taking.take(want, broker, asks, max_bytes, size=size)
+                break
+            except _TooOld:
+                if look == _LOOKS - 1:
+                    raise
+        if taken and allowance is not None:
+            allowance.add(sum([len(message.body) for message in taken]))
         return taken
 
-    def _fields(self, want: Want, max_bytes: int) -> dict[str, str]:
+    # -- what `Taking` asks for ------------------------------------------------------------------
+
+    def pop_fields(self, want: Want, most: int) -> dict[str, str]:
         request = want.request
-        most = 1 if request.one_per_message_group else min(request.max_messages, _MOST_MESSAGES)
-        size = self.recent.size_of(request.topic)
-        if most * size > max_bytes:
-            most = max(int(max_bytes // size), 1)
         passing = request.filter
         fields = {
             "consumerGroup": request.group,
@@ -240,32 +253,36 @@ class Popping(Sifting):
             fields["attemptId"] = request.attempt_id.encode("utf-8", "backslashreplace").decode()
         return fields
 
-    def _messages_of(self, answer: Command, want: Want, broker: str, asked: float) -> list[StoredMessage]:
-        """The messages of an answer. Raises what the broker fails with."""
+    def read_pop(
+        self, want: Want, broker: str, answer: Command, asked: float, *, late: bool
+    ) -> tuple[list[StoredMessage], int]:
         request = want.request
         if answer.code != ResponseCode.SUCCESS and answer.code not in _EMPTY:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self.routes.forget(request.topic)
             raise error_of(answer, broker=broker, topic=request.topic, group=request.group)
+        if answer.code in _EMPTY and "popTime" not in answer.fields:
+            # It had it for more than 500 ms, as one does that stands still for a moment. Source: RocketMQ
+            # 5.3.3, PopMessageRequestHeader.isTimeoutTooMuch.
+            raise _TooOld(f"broker {broker} let a pop lie until it was too old to look for messages")
         try:
             info, messages = read_popped(answer, broker, request.topic, self.clocks)
         except PeerWireError as error:
             raise BrokerUnavailable(f"what broker {broker} popped cannot be read: {error}") from error
         self.clocks.told(broker, info.pop_ms, asked, self.clock.monotonic())
-        want.rest = max(info.rest, 0)
-        return messages
-
-    def _came_late(self, task: asyncio.Task[Command], want: Want, broker: str) -> None:
-        """An answer after its caller went: what it brings is given back."""
-        self._late.discard(task)
-        if task.cancelled() or task.exception() is not None:
-            return
-        try:
-            messages = self._messages_of(task.result(), want, broker, self.clock.monotonic() - _LATE_S)
-        except GatewayError:
-            return
+        if not late:
+            self.recent.told((request.topic, request.group), broker, found=bool(messages))
+        messages = self._passing(want, broker, answer, messages)
         if messages:
-            self._return(want, self._passing(want, broker, task.result(), messages))
+            size = sum([len(message.body) for message in messages])
+            self.recent.sized(request.topic, size / len(messages))
+        return messages, max(info.rest, 0)
+
+    def return_popped(self, want: Want, messages: Sequence[StoredMessage]) -> None:
+        self._return(want, messages)
+
+    def suspect(self, broker: str) -> None:
+        self.routes.clusters.suspect(broker)
 
     async def _anything(self, line: Line, broker: str, patience_s: float) -> bool:
         """Whether a broker has something for a line. Raises what it fails with."""
@@ -278,14 +295,36 @@ class Popping(Sifting):
             "bornTime": "0",
             "order": "true" if key.ordered else "false",
         }
-        answer = await self.callings.done(
-            broker,
-            RequestCode.NOTIFICATION,
-            fields,
-            timeout_s=patience_s + self.settings.request_timeout_s,
-            topic=key.topic,
-            group=key.group,
-        )
+        try:
+            answer = await self.callings.done(
+                broker,
+                RequestCode.NOTIFICATION,
+                fields,
+                timeout_s=patience_s + self.settings.request_timeout_s,
+                topic=key.topic,
+                group=key.group,
+            )
+        except _REFUSED as error:
+            if len(line.brokers) > 1:  # else nobody serves it, and its clients are told
+                self.unserved.refused(key.group, broker, error.sentence)
+            raise
         if answer.fields.get("pollingFull") == "true":
             raise TooManyRequests(f"broker {broker} has no room for those who wait")
         return answer.fields.get("hasMsg") == "true"
+
+
+def _check_topic(topic: str, group: str) -> None:
+    """Raises Unsupported for retries that are not those of the group's own pops of a topic.
+
+    A broker reads the topic that a message is to come back to out of the name of the one that it was
+    popped from. Where it finds none there it fails, begins anew, and gives back nothing any more of all
+    that others popped by the same revive queue; where it finds one that is not there, or another one, the
+    message is gone. Source: RocketMQ 5.3.3, PopReviveService.mergeAndRevive, KeyBuilder.parseNormalTopic.
+    """
+    if topic.startswith(RETRY_PREFIX):
+        own = (pop_retry_topic_v1(group, ""), pop_retry_topic_v2(group, ""))
+        if not any(topic.startswith(name) and len(topic) > len(name) for name in own):
+            raise Unsupported(
+                f"a pop of {shown(topic)} from a RocketMQ cluster",
+                "a broker that is to give such a message back fails at it, and gives nothing back any more",
+            )

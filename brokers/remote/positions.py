@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from brokers.remote.asking import number_in
-from brokers.remote.errors import error_of
 from brokers.remote.groups import Groups
 from brokers.remote.places import Place, places_of
+from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, IllegalOffset, TopicNotFound
 from popgate.model import Bounds, Permission, StartFrom

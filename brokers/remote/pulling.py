@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brokers.remote.asking import number_in
-from brokers.remote.incoming import born_host
+from brokers.remote.incoming import born_host, born_ms
+from brokers.remote.origins import true_origin
 from brokers.remote.places import Place
 from brokers.remote.positions import LARGEST_OFFSET, Positions
 from popgate.context import Context
@@ -33,8 +34,6 @@ _SUSPEND = 0x2
 _SUBSCRIPTION = 0x4
 _LONGEST_WAIT_S = 5.0
 """Of one request at the broker: it looks at the time every 5 s only, and not whether the topic is there."""
-_LATE_S = 10.0
-"""How much later than it should a broker may answer a request that waits there, before it is in trouble."""
 _LEAST_WAIT_S = 0.01
 _REJECTED = "[REJECTREQUEST]"
 """How a broker refuses without a look at the request; also a slave that is not to be read from."""
@@ -130,7 +129,7 @@ class Pulling(Positions):
             "sysFlag": str(_SUBSCRIPTION | _SUSPEND),
             "suspendTimeoutMillis": str(int(wait_s * 1000)),
         }
-        limit = wait_s + _LATE_S
+        limit = wait_s + self.settings.slow_s
         return await self.within(
             wait_s,
             self.ask_queue(
@@ -179,12 +178,13 @@ def stored(record: Record, broker: str, queue_id: int, offset: int) -> StoredMes
         record.commit_offset,
         record.sys_flag,
         record.flag,
-        record.born_ms,
+        born_ms(record),
         born_host(record),
         record.store_ms,
         host_text(record.store_host),
         record.body,
-        record.properties,
+        true_origin(record.topic, record.properties),
+        reconsume_times=record.reconsume_times,
     )
 
 

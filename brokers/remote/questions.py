@@ -7,6 +7,8 @@ over its own stream, by whoever `on_question` was told. Sources: protocol facts 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from brokers.capabilities import AsksClients, ConnectedClient
 from brokers.remote.heartbeats import consume_type_of, subscriptions_of
 from brokers.remote.links import Links
@@ -48,6 +50,7 @@ class Questions:
         self, register: Register, links: Links, routes: Routes, settings: RemoteSettings, clock: Clock
     ) -> None:
         self.asker: AsksClients | None = None
+        self.on_members: Callable[[str], None] = _nobody_counts
         self._register = register
         self._routes = routes
         self._settings = settings
@@ -60,8 +63,8 @@ class Questions:
         """The client is asked for its stacks only where they are wanted; the rest is known here."""
         fields = request.fields
         group = fields.get("consumerGroup", "")
-        found = self._register.find(fields.get("clientId", ""))
-        if found is None or found[0].group != group:
+        found = self._register.find(fields.get("clientId", ""), group)
+        if found is None:
             return _unknown(request)
         client, since_ms = found
         stacks = ""
@@ -90,8 +93,8 @@ class Questions:
     async def _consume(self, address: str, link: int, request: Command) -> Command:
         fields = request.fields
         group, client_id = fields.get("consumerGroup", ""), fields.get("clientId", "")
-        found = self._register.find(client_id)
-        if found is None or found[0].group != group or self.asker is None:
+        found = self._register.find(client_id, group)
+        if found is None or self.asker is None:
             return _unknown(request)
         try:
             record = decode_record(request.body)
@@ -110,7 +113,12 @@ class Questions:
         return request.answer(ResponseCode.SUCCESS, body=ConsumeResult(result, remark, spent_ms).encode())
 
     def _members_changed(self, address: str, link: int, request: Command) -> None:
-        """A group has other members now. Consumers that pop share everything: nothing follows for them."""
+        """A group has other members now: consumers that have queues of their own share them anew."""
+        self.on_members(request.fields.get("consumerGroup", ""))
+
+
+def _nobody_counts(_group: str) -> None:
+    """Until somebody wants to know who is in a group."""
 
 
 def _unknown(request: Command) -> Command:

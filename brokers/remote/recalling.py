@@ -11,9 +11,9 @@ import binascii
 from typing import NamedTuple
 
 from brokers.remote.asking import Asking
-from brokers.remote.errors import error_of
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.spent import Spent
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown

@@ -5,6 +5,11 @@ from __future__ import annotations
 from popgate.clock import Clock
 
 _LATELY_S = 2.0
+_AGAIN_S = 1.0
+"""A broker that had nothing is asked so often while others have something: what comes there must not wait
+until they are empty."""
+_AFTER_FAILURE_S = 10.0
+"""Likewise one that failed, or has yet to answer: each time may cost a receive the time of a request."""
 _MOST = 8_192
 _FIRST_SIZE = 1_024.0
 _WEIGHT = 0.2
@@ -13,11 +18,12 @@ _WEIGHT = 0.2
 class Recent:
     """Bounded and soft: it only says whom to ask first, and for how much."""
 
-    __slots__ = ("_clock", "_found", "_sizes")
+    __slots__ = ("_clock", "_due", "_found", "_sizes")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._found: dict[tuple[str, str, str], float] = {}
+        self._due: dict[tuple[str, str, str], float] = {}
         self._sizes: dict[str, float] = {}
 
     def __repr__(self) -> str:
@@ -30,12 +36,32 @@ class Recent:
 
     def told(self, shelf: tuple[str, str], broker: str, *, found: bool) -> None:
         key = *shelf, broker
+        if key in self._due:
+            self._due[key] = self._clock.monotonic() + _AGAIN_S
         if not found:
             self._found.pop(key, None)
             return
         if len(self._found) >= _MOST and key not in self._found:
             self._found.clear()
         self._found[key] = self._clock.monotonic()
+
+    def is_due(self, shelf: tuple[str, str], broker: str) -> bool:
+        """Whether a broker that had nothing lately is to be asked again; it is taken as asked then."""
+        due = self._due.get((*shelf, broker))
+        if due is not None and self._clock.monotonic() < due:
+            return False
+        self._not_before(shelf, broker)
+        return True
+
+    def failed(self, shelf: tuple[str, str], broker: str) -> None:
+        self.told(shelf, broker, found=False)
+        self._not_before(shelf, broker)
+
+    def _not_before(self, shelf: tuple[str, str], broker: str) -> None:
+        key = *shelf, broker
+        if len(self._due) >= _MOST and key not in self._due:
+            self._due.clear()
+        self._due[key] = self._clock.monotonic() + _AFTER_FAILURE_S
 
     def size_of(self, topic: str) -> float:
         """About how many bytes a message of the topic has, at least 1."""

@@ -11,20 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
-from brokers.remote.heartbeats import heartbeats_of, memberships_of, speaker_of
+from brokers.remote.heartbeats import heartbeats_of, memberships_of, reading_in, speaker_of
 from brokers.remote.links import Links
+from brokers.remote.reaching import addresses_of
 from brokers.remote.routes import Routes
 from brokers.remote.seats import Membership, Role, Seats
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
-from popgate.errors import BrokerUnavailable, GatewayError, TopicNotFound
+from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import BrokerData
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +32,6 @@ _TICK_S = 1.0
 _MOST_EXPECTED = 1_024
 """Producer groups that the gateway itself is registered for, because no client of theirs is known."""
 _EXPECTED_S = 7_200.0
-_MOST_LOOKED_UP = 16
-"""Unknown topics of one client that are looked up for one heartbeat."""
 _GOODBYES = 32
 """Seats that brokers are told of at a time that somebody left them."""
 _AT_A_TIME = 64
@@ -53,6 +51,9 @@ class _Known:
     due: float = 0.0
     """When its next heartbeat is to be told, in loop seconds."""
     queued: bool = False
+    unsaid: set[str] = field(default_factory=set)
+    """Addresses of brokers that keep the version which a connection told first: they must forget it to learn
+    another one."""
 
 
 class Register:
@@ -65,6 +66,9 @@ class Register:
         self._clock = clock
         self._seats = Seats(settings.max_links)
         self._here: dict[str, _Known] = {}
+        """By the clients' keys; so is everything here that says who."""
+        self._members: dict[tuple[str, str], str] = {}
+        """The keys of consumers by client id and group."""
         self._by_link: dict[int, dict[str, _Known]] = {}
         self._due: deque[tuple[float, str]] = deque()
         """Who is due when, in this order; some are due later than that by now, or gone."""
@@ -110,31 +114,40 @@ class Register:
         return dict(self._refusals)
 
     def is_here(self, client: ConnectedClient) -> None:
-        known = self._here.get(client.client_id)
+        key = client.key
+        known = self._here.get(key)
         if known is None:
-            known = self._here[client.client_id] = _Known(client, speaker_of(client), self._clock.now_ms())
+            known = self._here[key] = _Known(client, speaker_of(client), self._clock.now_ms())
         elif known.client == client:
             return
         else:
             if known.client.subscriptions != client.subscriptions:
                 known.since_ms = self._clock.now_ms()
-            known.client, known.speaker = client, speaker_of(client)
+            self._forget_member(known.client)
+            speaker = speaker_of(client)
+            if speaker != known.speaker and reading_in(speaker[1]) is not None:
+                # Only how a member reads is worth that its group takes it for gone for a moment.
+                known.unsaid |= known.told
+            known.client, known.speaker = client, speaker
+        if client.group:
+            self._members[client.client_id, client.group] = key
         wanted = memberships_of(client)
-        self._leave(client.client_id, known, set(known.seats).difference(wanted))
+        self._leave(key, known, set(known.seats).difference(wanted))
         for membership in wanted:
             if membership not in known.seats:
-                known.seats[membership] = self._seats.take(membership, client.client_id)
-        self._reseated(client.client_id, known)
+                known.seats[membership] = self._seats.take(membership, key)
+        self._reseated(key, known)
 
-    def left(self, client_id: str) -> None:
-        known = self._here.pop(client_id, None)
+    def left(self, key: str) -> None:
+        known = self._here.pop(key, None)
         if known is not None:
-            self._leave(client_id, known, list(known.seats))
-            self._take_bodies(client_id, known, {})
+            self._forget_member(known.client)
+            self._leave(key, known, list(known.seats))
+            self._take_bodies(key, known, {})
 
-    def find(self, client_id: str) -> tuple[ConnectedClient, int] | None:
-        """A client that is here, and since when it is as it is (wall time in ms)."""
-        known = self._here.get(client_id)
+    def find(self, client_id: str, group: str) -> tuple[ConnectedClient, int] | None:
+        """A consumer of the group that is here, and since when it is as it is (wall time in ms)."""
+        known = self._here.get(self._members.get((client_id, group), ""))
         return (known.client, known.since_ms) if known is not None else None
 
     def expect_checks(self, topic: str, producer_group: str) -> None:
@@ -175,15 +188,19 @@ class Register:
             )
         )
 
-    def _leave(self, client_id: str, known: _Known, memberships: Iterable[Membership]) -> None:
+    def _forget_member(self, client: ConnectedClient) -> None:
+        if self._members.get((client.client_id, client.group)) == client.key:
+            del self._members[client.client_id, client.group]
+
+    def _leave(self, key: str, known: _Known, memberships: Iterable[Membership]) -> None:
         for membership in memberships:
             seat = known.seats.pop(membership)
-            self._seats.leave(membership, client_id, seat)
+            self._seats.leave(membership, key, seat)
             if seat is not None:
-                self._left.append((client_id, membership, seat, known.told))
+                self._left.append((known.client.client_id, membership, seat, known.told))
                 self._work.set()
 
-    def _reseated(self, client_id: str, known: _Known) -> None:
+    def _reseated(self, key: str, known: _Known) -> None:
         """Make the heartbeats anew, and have them told."""
         by_link: dict[int, list[Membership]] = {}
         for membership, seat in known.seats.items():
@@ -192,21 +209,21 @@ class Register:
         bodies = {
             link: heartbeats_of(known.client, members, known.since_ms) for link, members in by_link.items()
         }
-        self._take_bodies(client_id, known, bodies)
-        self._make_dirty(client_id, known)
+        self._take_bodies(key, known, bodies)
+        self._make_dirty(key, known)
 
-    def _take_bodies(self, client_id: str, known: _Known, bodies: dict[int, list[bytes]]) -> None:
+    def _take_bodies(self, key: str, known: _Known, bodies: dict[int, list[bytes]]) -> None:
         for link in known.bodies:
             if link not in bodies:
-                del self._by_link[link][client_id]
+                del self._by_link[link][key]
         for link in bodies:
-            self._by_link.setdefault(link, {})[client_id] = known
+            self._by_link.setdefault(link, {})[key] = known
         known.bodies = bodies
 
-    def _make_dirty(self, client_id: str, known: _Known) -> None:
+    def _make_dirty(self, key: str, known: _Known) -> None:
         if not known.queued:
             known.queued = True
-            self._dirty.append(client_id)
+            self._dirty.append(key)
             self._work.set()
 
     def _tick(self) -> None:
@@ -215,13 +232,13 @@ class Register:
         if self._routes.clusters.changed_at > self._looked_at:
             # A broker came, or has another master now: it knows nobody yet.
             self._looked_at = now
-            for client_id, known in self._here.items():
-                self._make_dirty(client_id, known)
+            for key, known in self._here.items():
+                self._make_dirty(key, known)
         while self._due and self._due[0][0] <= now:
-            _, client_id = self._due.popleft()
-            one = self._here.get(client_id)
+            _, key = self._due.popleft()
+            one = self._here.get(key)
             if one is not None and one.due <= now:
-                self._make_dirty(client_id, one)
+                self._make_dirty(key, one)
         while self._expected and now - next(iter(self._expected.values())) > _EXPECTED_S:
             self._expected.popitem(last=False)
             self._expectations_changed()
@@ -258,15 +275,21 @@ class Register:
             brokers = await self._routes.brokers()
         except BrokerUnavailable:
             brokers = ()
+        unsaid = [one for key in self._dirty if (one := self._here.get(key)) is not None and one.unsaid]
+        said = {known.client.key: known.speaker for known in unsaid}
+        for at in range(0, len(unsaid), _GOODBYES):
+            await asyncio.gather(*(self._forget_version(known) for known in unsaid[at : at + _GOODBYES]))
         for count in range(len(self._dirty)):
-            client_id = self._dirty.popleft()
-            known = self._here.get(client_id)
+            key = self._dirty.popleft()
+            known = self._here.get(key)
             if known is None:
                 continue
             known.queued = False
+            if known.unsaid and said.get(key) != known.speaker:
+                self._make_dirty(key, known)  # it changed while others were told of
             known.due = self._clock.monotonic() + self._settings.client_heartbeat_s
-            self._due.append((known.due, client_id))
-            known.told = await self._addresses(known.client, brokers)
+            self._due.append((known.due, key))
+            known.told = await addresses_of(known.client, brokers, self._routes)
             for address in known.told:
                 for link in known.bodies:
                     if self._links.is_open(address, link):
@@ -308,27 +331,6 @@ class Register:
                 answer.remark[:200],
             )
 
-    async def _addresses(self, client: ConnectedClient, brokers: Sequence[BrokerData]) -> frozenset[str]:
-        """The masters of the clusters that the client has to do with."""
-        clusters = {one.cluster for one in brokers}
-        topics = client.topics or client.subscriptions
-        if len(clusters) > 1 and topics:
-            clusters = await self._clusters(topics) or clusters
-        found = (self._routes.master(one.name) for one in brokers if one.cluster in clusters)
-        return frozenset(address for address in found if address is not None)
-
-    async def _clusters(self, topics: Iterable[str]) -> set[str]:
-        """Those that have one of these topics; of many unknown ones some are looked up each time."""
-        known = [topic for topic in topics if self._routes.age(topic) is not None]
-        unknown = [topic for topic in topics if self._routes.age(topic) is None]
-        found: set[str] = set()
-        for topic in (*known, *unknown[:_MOST_LOOKED_UP]):
-            try:
-                found.update(one.cluster for one in (await self._routes.of(topic)).brokers)
-            except (TopicNotFound, BrokerUnavailable):
-                continue
-        return found
-
     async def _say_goodbye(
         self, client_id: str, membership: Membership, seat: int, told: frozenset[str]
     ) -> None:
@@ -342,7 +344,24 @@ class Register:
             known.seats[membership] = seat
             self._reseated(following, known)
 
-    async def _unregister(self, address: str, seat: int, fields: dict[str, str]) -> None:
+    async def _forget_version(self, known: _Known) -> None:
+        """Have it told anew. What does not come to pass is tried with the next heartbeat."""
+        addresses, known.unsaid = known.unsaid & known.told, set()
+        await asyncio.gather(*(self._said_anew(known, address) for address in addresses))
+
+    async def _said_anew(self, known: _Known, address: str) -> None:
+        """No other broker is waited for: until it hears of the client again one takes it for gone."""
+        client_id = known.client.client_id
+        for membership, seat in list(known.seats.items()):
+            if seat is None or not self._links.is_open(address, seat):
+                continue
+            fields = {"clientID": client_id, membership.role.value: membership.group}
+            if await self._unregister(address, seat, fields):
+                self._beat(known, address, seat)
+            else:
+                known.unsaid.add(address)
+
+    async def _unregister(self, address: str, seat: int, fields: dict[str, str]) -> bool:
         """A broker that does not answer forgets after 120 s, or when the connection ends."""
         try:
             await self._links.call(
@@ -354,3 +373,5 @@ class Register:
             )
         except GatewayError as error:
             _log.debug("broker %s was not told that a client left: %s", address, error)
+            return False
+        return True

@@ -32,8 +32,8 @@ class Registering(Facet, RegistersClients):
     def client_is_here(self, client: ConnectedClient) -> None:
         self.register.is_here(client)
 
-    def client_left(self, client_id: str) -> None:
-        self.register.left(client_id)
+    def client_left(self, key: str) -> None:
+        self.register.left(key)
 
     def on_question(self, asker: AsksClients) -> None:
         self._questions.asker = asker

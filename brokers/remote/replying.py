@@ -6,14 +6,15 @@ connection on which that one is registered. Source: protocol facts 7.6.
 
 from __future__ import annotations
 
+import inspect
 import random
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 
 from brokers.capabilities import CarriesReplies, ReplyHandler
-from brokers.remote.errors import error_of
 from brokers.remote.outgoing import complete, send_request
 from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault, NotFound, PeerWireError, shown
@@ -64,16 +65,27 @@ class Replying(Registering, CarriesReplies):
             raise error_of(answer, broker=broker, topic=message.topic)
         return Sent(message.message_id, broker, queue_id, 0)
 
-    def _pushed(self, address: str, link: int, request: Command) -> Command:
+    def _pushed(self, address: str, link: int, request: Command) -> Command | Awaitable[Command]:
         try:
             message = _pushed_message(request, self.routes.clusters.at(address))
         except PeerWireError as error:
             return request.answer(ResponseCode.SYSTEM_ERROR, f"the reply cannot be read: {error}")
         found = find_property(message.properties, REPLY_TO_CLIENT.encode())
         client_id = found.decode("utf-8", "replace") if found else ""
-        if self._reply_handler is not None and self._reply_handler(client_id, message):
-            return request.answer(ResponseCode.SUCCESS)
-        return request.answer(ResponseCode.SYSTEM_ERROR, f"client {shown(client_id)} does not wait here")
+        taken = self._reply_handler(client_id, message) if self._reply_handler is not None else False
+        if inspect.isawaitable(taken):
+            return _later(request, client_id, taken)
+        return _told(request, client_id, taken=bool(taken))
+
+
+async def _later(request: Command, client_id: str, taken: Awaitable[bool]) -> Command:
+    return _told(request, client_id, taken=await taken)
+
+
+def _told(request: Command, client_id: str, *, taken: bool) -> Command:
+    if taken:
+        return request.answer(ResponseCode.SUCCESS)
+    return request.answer(ResponseCode.SYSTEM_ERROR, f"client {shown(client_id)} does not wait here")
 
 
 def _pushed_message(request: Command, broker: str) -> StoredMessage:

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from brokers.remote.clusters import Clusters
-from brokers.remote.errors import error_of
 from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.sharing import shared
+from popgate.answers import error_of
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, TopicNotFound, shown
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -230,10 +230,26 @@ class Routes:
             raise BrokerUnavailable(f"the route of {shown(topic)} cannot be read: {error}") from None
         route = _usable(told)
         self.clusters.learn(route.brokers)
-        route = await self._remembered(before, route)
+        route = await self._remembered(before, self._with_masters(before, route))
         if not route.queues:
             raise BrokerUnavailable(f"topic {shown(topic)} has no broker now")
         return route
+
+    def _with_masters(self, before: TopicRoute, told: TopicRoute) -> TopicRoute:
+        """What is told, with brokers as before whose masters are not told and answer.
+
+        Where a slave stands in nothing can be written, so its queues are told as not writable.
+        """
+        held = {one.name for one in told.brokers if self.clusters.is_held(one.name)}
+        if not held:
+            return told
+        queues = {one.broker: one for one in before.queues if one.broker in held}
+        brokers = {name: self.clusters.get(name) for name in held}
+        return replace(
+            told,
+            queues=tuple(queues.get(one.broker, one) for one in told.queues),
+            brokers=tuple(brokers.get(one.name) or one for one in told.brokers),
+        )
 
     async def _remembered(self, before: TopicRoute, told: TopicRoute) -> TopicRoute:
         """What is told, with the brokers of before that the name servers forgot and that are there.

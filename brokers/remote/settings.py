@@ -19,6 +19,9 @@ class Verify(Enum):
     NONE = "none"
 
 
+_SLOW_S = 10.0
+
+
 @dataclass(slots=True, frozen=True)
 class Credentials:
     """The gateway's own account at the cluster: every request is signed with it (protocol facts 5.12)."""
@@ -97,6 +100,11 @@ class RemoteSettings:
     zone: str = ""
     zone_only: bool = False
     """Whether name servers are asked to hide the brokers of other zones."""
+
+    @property
+    def slow_s(self) -> float:
+        """For answers that are long, pops, and changes that a broker writes to its disk before it answers."""
+        return max(_SLOW_S, self.request_timeout_s)
 
     @property
     def name(self) -> str:

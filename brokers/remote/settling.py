@@ -23,6 +23,7 @@ from popgate.errors import (
     NotFound,
     ReceiptExpired,
 )
+from popgate.receipt import ORDERED, parse_receipt
 
 LONGEST_INVISIBLE_MS = 3 * 24 * 3_600_000 - 60_000
 """A broker keeps the end of an invisible time as a timer, and a timer for three days at most (3.9)."""
@@ -42,33 +43,63 @@ class Settling(Handling):
         await self.group(group)
         results: list[GatewayError | None] = [None] * len(receipts)
         by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
+        checked: set[tuple[object, ...]] = set()
+        replaced = self.replaced.any_of(receipts)
         for at, handle in enumerate(receipts):
             try:
-                receipt = self._delivery(handle, topic, route)
+                receipt = parse_receipt(handle)
+                # Nearly all are from few places, and of few pops: each is looked at once.
+                begins = receipt[1:7]
+                if begins not in checked:
+                    self._check_place(receipt, handle, topic, route)
+                    if not receipt.ordered and not self._is_over(topic, group, receipt):
+                        checked.add(begins)
             except IllegalReceipt as error:
                 results[at] = error
                 continue
-            if handle in self.replaced:
+            if replaced and handle in self.replaced:
                 # Sent all the same: of a change without an answer nobody knows whether it was done.
                 results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-            elif self._is_over(topic, group, receipt) and handle not in self.acknowledged:
+            elif (
+                begins not in checked
+                and self._is_over(topic, group, receipt)
+                and handle not in self.acknowledged
+            ):
                 results[at] = ReceiptExpired(handle)
-            else:
-                self.finished.add(handle)
-            places, acks = by_broker.setdefault(receipt.broker, ([], []))
-            places.append(at)
-            acks.append(Ack(topic, group, receipt, handle))
+            place = by_broker.get(receipt.broker)
+            if place is None:
+                place = by_broker[receipt.broker] = [], []
+            place[0].append(at)
+            place[1].append(Ack(topic, group, receipt, handle))
+        self.finished.add_all([one for one, told in zip(receipts, results, strict=True) if told is None])
         asked = [
-            (places, acks, self.acking.finish(broker, acks)) for broker, (places, acks) in by_broker.items()
+            (broker, places, acks, self.acking.finish(broker, acks))
+            for broker, (places, acks) in by_broker.items()
         ]
-        for places, acks, done in asked:
-            for at, ack, outcome in zip(places, acks, await done, strict=True):
+        fine = results.count(None) == len(results)
+        for broker, places, acks, done in asked:
+            outcomes = await done
+            if fine and outcomes.count(None) == len(outcomes) and self._all_acknowledged(broker, acks):
+                continue
+            for at, ack, outcome in zip(places, acks, outcomes, strict=True):
                 if isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
                     self.finished.discard(ack.handle)
                 if outcome is None and results[at] is None:
                     results[at] = self._acknowledged(topic, group, ack)
                 results[at] = outcome or results[at]
         return _told(results)
+
+    def _all_acknowledged(self, broker: str, acks: Sequence[Ack]) -> bool:
+        """Whether this is so of what a broker answered with SUCCESS, as it nearly always is; it is noted.
+
+        False: each needs a look of its own.
+        """
+        past_ms = self.clocks.surely_past_ms(broker)
+        for pop_ms, invisible_ms, revive_queue in {ack.receipt[1:4] for ack in acks}:
+            if revive_queue == ORDERED or past_ms >= pop_ms + invisible_ms:
+                return False
+        self.acknowledged.add_all([ack.handle for ack in acks])
+        return True
 
     def _acknowledged(self, topic: str, group: str, ack: Ack) -> GatewayError | None:
         """What to say of an acknowledgement that its broker answered with SUCCESS."""
@@ -103,6 +134,7 @@ class Settling(Handling):
         changed = await self._hide(context, topic, group, receipt, delivery, invisible_ms, suspend=suspend)
         handle = changed.encode()
         if suspend:
+            self.returns.returned(receipt)  # brokers before 5.5.0 count it as an attempt
             self.replaced.add(receipt)
             self.replaced.add(handle)
         return handle

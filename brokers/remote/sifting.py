@@ -57,6 +57,10 @@ class Sifting(Settling):
         request, config = want.request, want.config
         everything = request.filter.everything
         counts_returns = request.ordered or answer.version < SUSPENDS_FROM
+        if everything and not counts_returns:
+            most = config.max_attempts
+            if not [None for message in messages if message.attempt > most]:
+                return messages
         again: set[str] = set()
         if request.ordered and messages:
             popped = [(parse_receipt(message.receipt), message.attempt) for message in messages]
@@ -69,6 +73,12 @@ class Sifting(Settling):
             if message.receipt in again:
                 self._finish_quietly(request.topic, request.group, message.receipt)
                 continue
+            if request.ordered:
+                self.ordered.dealt(message.receipt)
+                if message.receipt in self.replaced:
+                    # Popped in the millisecond of a pop that is being given back: so is this one, or will be.
+                    self._return(want, [message])
+                    continue
             if not everything and not request.filter.matches(message.properties):
                 self._finish_quietly(request.topic, request.group, message.receipt)
                 continue
@@ -84,21 +94,12 @@ class Sifting(Settling):
             passing.append(message)
         return passing
 
-    def _fitting(self, want: Want, messages: list[StoredMessage], max_bytes: int) -> list[StoredMessage]:
-        """As many as there is room for, but always the first; the others are given back."""
-        size = 0
-        for at, message in enumerate(messages):
-            size += len(message.body)
-            if at and (size > max_bytes or at >= want.request.max_messages):
-                self._return(want, messages[at:])
-                messages = messages[:at]
-                break
-        if messages:
-            self.recent.sized(want.request.topic, size / len(messages))
-        return messages
-
     def _return(self, want: Want, messages: Sequence[StoredMessage]) -> None:
         topic, group = want.request.topic, want.request.group
+        if want.request.ordered:
+            messages = [message for message in messages if self.ordered.is_returned(message.receipt)]
+            # From now on, for who is dealt the same handles before the broker has answered.
+            self.replaced.add_all([message.receipt for message in messages])
         self.given_back += len(messages)
         for message in messages:
             self._in_background(self._free_quietly(topic, group, message.receipt))

@@ -7,6 +7,8 @@ replica does not know it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 _YOUNG = 16_384
 
 
@@ -34,6 +36,16 @@ class Spent:
         if len(self._young) >= self._most:
             self._young, self._old = set(), self._young
         self._young.add(hash(handle))
+
+    def add_all(self, handles: Iterable[str]) -> None:
+        if len(self._young) >= self._most:
+            self._young, self._old = set(), self._young
+        self._young.update(map(hash, handles))
+
+    def any_of(self, handles: Iterable[str]) -> bool:
+        """Whether one of these is remembered."""
+        keys = [*map(hash, handles)]
+        return not (self._young.isdisjoint(keys) and self._old.isdisjoint(keys))
 
     def discard(self, handle: str) -> None:
         key = hash(handle)

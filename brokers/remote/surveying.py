@@ -11,10 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brokers.capabilities import TellsCluster
-from brokers.remote.errors import error_of
+from brokers.capabilities import BrokerPlace, TellsBrokers, TellsCluster
 from brokers.remote.registering import Registering
-from brokers.remote.topics import SLOW_S
+from popgate.answers import error_of
 from popgate.cluster import BrokerView, ClusterView, NameServerView
 from popgate.errors import GatewayError, PeerWireError, shown
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -74,8 +73,14 @@ _running = re.compile(
 _described = re.compile(r"V([0-9]{1,3})_([0-9]{1,3})_([0-9]{1,3})(_[A-Z_]{1,20})?").fullmatch
 
 
-class Surveying(Registering, TellsCluster):
-    """`brokers.capabilities.TellsCluster`."""
+class Surveying(Registering, TellsCluster, TellsBrokers):
+    """`brokers.capabilities.TellsCluster` and `TellsBrokers`."""
+
+    async def known_brokers(self) -> Sequence[BrokerPlace]:
+        return [
+            BrokerPlace(one.cluster, one.name, tuple(sorted(one.addresses)))
+            for one in await self.routes.brokers()
+        ]
 
     async def cluster(self) -> ClusterView:
         servers = await asyncio.gather(
@@ -89,7 +94,9 @@ class Surveying(Registering, TellsCluster):
             *(self._broker(data, number, links, gate) for data, number in processes[:_MOST_ASKED])
         )
         beyond = max(len(processes) - _MOST_ASKED, 0)
-        return ClusterView(tuple(servers), tuple(brokers), beyond, self.register.refusals)
+        return ClusterView(
+            tuple(servers), tuple(brokers), beyond, self.register.refusals, self.unserved.now()
+        )
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -153,7 +160,7 @@ class Surveying(Registering, TellsCluster):
     async def _counted(self, address: str, version: int) -> dict[str, Any]:
         """What a broker counts, and its clock. With many topics it takes seconds to say so."""
         began = self.clock.monotonic()
-        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, SLOW_S)
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, self.settings.slow_s)
         took_ms, now_ms = (self.clock.monotonic() - began) * 1000, self.clock.now_ms()
         told = _runtime(answer)
         wall_ms = _wall_ms(told)

@@ -8,11 +8,11 @@ from typing import Any
 
 from brokers.remote.asking import Asking, could_be_a_name, object_in, of_each, worst
 from brokers.remote.configs import check_topic_settings, refusal, topic_fields, topic_in
-from brokers.remote.errors import error_of
 from brokers.remote.kept import Kept
 from brokers.remote.places import queues_of
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.turns import Turns
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.errors import (
     AlreadyExists,
@@ -31,11 +31,9 @@ from popgate.wire.parts import as_object, table
 from popgate.wire.routes import TopicRoute
 
 _SHOWN_WITHIN_S = 5.0
-"""How long a change may take on its way from the brokers to the name servers."""
+"""How long a change may take on its way from the brokers to the name servers, or as long as a request."""
 _LOOK_AGAIN_S = 0.02
 _LOOK_AGAIN_LONGEST_S = 0.5
-SLOW_S = 10.0
-"""For answers that are long, and for changes that a broker writes to its disk before it answers."""
 _REPLY_TOPIC = "_REPLY_TOPIC"
 _SYSTEM_PREFIX = "rmq_sys_"
 
@@ -93,7 +91,11 @@ class Topics(Asking):
         return [found[name] for name in sorted(found)]
 
     async def create_topic(self, config: TopicConfig) -> None:
-        """On every broker that has a master. Those that cannot be reached do without it, unless all are."""
+        """On every broker that has a master. Those that cannot be reached do without it, unless all are.
+
+        One that a broker has and no name server tells of yet, as after all of those were started anew, stays
+        as it is: its settings would be lost, and what lies in queues that a new one has not.
+        """
         check_topic_settings(config)
         async with self.topic_turns.of(config.name):
             try:
@@ -103,9 +105,14 @@ class Topics(Asking):
             else:
                 raise AlreadyExists("topic", config.name)
             fields = topic_fields(config, None)
-            done, failures = await of_each(
-                await self.masters(), lambda broker: self._change_topic(broker, fields)
+            there, failures = await of_each(
+                await self.masters(), lambda broker: self._has_topic(broker, config.name)
             )
+            if any(there.values()):
+                await self.until_shown(config.name, lambda route: route is not None)
+                raise AlreadyExists("topic", config.name)
+            done, refusals = await of_each(there, lambda broker: self._change_topic(broker, fields))
+            failures = {**failures, **refusals}
             self.topic_settings.forget(config.name)
             refused = [one for one in failures.values() if not one.retryable]
             if refused or not done:
@@ -145,7 +152,7 @@ class Topics(Asking):
 
     async def until_shown(self, topic: str, fits: Callable[[TopicRoute | None], bool]) -> None:
         """Until the name servers tell of a change that the brokers have made. Raises BrokerTimeout."""
-        until = self.clock.monotonic() + _SHOWN_WITHIN_S
+        until = self.clock.monotonic() + max(_SHOWN_WITHIN_S, self.settings.request_timeout_s)
         rest = _LOOK_AGAIN_S
         while True:
             self.routes.forget(topic)
@@ -213,8 +220,17 @@ class Topics(Asking):
 
         return object_in(answer, broker, f"topic {name}", read)
 
+    async def _has_topic(self, broker: str, name: str) -> bool:
+        try:
+            await self._told(broker, name)
+        except TopicNotFound:
+            return False
+        return True
+
     async def _topics_at(self, broker: str) -> list[TopicConfig]:
-        answer = await self.read_from(broker, RequestCode.GET_ALL_TOPIC_CONFIG, {}, timeout_s=SLOW_S)
+        answer = await self.read_from(
+            broker, RequestCode.GET_ALL_TOPIC_CONFIG, {}, timeout_s=self.settings.slow_s
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker)
 
@@ -226,7 +242,10 @@ class Topics(Asking):
 
     async def _change_topic(self, broker: str, fields: Mapping[str, str]) -> None:
         answer = await self.callings.call(
-            broker, RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=SLOW_S
+            broker,
+            RequestCode.UPDATE_AND_CREATE_TOPIC,
+            fields,
+            timeout_s=self.settings.slow_s,
         )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, broker)

@@ -1,17 +1,22 @@
 """Ends of transactions: told to the broker that has the half message, once, and told truly.
 
-Sources: any-replica section 2; protocol facts 3.9, 5.5 (37) and 7.8; the answers as 5.5.0 gives them.
+A question may have gone out twice, and be answered through two replicas: so the message is looked for in the
+broker's index before it is ended for a check. Sources: any-replica section 2; protocol facts 3.9, 5.5 (37)
+and 7.8; the answers as 5.5.0 gives them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 
 from brokers.remote.ends import Ending, Ends
-from brokers.remote.errors import error_of
+from brokers.remote.finding import UNIQUE_KEY_QUERY
 from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.transaction_ids import Half, read_transaction_id
+from brokers.remote.transaction_ids import Half, half_at, read_transaction_id
+from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
@@ -19,14 +24,29 @@ from popgate.errors import (
     BrokerUnavailable,
     GatewayError,
     IllegalTransactionId,
+    PeerWireError,
     PreconditionFailed,
     shown,
 )
 from popgate.model import EndTransaction, Resolution
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from popgate.wire.properties import UNIQ_KEY, find_property
+from popgate.wire.records import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    TRANSACTION_ROLLBACK,
+    Record,
+    decode_records,
+)
 from popgate.wire.remoting import Command
 
+_log = logging.getLogger(__name__)
+
+_UNIQ_KEY = UNIQ_KEY.encode()
+_FOREVER_MS = str((1 << 63) - 1)
+_CLOCKS_OFF_MS = 3_600_000
+"""By how much the clocks of a gateway and a broker may differ; a look through all of an index is slow."""
+_MOST_COPIES = "8"
 _FLAGS = {Resolution.COMMIT: TRANSACTION_COMMIT, Resolution.ROLLBACK: TRANSACTION_ROLLBACK}
 _ENDED = {Resolution.COMMIT: "committed", Resolution.ROLLBACK: "rolled back"}
 _NOT_ITS_HALF = ("find prepared transaction", "producer group wrong", "offset wrong")
@@ -49,7 +69,7 @@ class Transacting(Registering):
         Besides what the port says, raises PreconditionFailed for an end that comes too late (the broker
         asks the producer), and BrokerTimeout also for one after another whose outcome nobody knows.
         """
-        half = read_transaction_id(self.settings.transaction_keys, end)
+        half = half_at(end) or read_transaction_id(self.settings.transaction_keys, end)
         known = self.ends.of(half)
         while known.under_way is not None:
             await asyncio.wait([known.under_way])
@@ -57,7 +77,7 @@ class Transacting(Registering):
             _check_same(known, end.resolution, known.verdict)
             return
         place = known.newest
-        if not place.checked and self.clock.now_ms() > place.open_until_ms:
+        if place.born_ms and not place.checked and self.clock.now_ms() > place.open_until_ms:
             raise _late(place)
         if place.commit_offset == known.doubted:
             raise BrokerTimeout(
@@ -66,10 +86,45 @@ class Transacting(Registering):
             )
         known.under_way = asyncio.get_running_loop().create_future()
         try:
-            await self._end(context, known, place, end.resolution)
+            if place.checked and await self.is_committed(place, context):
+                known.verdict, known.ended_ms = Resolution.COMMIT, self.clock.now_ms()
+                await self._drop(place, context)
+                _check_same(known, end.resolution, known.verdict)
+            else:
+                await self._end(context, known, place, end.resolution)
         finally:
             known.under_way.set_result(None)
             known.under_way = None
+
+    async def is_committed(self, half: Half, context: Context | None = None) -> bool | None:
+        """Whether its broker has the message in its topic, by its index; None: it does not answer now.
+
+        Never raises. False also where it answers and that cannot be known.
+        """
+        if not half.born_ms:
+            return False
+        fields = {
+            "topic": half.topic,
+            "key": half.message_id,
+            "maxNum": _MOST_COPIES,
+            "beginTimestamp": str(max(half.born_ms - _CLOCKS_OFF_MS, 0)),
+            "endTimestamp": _FOREVER_MS,
+            UNIQUE_KEY_QUERY: "true",
+        }
+        try:
+            answer = await self.callings.call(half.broker, RequestCode.QUERY_MESSAGE, fields, context=context)
+            if answer.code != ResponseCode.SUCCESS:
+                return False
+            return any(_came_of(record, half) for record in decode_records(answer.body))
+        except (GatewayError, PeerWireError) as error:
+            _log.debug("whether %s is committed cannot be looked up: %s", shown(half.message_id), error)
+            return None if isinstance(error, GatewayError) else False
+
+    async def _drop(self, place: Half, context: Context) -> None:
+        """Roll back a copy of what is committed. If that fails it is asked about again, and then dropped."""
+        fields = end_fields(place, Resolution.ROLLBACK)
+        with contextlib.suppress(GatewayError):
+            await self.callings.call(place.broker, RequestCode.END_TRANSACTION, fields, context=context)
 
     async def _end(self, context: Context, known: Ending, place: Half, resolution: Resolution) -> None:
         fields = end_fields(place, resolution)
@@ -82,7 +137,7 @@ class Transacting(Registering):
             raise
         error = _error_of(answer, place)
         if error is None:
-            known.verdict = resolution
+            known.verdict, known.ended_ms = resolution, self.clock.now_ms()
         elif isinstance(error, BrokerTimeout):
             known.doubted = place.commit_offset
         if error is not None:
@@ -101,6 +156,16 @@ def end_fields(place: Half, resolution: Resolution) -> dict[str, str]:
         "msgId": place.message_id,
         "transactionId": place.message_id,
     }
+
+
+def _came_of(record: Record, half: Half) -> bool:
+    """Whether this is the half message, committed; which one it is say its id and its birth, as in `Ends`."""
+    return (
+        record.topic == half.topic
+        and record.born_ms == half.born_ms
+        and record.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+        and find_property(record.properties, _UNIQ_KEY) == half.message_id.encode("utf-8", "replace")
+    )
 
 
 def _check_same(known: Ending, resolution: Resolution, verdict: Resolution) -> None:

@@ -45,6 +45,7 @@ up after 15 looks without asking anybody (seen on 5.5.0). So nobody is waited fo
 class Half:
     """Where a half message is. `born_ms`: the `bornTimestamp` it was sent with, on the gateway's clock.
 
+    0: not known, because a classic producer names it; the broker itself refuses late commits then.
     `open_s`: so long after its birth the producer may end it unasked. A check stores the half message
     again: at new offsets, with `checked`, and then it can be ended at any time.
     """
@@ -102,6 +103,23 @@ def read_transaction_id(secrets: Sequence[bytes], end: EndTransaction) -> Half:
         born_ms,
         open_s,
         bool(kind & _CHECKED),
+    )
+
+
+def half_at(end: EndTransaction) -> Half | None:
+    """The half message that a classic producer names by its offsets; None when the id says which one."""
+    place = end.place
+    if place is None:
+        return None
+    return Half(
+        place.broker,
+        end.topic,
+        place.producer_group,
+        end.message_id,
+        place.commit_offset,
+        place.queue_offset,
+        born_ms=0,
+        checked=end.from_check,
     )
 
 

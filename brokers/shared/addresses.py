@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from popgate.errors import BadRequest, shown
-
-_LONGEST_PATH = 100
-"""Bytes: the systems' limits for the path of a unix socket begin at 104."""
+from popgate.unix_sockets import parse_path
 
 
 @dataclass(slots=True, frozen=True)
@@ -58,12 +56,10 @@ def parse_hosted(url: str) -> Address:
 
 
 def _parse_path(url: str, rest: str) -> Address:
-    path = rest[2:] if rest.startswith("//") else rest
-    if not path or "\0" in path or len(path.encode("utf-8", "surrogateescape")) > _LONGEST_PATH:
-        raise BadRequest(
-            f"{shown(url)} names no socket: a path of 1 to {_LONGEST_PATH} bytes follows the colon"
-        )
-    return Address(path=path)
+    try:
+        return Address(path=parse_path(rest))
+    except ValueError as error:
+        raise BadRequest(f"{shown(url)} {error}") from None
 
 
 def _parse_host(url: str, example: str) -> Address:

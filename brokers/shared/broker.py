@@ -8,20 +8,28 @@ import inspect
 import logging
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 
-from brokers.capabilities import LiteTopics, RedrivesDeadLetters
+from brokers.capabilities import (
+    CarriesReplies,
+    LiteTopics,
+    ReclaimsRetries,
+    RedrivesDeadLetters,
+    RegistersClients,
+    TellsConsumers,
+)
 from brokers.port import Broker, CheckHandler
 from brokers.shared.addresses import parse_hosted
 from brokers.shared.calls import CHECK, DONE, END_TRANSACTION, GONE, decode
 from brokers.shared.directing import Directing
-from brokers.shared.hello import HostFacts
+from brokers.shared.hello import AT_ONCE, HostFacts
 from brokers.shared.link import HostLink
 from brokers.shared.lites import Lites
-from brokers.shared.pausing import pause
+from brokers.shared.members import Members, told
 from brokers.shared.positions import Positions
 from brokers.shared.settings import SharedSettings
 from brokers.traits import OrderScope, Traits
-from popgate.clock import Clock
+from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import PeerWireError
 from popgate.model import EndTransaction, TransactionCheck
@@ -40,12 +48,26 @@ _UNKNOWN = Traits(
     acks_are_checked=False,
     exact_message_groups=False,
     max_delay_ms=0,
+    stands_apart=True,
 )
 """Before the host was reached once: nothing is promised."""
 
 
-class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDeadLetters):
-    """The broker that a `BrokerHost` serves at `url`; its name and its traits are those of the host's.
+class SharedBroker(
+    Lites,
+    Positions,
+    Directing,
+    Members,
+    Broker,
+    LiteTopics,
+    ReclaimsRetries,
+    RedrivesDeadLetters,
+    RegistersClients,
+    TellsConsumers,
+    CarriesReplies,
+):
+    """The broker that a `BrokerHost` serves at `url`. Its name and its traits are those of the host's,
+    but that it stands apart, and takes no packed messages.
 
     Raises BadRequest for what is no such address.
     """
@@ -58,6 +80,8 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
         self.traits = _UNKNOWN
         self._taking = {}
         self._counts = OrderedDict()
+        self._here = {}
+        self._unsaid = {}
         self._link = HostLink(
             address,
             clock=clock,
@@ -109,6 +133,7 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
     async def look(self) -> None:
         """See how the host is; done by itself now and then."""
         if self._link.is_open:
+            self._tell_unsaid()
             state = await self._look(self._longest_ago())
             if state is not None:
                 self._host = state.figures
@@ -116,9 +141,13 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
     # -- inside -------------------------------------------------------------------------------
 
     def _opened(self, facts: HostFacts) -> None:
-        self.name, self.traits = facts.name, facts.traits
+        # Its host is another process, whatever the host says of its broker; and messages travel one by one,
+        # so that nothing is won when a door packs them.
+        self.name = facts.name
+        self.traits = replace(facts.traits, stands_apart=True, stores_packed=False)
         self._host_leaves = False
         self._forget_taking()  # no answer comes on a connection that is gone
+        self._tell_all()
 
     def _asked(self, request: Command) -> Command | Awaitable[Command | None] | None:
         """What the host asks or tells. Raises PeerWireError."""
@@ -128,8 +157,16 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
             case PortCode.LITE_GONE:
                 self._lite_went(*decode(GONE, request.body))
                 return None
+            case PortCode.MEMBERS_CHANGED:
+                self._members_changed(request)
+                return None
+            case PortCode.REPLY:
+                return self._reply(request)
             case PortCode.LEAVING:
                 self._host_leaves = True
+                if request.body == AT_ONCE:
+                    self._link.rest()
+                    return request.answer(DONE)
                 _log.warning("the process that hosts the broker is about to stop")
                 return None
             case PortCode.STATE:
@@ -146,7 +183,7 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
             asked = False
         if inspect.isawaitable(asked):
             return _later(request, asked)
-        return _told(request, asked=bool(asked))
+        return told(request, yes=bool(asked))
 
     async def _keep_looking(self) -> None:
         while True:
@@ -154,13 +191,9 @@ class SharedBroker(Lites, Positions, Directing, Broker, LiteTopics, RedrivesDead
             await pause(self._clock, self._settings.state_s)
 
 
-def _told(request: Command, *, asked: bool) -> Command:
-    return request.answer(DONE, body=b"\1" if asked else b"\0")
-
-
 async def _later(request: Command, asked: Awaitable[bool]) -> Command:
     try:
-        return _told(request, asked=await asked)
+        return told(request, yes=await asked)
     except Exception:
         _log.exception("asking about a half message failed")
-        return _told(request, asked=False)
+        return told(request, yes=False)

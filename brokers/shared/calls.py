@@ -10,7 +10,14 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 
-from brokers.capabilities import LiteTopics, RedrivesDeadLetters
+from brokers.capabilities import (
+    CarriesReplies,
+    FindsByPlace,
+    LiteTopics,
+    ReclaimsRetries,
+    RedrivesDeadLetters,
+    TellsConsumers,
+)
 from brokers.port import Directory, Offsets, Store, Transactions
 from brokers.shared.contexts import CONTEXT
 from brokers.shared.deriving import kind_of
@@ -93,6 +100,7 @@ CHANGE_INVISIBLE = call(PortCode.CHANGE_INVISIBLE, Store.change_invisible)
 GIVE_BACK = call(PortCode.GIVE_BACK, Store.give_back)
 DEAD_LETTER = call(PortCode.DEAD_LETTER, Store.dead_letter)
 RECALL = call(PortCode.RECALL, Store.recall)
+SEND_BACK = call(PortCode.SEND_BACK, Store.send_back)
 PULL = call(PortCode.PULL, Offsets.pull)
 BOUNDS = call(PortCode.BOUNDS, Offsets.bounds)
 OFFSET_AT = call(PortCode.OFFSET_AT, Offsets.offset_at)
@@ -102,6 +110,7 @@ LOCK = call(PortCode.LOCK, Offsets.lock)
 UNLOCK = call(PortCode.UNLOCK, Offsets.unlock)
 FIND_BY_ID = call(PortCode.FIND_BY_ID, Offsets.find_by_id)
 FIND_BY_KEY = call(PortCode.FIND_BY_KEY, Offsets.find_by_key)
+AT_PLACE = call(PortCode.AT_PLACE, FindsByPlace.at_place)
 END_TRANSACTION = call(PortCode.END_TRANSACTION, Transactions.end_transaction)
 ROUTE = call(PortCode.ROUTE, Directory.route)
 TOPIC = call(PortCode.TOPIC, Directory.topic)
@@ -123,10 +132,14 @@ RESET = call(PortCode.RESET, Directory.reset)
 
 REDRIVEN = call(PortCode.REDRIVEN, RedrivesDeadLetters.redriven)
 REDRIVE = call(PortCode.REDRIVE, RedrivesDeadLetters.redrive)
+RECLAIM = call(PortCode.RECLAIM, ReclaimsRetries.reclaim)
 SUBSCRIBE_LITE = call(PortCode.SUBSCRIBE_LITE, LiteTopics.subscribe_lite)
 POP_LITE = call(PortCode.POP_LITE, LiteTopics.pop_lite)
 LITE_TOPICS = call(PortCode.LITE_TOPICS, LiteTopics.lite_topics)
 DELETE_LITE_TOPIC = call(PortCode.DELETE_LITE_TOPIC, LiteTopics.delete_lite_topic)
+CONSUMERS = call(PortCode.CONSUMERS, TellsConsumers.consumers)
+MEMBERS = call(PortCode.MEMBERS, TellsConsumers.members)
+SEND_REPLY = call(PortCode.SEND_REPLY, CarriesReplies.send_reply)
 
 TAKING: frozenset[int] = frozenset({POP.code, POP_LITE.code})
 """Calls that take messages: what does not reach who asked is given back."""

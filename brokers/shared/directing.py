@@ -1,10 +1,10 @@
-"""The port's `Directory` at a guest, and dead letters that are redriven."""
+"""The port's `Directory` at a guest, dead letters that are redriven, and retries that are reclaimed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from brokers.capabilities import Redriven
+from brokers.capabilities import Reclaimed, Redriven
 from brokers.shared.calls import (
     CREATE_GROUP,
     CREATE_TOPIC,
@@ -14,6 +14,7 @@ from brokers.shared.calls import (
     GROUPS,
     HELD,
     PROGRESS,
+    RECLAIM,
     REDRIVE,
     REDRIVEN,
     RESET,
@@ -93,3 +94,6 @@ class Directing(Facet):
         self, context: Context, group: str, broker: str, queue_id: int, offsets: Sequence[int]
     ) -> list[Redriven | GatewayError]:
         return await self._link.ask(REDRIVE, context, group, broker, queue_id, offsets)
+
+    async def reclaim(self, context: Context, group: str, topic: str, *, held: bool = False) -> Reclaimed:
+        return await self._link.ask(RECLAIM, context, group, topic, held=held)

@@ -6,11 +6,12 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from brokers.capabilities import LiteTopics
+from brokers.capabilities import LiteTopics, RegistersClients
 from brokers.channel import Channel
 from brokers.shared.calls import CALLS, CHECK, DONE, FAILED, GONE, LEFT, decode, encode
 from brokers.shared.errors import ERROR
 from brokers.shared.hello import (
+    AT_ONCE,
     CLIENTS,
     FACTS,
     STATE,
@@ -22,15 +23,18 @@ from brokers.shared.hello import (
     make_nonce,
     proof,
 )
+from brokers.shared.membership import CHANGED, HERE, LEAVERS, REPLY, Member, client_of, key_of
 from brokers.shared.serving import House, Serving
 from popgate.errors import BadRequest, GatewayError, PeerWireError, Unsupported
-from popgate.model import TransactionCheck
+from popgate.model import StoredMessage, TransactionCheck
 from popgate.wire.codes import PortCode
 from popgate.wire.remoting import Command, encode_command
 
 _log = logging.getLogger(__name__)
 
 _CHECK_S = 2.0
+_HUSH_S = 1.0
+_REPLY_S = 5.0
 _FIRST_FRAME = 16 * 1024
 """Bytes: nobody needs more to say who it is."""
 _MOST_ASKED_ABOUT = 2_000
@@ -59,15 +63,21 @@ class Guest:
         self._gone = house.loop.create_future()
         self._guest_nonce = ""
         self._nonce = ""
+        self._members: dict[str, str] = {}
+        """Its clients that the broker was told of: their ids by their keys."""
+        self._ids: dict[str, int] = {}
+        """How many of those have an id."""
 
     def __repr__(self) -> str:
         return f"<Guest {self.serving.name} in-flight {len(self.serving)} {self.channel!r}>"
 
     async def check(self, check: TransactionCheck) -> bool:
         """Whether the guest found a producer to ask."""
-        now = self._house.clock.monotonic()
+        return await self._says_yes(PortCode.CHECK, encode(CHECK, check), _CHECK_S)
+
+    async def _says_yes(self, code: int, body: bytes, timeout_s: float) -> bool:
         try:
-            one = self.channel.ask(PortCode.CHECK, {}, encode(CHECK, check), now, _CHECK_S)
+            one = self.channel.ask(code, {}, body, self._house.clock.monotonic(), timeout_s)
         except GatewayError:
             return False
         try:
@@ -79,6 +89,18 @@ class Guest:
             raise
         return answer.code == DONE and answer.body == b"\1"
 
+    async def reply(self, client_id: str, message: StoredMessage) -> bool:
+        """Whether the client of this id, which is the guest's, took a reply."""
+        return await self._says_yes(PortCode.REPLY, encode(REPLY, (client_id, message)), _REPLY_S)
+
+    def has(self, client_id: str) -> bool:
+        """Whether a client of this id is connected to the guest."""
+        return client_id in self._ids
+
+    def members_changed(self, groups: tuple[str, ...]) -> None:
+        """The consumers of these groups are others now."""
+        self._tell(PortCode.MEMBERS_CHANGED, encode(CHANGED, groups))
+
     def lite_gone(self, client_id: str, group: str, topic: str, lite_topic: str) -> None:
         self._tell(PortCode.LITE_GONE, encode(GONE, (client_id, group, topic, lite_topic)))
 
@@ -87,12 +109,25 @@ class Guest:
         self._tell(PortCode.LEAVING, b"")
 
     async def stop(self) -> None:
-        """End its calls, say so, and close."""
+        """Let it ask nothing more, end its calls, say so, and close."""
+        await self._hush()
         await self.serving.stop()
         self.channel.finish("the host stopped")
         if not self.over:
             await asyncio.wait((self._gone,), timeout=self._house.settings.stop_s)
             self.channel.close("the host stopped")
+
+    async def _hush(self) -> None:
+        """Who has answered asks nothing more here: no call meets a host that is just going."""
+        if not self.proved or self.over:
+            return
+        try:
+            one = self.channel.ask(PortCode.LEAVING, {}, AT_ONCE, self._house.clock.monotonic(), _HUSH_S)
+            await one.future
+        except GatewayError as error:
+            _log.info(
+                "the gateway %s did not answer that the host stops: %s", self.serving.name, error.sentence
+            )
 
     # -- heard from the connection --------------------------------------------------------------
 
@@ -124,6 +159,12 @@ class Guest:
             self.serving.cancel(int.from_bytes(request.body[:4], "big"))
         elif code == PortCode.STATE:
             self.serving.reply(request, DONE, encode(STATE, self._state(request.body)))
+        elif code == PortCode.MEMBERS_HERE:
+            for member in decode(HERE, request.body):
+                self._member_here(member)
+        elif code == PortCode.MEMBERS_LEFT:
+            for key in decode(LEAVERS, request.body):
+                self._member_left(key)
         elif code == PortCode.LITE_LEFT:
             client_id, said_so = decode(LEFT, request.body)
             self.serving.lite_clients.discard(client_id)
@@ -131,6 +172,33 @@ class Guest:
                 self._house.broker.leave_lite(client_id, said_so=said_so)
         else:
             self.serving.refuse(request, Unsupported(f"request {code} between gateways"))
+
+    def _member_here(self, member: Member) -> None:
+        broker, members = self._house.broker, self._members
+        room = member.key in members or len(members) < self._house.settings.max_members
+        if room and isinstance(broker, RegistersClients):
+            self._forget_id(members.get(member.key))
+            members[member.key] = member.client_id
+            self._ids[member.client_id] = self._ids.get(member.client_id, 0) + 1
+            broker.client_is_here(client_of(member, self._mark))
+
+    def _member_left(self, key: str) -> None:
+        broker = self._house.broker
+        client_id = self._members.pop(key, None)
+        self._forget_id(client_id)
+        if client_id is not None and isinstance(broker, RegistersClients):
+            broker.client_left(key_of(key, self._mark))
+
+    def _forget_id(self, client_id: str | None) -> None:
+        if client_id is not None:
+            self._ids[client_id] -= 1
+            if not self._ids[client_id]:
+                del self._ids[client_id]
+
+    @property
+    def _mark(self) -> str:
+        """What tells the keys of its clients from those of others."""
+        return f"guest {id(self):x}"
 
     def _meet(self, request: Command) -> None:
         """HELLO, then PROVE; whatever else comes first ends the connection."""
@@ -181,6 +249,8 @@ class Guest:
             for client_id in self.serving.lite_clients:
                 broker.leave_lite(client_id, said_so=False)
         self.serving.lite_clients.clear()
+        for key in list(self._members):
+            self._member_left(key)
         self._on_over(self)
 
 

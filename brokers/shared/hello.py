@@ -20,10 +20,13 @@ from dataclasses import dataclass
 from brokers.shared.calls import fingerprint
 from brokers.shared.deriving import kind_of
 from brokers.shared.kinds import Kind
+from brokers.shared.membership import HERE, REPLY
 from brokers.traits import Traits
 from popgate import __version__
 from popgate.errors import BadRequest, Unauthenticated, Unsupported
 
+AT_ONCE = b"\1"
+"""What LEAVING says when the host is to be asked nothing more; without it there is a while left."""
 PROTOCOL = "1"
 """Of the meeting itself and of what stands in fields; the rest is in the layout."""
 _LONGEST_FIELD = 256
@@ -51,7 +54,7 @@ class HostState:
 STATE: Kind[HostState] = kind_of(HostState)
 CLIENTS: Kind[tuple[str, ...]] = kind_of(tuple[str, ...])
 
-LAYOUT = fingerprint(FACTS.told, STATE.told, CLIENTS.told)
+LAYOUT = fingerprint(FACTS.told, STATE.told, CLIENTS.told, HERE.told, REPLY.told)
 
 
 def make_nonce() -> str:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import inspect
 import logging
-import os
-import socket
-import stat
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
-from brokers.capabilities import LiteGoneHandler, LiteTopics
+from brokers.capabilities import CarriesReplies, LiteGoneHandler, LiteTopics, ReplyHandler, TellsConsumers
 from brokers.port import Broker, CheckHandler
 from brokers.shared.addresses import Address, parse_listening
 from brokers.shared.calls import CALLS
@@ -19,10 +16,15 @@ from brokers.shared.serving import House
 from brokers.shared.settings import SharedSettings
 from popgate.clock import Clock
 from popgate.errors import BadRequest
-from popgate.model import TransactionCheck
+from popgate.model import StoredMessage, TransactionCheck
+from popgate.servers import close_server, stop_accepting
+from popgate.unix_sockets import UnixSocket
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128
+_TOGETHER = 256
+_MOST_CHANGED = 100_000
+"""Groups whose members changed in one turn; guests that are not told ask every 20 s anyhow."""
 
 
 class BrokerHost:
@@ -46,9 +48,13 @@ class BrokerHost:
         self._guests: set[Guest] = set()
         self._house: House | None = None
         self._server: asyncio.Server | None = None
-        self._socket_id: tuple[int, int] | None = None
+        self._socket: UnixSocket | None = None
         self._own_check: CheckHandler | None = None
         self._own_gone: LiteGoneHandler | None = None
+        self._own_members: Callable[[str], None] | None = None
+        self._own_reply: ReplyHandler | None = None
+        self._changed: set[str] = set()
+        """Groups whose members changed in this turn of the loop."""
         self._turn = 0
 
     def __repr__(self) -> str:
@@ -73,9 +79,13 @@ class BrokerHost:
         }
 
     async def start(
-        self, check: CheckHandler | None = None, lite_gone: LiteGoneHandler | None = None
+        self,
+        check: CheckHandler | None = None,
+        lite_gone: LiteGoneHandler | None = None,
+        members: Callable[[str], None] | None = None,
+        reply: ReplyHandler | None = None,
     ) -> None:
-        """Listen. `check` and `lite_gone` are this process's own handlers: guests are asked after them.
+        """Listen. The handlers are this process's own: guests are asked, or told, after them.
 
         Raises OSError with a sentence for the operator.
         """
@@ -84,15 +94,18 @@ class BrokerHost:
         able = {code: method for code, method in methods.items() if method is not None}
         self._house = House(self._broker, self._clock, self._settings, loop, able)
         self._own_check, self._own_gone = check, lite_gone
+        self._own_members, self._own_reply = members, reply
         self._broker.on_check(self._check)
         if isinstance(self._broker, LiteTopics):
             self._broker.on_lite_gone(self._lite_gone)
+        if isinstance(self._broker, TellsConsumers):
+            self._broker.on_members(self._members)
+        if isinstance(self._broker, CarriesReplies):
+            self._broker.on_reply(self._reply)
         wanted = self._wanted
         if wanted.path:
-            link = _bind(wanted.path)
-            self._server = await loop.create_unix_server(self._make, sock=link, backlog=_BACKLOG)
-            found = os.stat(wanted.path)
-            self._socket_id = found.st_dev, found.st_ino
+            self._socket = UnixSocket(wanted.path)
+            self._server = await loop.create_unix_server(self._make, sock=self._socket.link, backlog=_BACKLOG)
         else:
             self._server = await loop.create_server(
                 self._make, wanted.host, wanted.port, backlog=_BACKLOG, reuse_address=True
@@ -106,6 +119,8 @@ class BrokerHost:
 
     async def stop(self) -> None:
         """End what waits, let calls finish for a moment, and let the guests go."""
+        if self._server is not None:
+            await close_server(self._server)
         self._stop_listening()
         await asyncio.gather(*(guest.stop() for guest in list(self._guests)))
         house = self._house
@@ -141,18 +156,42 @@ class BrokerHost:
         for guest in list(self._guests):
             guest.lite_gone(client_id, group, topic, lite_topic)
 
+    def _members(self, group: str) -> None:
+        if self._own_members is not None:
+            self._own_members(group)
+        if self._guests and not self._changed:
+            # A guest that comes or goes changes many groups at once, and each of them by many clients.
+            asyncio.get_running_loop().call_soon(self._tell_changed)
+        if self._guests and len(self._changed) < _MOST_CHANGED:
+            self._changed.add(group)
+
+    def _tell_changed(self) -> None:
+        changed, self._changed = sorted(self._changed), set()
+        for begin in range(0, len(changed), _TOGETHER):
+            groups = tuple(changed[begin : begin + _TOGETHER])
+            for guest in list(self._guests):
+                guest.members_changed(groups)
+
+    async def _reply(self, client_id: str, message: StoredMessage) -> bool:
+        """Whether the client took it, here or at a guest that has it."""
+        taken = self._own_reply(client_id, message) if self._own_reply is not None else False
+        if inspect.isawaitable(taken):
+            taken = await taken
+        if taken:
+            return True
+        for guest in [one for one in self._guests if one.has(client_id)]:
+            if not guest.over and await guest.reply(client_id, message):
+                return True
+        return False
+
     def _stop_listening(self) -> None:
         if self._server is None:
             return
-        self._server.close()
+        stop_accepting(self._server)
         self._server = None
-        if self._socket_id is not None:
-            # Only our own: another process may have taken the path since.
-            with contextlib.suppress(OSError):
-                found = os.stat(self._wanted.path)
-                if (found.st_dev, found.st_ino) == self._socket_id:
-                    os.unlink(self._wanted.path)
-            self._socket_id = None
+        if self._socket is not None:
+            self._socket.remove()
+            self._socket = None
 
 
 async def _asked(check: TransactionCheck, guests: list[Guest]) -> bool:
@@ -160,34 +199,3 @@ async def _asked(check: TransactionCheck, guests: list[Guest]) -> bool:
         if not guest.over and await guest.check(check):
             return True
     return False
-
-
-def _bind(path: str) -> socket.socket:
-    """A socket in the file system that only this user can open. Raises OSError."""
-    with contextlib.suppress(FileNotFoundError):
-        if stat.S_ISSOCK(os.stat(path).st_mode):
-            if _answers(path):
-                raise OSError(f"somebody listens at unix:{path} already")
-            os.unlink(path)  # left behind by a process that was killed
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        before = os.umask(0o177)
-        try:
-            link.bind(path)
-        finally:
-            os.umask(before)
-        os.chmod(path, 0o600)
-    except OSError as error:
-        link.close()
-        raise OSError(f"cannot listen at unix:{path}: {error.strerror or error}") from error
-    return link
-
-
-def _answers(path: str) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-        return True

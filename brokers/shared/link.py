@@ -17,9 +17,8 @@ from brokers.shared.errors import ERROR
 from brokers.shared.hello import HostFacts
 from brokers.shared.kinds import Sink, Source
 from brokers.shared.meeting import meet
-from brokers.shared.pausing import pause
 from brokers.shared.settings import SharedSettings
-from popgate.clock import Clock
+from popgate.clock import Clock, pause
 from popgate.errors import (
     BadRequest,
     BrokerTimeout,
@@ -39,6 +38,10 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 _LEAST_S = 0.05
 """A call whose caller has no time left is given so much: it is the caller who gives up."""
+
+
+class HostStopped(BrokerUnavailable):
+    """The host ended a call that waited, because it stops: nothing was taken."""
 
 
 class HostLink:
@@ -67,6 +70,8 @@ class HostLink:
         self._on_open = on_open
         self._on_late = on_late
         self._channel: Channel | None = None
+        self._resting: Channel | None = None
+        """The one to a host that stops: answers come over it, and nothing more is asked."""
         self._trouble = "it was not reached yet"
         self._reached: asyncio.Future[None] | None = None
         self._over: asyncio.Future[str] | None = None
@@ -113,19 +118,25 @@ class HostLink:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-        if self._channel is not None:
+        channel = self._channel or self._resting
+        if channel is not None:
             over = self._over
-            self._channel.finish("this gateway is stopping")
+            channel.finish("this gateway is stopping")
             if over is not None and not over.done():
                 await asyncio.wait((over,), timeout=self._settings.stop_s)
-            if self._channel is not None:
-                self._channel.close("this gateway is stopping")
+            if not channel.over:
+                channel.close("this gateway is stopping")
         for work in list(self._work):
             work.cancel()
         while self._work:
             await asyncio.wait(self._work)
         if self._reached is not None and not self._reached.done():
             self._reached.cancel()
+
+    def rest(self) -> None:
+        """The host is about to close: what is asked from now on waits for the next one."""
+        self._resting, self._channel = self._channel, None
+        self._trouble = "its process stops"
 
     async def ask(self, call: Call[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Have the host do a call. Raises what its broker raises.
@@ -166,12 +177,18 @@ class HostLink:
         on_sent(one.opaque)
         return self._result(channel, call, await self._answer_to(channel, one), now)
 
-    def tell(self, code: int, body: bytes) -> None:
-        """Tell the host something that it does not answer; dropped when it is not there."""
+    def tell(self, code: int, body: bytes) -> bool:
+        """Tell the host something that it does not answer; dropped when it is not there.
+
+        False: it is there, and does not read.
+        """
         channel = self._channel
         if channel is not None:
-            with contextlib.suppress(GatewayError):
+            try:
                 channel.tell(code, {}, body)
+            except GatewayError:
+                return False
+        return True
 
     async def request(self, code: int, body: bytes) -> bytes:
         """Ask the host for something beside the port's calls. Raises BrokerUnavailable, BrokerTimeout."""
@@ -203,7 +220,7 @@ class HostLink:
                 return call.read_result(Source(answer.body, now))
             if answer.code == CANCELLED:
                 stopped = f"the broker at {self.address} stopped before {call.name} was done"
-                raise BrokerUnavailable(stopped) if call.code in WAITING else BrokerTimeout(stopped)
+                raise HostStopped(stopped) if call.code in WAITING else BrokerTimeout(stopped)
             if answer.code != FAILED:
                 raise PeerWireError(f"{call.name} is answered with code {answer.code}")
             error = decode(ERROR, answer.body)
@@ -271,6 +288,8 @@ class HostLink:
         def on_over(channel: Channel, why: str) -> None:
             if self._channel is channel:
                 self._channel = None
+            if self._resting is channel:
+                self._resting = None
             self._trouble = why
             if not over.done():
                 over.set_result(why)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brokers.capabilities import FindsByPlace
 from brokers.shared.calls import (
+    AT_PLACE,
     BOUNDS,
     COMMIT,
     COMMITTED,
@@ -16,11 +18,12 @@ from brokers.shared.calls import (
     UNLOCK,
 )
 from brokers.shared.facet import Facet
+from brokers.shared.link import HostStopped
 from popgate.context import Context
 from popgate.model import Bounds, Filter, Pulled, StoredMessage
 
 
-class Positions(Facet):
+class Positions(Facet, FindsByPlace):
     async def pull(
         self,
         context: Context,
@@ -38,21 +41,28 @@ class Positions(Facet):
         most = min(max_bytes, self._settings.max_answer_bytes)
         if allowance is not None:
             most = min(most, allowance.room())
-        wait_s = 0.0 if wait_until is None else max(wait_until - self._clock.monotonic(), 0.0)
-        pulled = await self._link.take(
-            PULL,
-            wait_s,
-            _nobody,
-            context,
-            topic,
-            broker,
-            queue_id,
-            offset,
-            max_messages=max_messages,
-            max_bytes=most,
-            passing=passing,
-            wait_until=wait_until,
-        )
+        while True:
+            wait_s = 0.0 if wait_until is None else max(wait_until - self._clock.monotonic(), 0.0)
+            try:
+                pulled = await self._link.take(
+                    PULL,
+                    wait_s,
+                    _nobody,
+                    context,
+                    topic,
+                    broker,
+                    queue_id,
+                    offset,
+                    max_messages=max_messages,
+                    max_bytes=most,
+                    passing=passing,
+                    wait_until=wait_until,
+                )
+                break
+            except HostStopped:
+                # The next one is asked, if it is there in a moment.
+                if not wait_s:
+                    raise
         if allowance is not None and pulled.messages:
             allowance.add(sum([len(m.body) + len(m.properties) for m in pulled.messages]))
         return pulled
@@ -92,6 +102,9 @@ class Positions(Facet):
         return await self._link.ask(
             FIND_BY_KEY, context, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=limit
         )
+
+    async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
+        return await self._link.ask(AT_PLACE, context, broker, commit_offset)
 
 
 def _nobody(number: int) -> None:

@@ -39,6 +39,8 @@ class SharedSettings:
     max_answer_bytes: int = 8 * 1024 * 1024
     """What one pop or pull is asked for at most, and one send is cut into."""
     max_guests: int = 256
+    max_members: int = 100_000
+    """Clients of one guest that the broker is told of."""
     max_lite_clients: int = 100_000
     """Clients whose subscriptions to lite topics a guest remembers."""
     stop_s: float = 2.0

@@ -16,13 +16,15 @@ from brokers.shared.calls import (
     POP,
     RECALL,
     SEND,
+    SEND_BACK,
     Call,
 )
 from brokers.shared.facet import Facet
 from brokers.shared.kinds import Sink, Source
+from brokers.shared.link import HostStopped
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, TooManyRequests
-from popgate.model import Message, Pop, Sent, StoredMessage
+from popgate.model import Message, Pop, SendBack, Sent, StoredMessage
 from popgate.wire.remoting import Command
 
 Taking = Call[[Context, Pop], list[StoredMessage]]
@@ -99,10 +101,24 @@ class Storing(Facet):
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
         return await self._link.ask(RECALL, context, topic, recall_handle)
 
+    async def send_back(self, context: Context, request: SendBack) -> None:
+        return await self._link.ask(SEND_BACK, context, request)
+
     # -- inside -------------------------------------------------------------------------------
 
     async def _take(self, call: Taking, context: Context, request: Pop) -> list[StoredMessage]:
-        """A pop. How much room there is here is asked before, and again when its messages are there."""
+        """A pop. How much room there is here is asked before, and again when its messages are there.
+
+        Where the host stops while it waits, the next one is asked, if it is there in a moment.
+        """
+        while True:
+            try:
+                return await self._take_once(call, context, request)
+            except HostStopped:
+                if request.wait_until is None or request.wait_until <= self._clock.monotonic():
+                    return []
+
+    async def _take_once(self, call: Taking, context: Context, request: Pop) -> list[StoredMessage]:
         allowance = context.allowance
         max_bytes = min(request.max_bytes, self._settings.max_answer_bytes)
         if allowance is not None:

@@ -10,19 +10,30 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
+from urllib.parse import urlsplit
 
 import popgate
 
 _LINES_KEPT = 20_000
+_STARTS_WITHIN_S = 240.0
+_STOPS_WITHIN_S = 60.0
+_ENDS_WITHIN_S = 60.0
+_GONE_WITHIN_S = 240.0
+"""For who asks how it ended: on a machine that does much else it takes its time."""
+_FREED_WITHIN_S = 100.0
+"""A port: the system keeps that of a connection that has ended for a minute."""
+_SHARES_PORTS = sys.platform == "linux"
 
 
 class GatewayDidNotStart(Exception):
@@ -34,7 +45,9 @@ class GatewayProcess:
 
     `data` is the folder of everything local, kept afterwards; without one there is a temporary
     folder that goes with the process. `options` are further flags of `serve`. Variables
-    `POPGATE_…` of the caller are not passed on, those in `environment` are.
+    `POPGATE_…` of the caller are not passed on, those in `environment` are. `holds_ports`: those of its
+    doors are chosen here and kept until it is closed, also while it does not listen at them, for another one
+    that is to serve there.
     """
 
     def __init__(
@@ -46,6 +59,7 @@ class GatewayProcess:
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         python: str = sys.executable,
+        holds_ports: bool = False,
     ) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if data is None:
@@ -54,12 +68,17 @@ class GatewayProcess:
         self.data = data.resolve()
         self.addresses: list[str] = []
         self.admin = ""
-        self._listen = tuple(listen)
+        self._held: dict[str, socket.socket] = {}
+        """By address: ports of the one before it or of its own choice, until this one is closed or has a
+        successor of its own."""
+        self._listen = tuple(self._chosen(one) if holds_ports else one for one in listen)
         self._admin_wanted = admin
         self._options = tuple(options)
         self._environment = dict(environment or {})
         self._python = python
         self._process: subprocess.Popen[str] | None = None
+        self._comes_after = False
+        """Whether the one before it has ended, so that nobody should have its ports."""
         self._out: deque[str] = deque(maxlen=_LINES_KEPT)
         self._err: deque[str] = deque(maxlen=_LINES_KEPT)
         self._readers: list[threading.Thread] = []
@@ -93,8 +112,9 @@ class GatewayProcess:
 
     # -- its life ---------------------------------------------------------------------------------
 
-    def start(self, timeout: float = 60.0) -> GatewayProcess:
+    def start(self, timeout: float = _STARTS_WITHIN_S) -> GatewayProcess:
         """Start it and wait until it is ready. Raises GatewayDidNotStart."""
+        self._hold(_FREED_WITHIN_S)
         command = [
             self._python,
             "-m",
@@ -107,7 +127,7 @@ class GatewayProcess:
         ]
         for address in self._listen:
             command += ["--listen", address]
-        self._process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
+        process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
             [*command, *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -117,42 +137,71 @@ class GatewayProcess:
             errors="replace",
             env=self._full_environment(),
         )
-        self._readers = [
-            threading.Thread(target=read, args=(stream,), daemon=True, name=f"gateway-{self._process.pid}")
-            for read, stream in (
-                (self._read_output, self._process.stdout),
-                (self._read_log, self._process.stderr),
-            )
+        readers = [
+            threading.Thread(target=read, args=(stream,), daemon=True, name=f"gateway-{process.pid}")
+            for read, stream in ((self._read_output, process.stdout), (self._read_log, process.stderr))
         ]
-        for reader in self._readers:
+        for reader in readers:
             reader.start()
+        # Last: another thread may end it from now on, and waits for its readers.
+        self._readers, self._process = readers, process
         said_something = self._ready.wait(timeout)
         if "ready" not in self.output.split():
             if said_something:  # its output is closed: it is ending
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self._process.wait(10.0)
-            code = self._process.poll()
+                    process.wait(_ENDS_WITHIN_S)
+            code = process.poll()
             self.kill()
             state = "was not ready in time" if code is None else f"ended with {code}"
             raise GatewayDidNotStart(f"the gateway {state}:\n{self.output}{self.log}")
         return self
 
-    def terminate(self, timeout: float = 60.0) -> int:
+    def terminate(self, timeout: float = _GONE_WITHIN_S) -> int:
         """Ask it to stop (SIGTERM) and wait; its exit code. Raises subprocess.TimeoutExpired."""
         self.signal(signal.SIGTERM)
         return self.wait(timeout)
 
     def kill(self) -> int:
-        """End it at once (SIGKILL), as a crash would; its exit code."""
+        """End it at once (SIGKILL), with all processes that it made, as a crash would; its exit code."""
+        if self._started().poll() is None:
+            # All end as one: what stands still starts no other, and none sees another go.
+            self.signal(signal.SIGSTOP)
+            self._stands_still()
+            made = self.processes
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for pid in made:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, number)
         self.signal(signal.SIGKILL)
         return self.wait()
+
+    def _stands_still(self) -> None:
+        """Wait until it has stopped, or is gone."""
+        end = time.monotonic() + _STOPS_WITHIN_S
+        while time.monotonic() < end:
+            try:
+                state = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                return
+            if state in "TtZX":
+                return
+            time.sleep(0.001)
+
+    @property
+    def processes(self) -> list[int]:
+        """Those that it made and that run now, by their ids: with several workers, these."""
+        pid = self.pid
+        try:
+            return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        except OSError:
+            return []
 
     def signal(self, number: int) -> None:
         """Send a signal, if it still runs."""
         if self._started().poll() is None:
             self._started().send_signal(number)
 
-    def wait(self, timeout: float | None = 60.0) -> int:
+    def wait(self, timeout: float | None = _GONE_WITHIN_S) -> int:
         """Wait for its end; the exit code. Raises subprocess.TimeoutExpired."""
         code = self._started().wait(timeout)
         for reader in self._readers:
@@ -169,7 +218,7 @@ class GatewayProcess:
         """
         after = GatewayProcess(
             self.data,
-            listen=self.addresses or self._listen,
+            listen=_again(self.addresses, self._listen),
             admin=self.admin or self._admin_wanted,
             options=self._options if options is None else options,
             environment=self._environment,
@@ -177,21 +226,33 @@ class GatewayProcess:
         )
         # The folder goes with the last one that uses it.
         after._temporary, self._temporary = self._temporary, None
+        after._held, self._held = self._held, {}
+        after._comes_after = self._process is not None and self._process.poll() is not None
+        after._hold()
         return after
 
     def close(self) -> None:
         """Stop it if it runs (killed when it does not stop), and remove a temporary folder."""
         if self._process is not None and self._process.poll() is None:
             try:
-                self.terminate(30.0)
+                self.terminate(_ENDS_WITHIN_S)
             except subprocess.TimeoutExpired:
                 self.kill()
+        for link in self._held.values():
+            link.close()
+        self._held.clear()
         if self._temporary is not None:
             self._temporary.cleanup()
             self._temporary = None
 
     def __enter__(self) -> GatewayProcess:
-        return self if self._process is not None else self.start()
+        if self._process is None:
+            try:
+                self.start()
+            except BaseException:
+                self.close()
+                raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -204,6 +265,35 @@ class GatewayProcess:
         if self._process is None:
             raise RuntimeError("the gateway was not started")
         return self._process
+
+    def _chosen(self, address: str) -> str:
+        """The address with a port that is held, where it leaves that to the system."""
+        place, mark, options = address.partition("?")
+        if not place.endswith(":0") or not _SHARES_PORTS:
+            return address
+        link = _bound(place)
+        if link is None:
+            return address  # the gateway says why it cannot be had
+        named = f"{place.removesuffix('0')}{link.getsockname()[1]}{mark}{options}"
+        self._held[named] = link
+        return named
+
+    def _hold(self, within_s: float = 0.0) -> None:
+        """Have the ports of the one before it kept for this one, for as long as it may be started again.
+
+        A connection that was made in the moment between may have one: it is waited for. Only where two may
+        be bound to one port so.
+        """
+        end = time.monotonic() + within_s
+        for address in (*self._listen, self._admin_wanted) if self._comes_after and _SHARES_PORTS else ():
+            while _names_a_port(address) and address not in self._held:
+                link = _bound(address)
+                if link is not None:
+                    self._held[address] = link
+                elif time.monotonic() >= end:
+                    break  # the gateway says so
+                else:
+                    time.sleep(0.1)
 
     def _full_environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")}
@@ -226,6 +316,35 @@ class GatewayProcess:
 
     def _read_log(self, stream: IO[str]) -> None:
         self._err.extend(stream)
+
+
+def _names_a_port(address: str) -> bool:
+    parts = urlsplit(address)
+    return bool(parts.hostname and parts.port)
+
+
+def _bound(address: str) -> socket.socket | None:
+    """The port of an address, bound and not listened at: whoever asks the system for any port is not given
+    it, and who names it can have it all the same. None: somebody has it."""
+    parts = urlsplit(address)
+    link = socket.socket(socket.AF_INET6 if ":" in str(parts.hostname) else socket.AF_INET)
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        link.bind((parts.hostname, parts.port))
+    except OSError:
+        link.close()
+        return None
+    return link
+
+
+def _again(addresses: Sequence[str], listen: Sequence[str]) -> Sequence[str]:
+    """The doors at the addresses that they got, with the options that they had; those wanted before that."""
+    if len(addresses) != len(listen):
+        return addresses or listen
+    pairs = zip(addresses, listen, strict=True)
+    return [
+        f"{address}{mark}{options}" for address, one in pairs for _, mark, options in [one.partition("?")]
+    ]
 
 
 @contextlib.asynccontextmanager

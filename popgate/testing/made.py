@@ -12,12 +12,17 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 LONGEST_BUILD_S = 1_500.0
 """A cold build of the largest thing, on a busy machine of two cores, and then some."""
 _LONGEST_REPORT = 3_000
+FETCH_TRIES = 4
+"""For what asks a registry: one that does not answer, or refuses for a moment, is asked again."""
+_REST_S = 5.0
+"""After the first try; after each further one twice as long."""
 
 
 class Missing(Exception):
@@ -77,8 +82,29 @@ def made_once(
     return folder
 
 
-def run_tool(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run a tool in a folder. Raises ToolFailed with the end of what it printed."""
+def run_tool(
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    *,
+    tries: int = 1,
+    unless: Sequence[str] = (),
+) -> None:
+    """Run a tool in a folder, so often until it ends well, but not again where it printed a text of `unless`.
+
+    Raises ToolFailed with the end of what it printed last.
+    """
+    for number in range(1, tries + 1):
+        try:
+            return _run(command, folder, environment)
+        except ToolFailed as failed:
+            if number == tries or any(text in str(failed) for text in unless):
+                raise
+        time.sleep(_REST_S * 2 ** (number - 1))
+    return None
+
+
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None) -> None:
     try:
         ended = subprocess.run(  # noqa: S603 - a tool that the caller names, without a shell
             command,

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 
 from popgate.driving import WireDriver
+from popgate.servers import close_server
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command, RemotingWire
 from popgate.wire.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
@@ -33,6 +34,8 @@ class PeerConnection(WireDriver[Command]):
         self.peer = peer
         self.opaque = 0
         self.asked: dict[int, asyncio.Future[Command]] = {}
+        self.deaf = False
+        """Whether nobody is there any more who would hear."""
 
     def send(self, command: Command) -> None:
         self.wire.send(command)  # type: ignore[attr-defined]
@@ -58,7 +61,26 @@ class PeerConnection(WireDriver[Command]):
     def on_heard(self) -> None:
         self.peer._heard(self)
 
+    def leave(self) -> None:
+        """End it, and hear no more. It is over when the other side has noticed, and closed its end."""
+        self.deaf = True
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if self.paused or not transport.can_write_eof():
+            self.cut()
+            return
+        try:
+            transport.write_eof()
+        except OSError:  # the other side was first
+            self.cut()
+
+    def outgoing(self) -> list[bytes]:
+        return [] if self.deaf else super().outgoing()
+
     def on_event(self, event: Command) -> None:
+        if self.deaf:
+            return
         if event.is_response:
             future = self.asked.pop(event.opaque, None)
             if future is not None and not future.done():
@@ -105,6 +127,7 @@ class ScriptedPeer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.cut()  # nobody asks any more, and who does not run cannot notice
         await self.stop()
 
     def on(self, code: int, script: Script) -> None:
@@ -123,11 +146,15 @@ class ScriptedPeer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Listen no more and cut every connection, as a process does that is killed."""
+        """Listen no more and end every connection, as a process does that is killed.
+
+        Afterwards the clients know: nobody can be asked any more by a connection that seems open.
+        """
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
             self._server = None
-        self.cut()
+        for connection in list(self.connections):
+            connection.leave()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -139,7 +166,7 @@ class ScriptedPeer:
         for connection in list(self.connections):
             connection.cut()
 
-    async def until(self, holds: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], bool], timeout_s: float = 60.0) -> None:
         """Wait for something that requests or connections bring about. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while not holds():

@@ -23,8 +23,13 @@ class BatchItem(NamedTuple):
     properties: bytes
 
 
-def encode_batch(items: Iterable[BatchItem]) -> bytes:
-    """Raises LocalWireError when properties are too long for the layout."""
+def size_in_batch(count: int) -> int:
+    """What so many messages need in a batch beside their bodies and properties."""
+    return _SMALLEST * count
+
+
+def encode_batch(items: Iterable[tuple[int, bytes, bytes]]) -> bytes:
+    """Of items, or what is like them. Raises LocalWireError when properties are too long for the layout."""
     parts: list[bytes] = []
     for flag, body, properties in items:
         if len(properties) > LONGEST_BLOCK:
@@ -44,22 +49,34 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
 def decode_batch(data: bytes) -> list[BatchItem]:
     """Raises PeerWireError for anything damaged."""
     items: list[BatchItem] = []
-    at, end = 0, len(data)
-    while at < end:
-        if end - at < _SMALLEST:
-            raise PeerWireError(f"a message of a batch needs {_SMALLEST} bytes, there are {end - at}")
-        size, _, _, flag, body_length = _HEAD.unpack_from(data, at)
-        if not _SMALLEST <= size <= end - at or body_length > size - _SMALLEST:
-            raise PeerWireError(
-                f"a message of a batch claims {size} bytes with a body of {body_length}, there are {end - at}"
-            )
-        body_at = at + _HEAD.size
-        properties_at = body_at + body_length + _SHORT.size
-        (length,) = _SHORT.unpack_from(data, properties_at - _SHORT.size)
-        if properties_at + length != at + size:
-            raise PeerWireError(
-                f"a message of a batch claims {length} bytes of properties, which is not the rest"
-            )
-        items.append(BatchItem(flag, data[body_at : body_at + body_length], data[properties_at : at + size]))
-        at += size
+    at = 0
+    while at < len(data):
+        item, at = _item(data, at)
+        items.append(item)
     return items
+
+
+def first_item(data: bytes) -> BatchItem:
+    """The first message of a batch that has one. Raises PeerWireError when it is damaged."""
+    return _item(data, 0)[0]
+
+
+def _item(data: bytes, at: int) -> tuple[BatchItem, int]:
+    """The message that begins at `at`, and where it ends."""
+    left = len(data) - at
+    if left < _SMALLEST:
+        raise PeerWireError(f"a message of a batch needs {_SMALLEST} bytes, there are {left}")
+    size, _, _, flag, body_length = _HEAD.unpack_from(data, at)
+    if not _SMALLEST <= size <= left or body_length > size - _SMALLEST:
+        raise PeerWireError(
+            f"a message of a batch claims {size} bytes with a body of {body_length}, there are {left}"
+        )
+    body_at = at + _HEAD.size
+    properties_at = body_at + body_length + _SHORT.size
+    (length,) = _SHORT.unpack_from(data, properties_at - _SHORT.size)
+    if properties_at + length != at + size:
+        raise PeerWireError(
+            f"a message of a batch claims {length} bytes of properties, which is not the rest"
+        )
+    body = data[body_at : body_at + body_length]
+    return BatchItem(flag, body, data[properties_at : at + size]), at + size

@@ -297,6 +297,10 @@ class PortCode(IntEnum):
     LITE_GONE = 770_005
     LITE_LEFT = 770_006
     LEAVING = 770_007
+    MEMBERS_HERE = 770_008
+    MEMBERS_LEFT = 770_009
+    MEMBERS_CHANGED = 770_010
+    REPLY = 770_011
 
     SEND = 770_100
     POP = 770_101
@@ -305,6 +309,7 @@ class PortCode(IntEnum):
     GIVE_BACK = 770_104
     DEAD_LETTER = 770_105
     RECALL = 770_106
+    SEND_BACK = 770_107
     PULL = 770_120
     BOUNDS = 770_121
     OFFSET_AT = 770_122
@@ -314,6 +319,7 @@ class PortCode(IntEnum):
     UNLOCK = 770_126
     FIND_BY_ID = 770_127
     FIND_BY_KEY = 770_128
+    AT_PLACE = 770_129
     END_TRANSACTION = 770_140
     ROUTE = 770_160
     TOPIC = 770_161
@@ -334,7 +340,17 @@ class PortCode(IntEnum):
     RESET = 770_176
     REDRIVEN = 770_200
     REDRIVE = 770_201
+    RECLAIM = 770_202
     SUBSCRIBE_LITE = 770_220
     POP_LITE = 770_221
     LITE_TOPICS = 770_222
     DELETE_LITE_TOPIC = 770_223
+    CONSUMERS = 770_240
+    SEND_REPLY = 770_241
+    MEMBERS = 770_242
+
+
+SEND_ONCE = "once"
+"""A field of sends of ours. "true": what was sent to the topic under the same id lately is not stored again.
+RocketMQ reads no such field.
+"""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire import parts
 from popgate.wire.fastjson import dumps
 from popgate.wire.routes import MOST_QUEUES
@@ -17,14 +18,19 @@ from popgate.wire.static_topics import QueueMapping
 
 MESSAGE_TYPE: Final = "message.type"
 QUEUE_TYPE: Final = "queue.type"
-CLEANUP_POLICY: Final = "cleanup.policy"
 CUSTOMIZED, EXPONENTIAL = "CUSTOMIZED", "EXPONENTIAL"
 
 Item = TypeVar("Item")
 
 
 def _more(part: Mapping[str, Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in part.items() if isinstance(name, str) and name not in known}
+    """What is passed on as it came. Raises PeerWireError for what could not be written again."""
+    more = {name: value for name, value in part.items() if isinstance(name, str) and name not in known}
+    try:
+        dumps(more)
+    except LocalWireError as error:
+        raise PeerWireError(f"a configuration has a field that is no standard JSON: {error}") from error
+    return more
 
 
 @dataclass(slots=True, frozen=True)

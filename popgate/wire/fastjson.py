@@ -28,7 +28,7 @@ dumps = jsontext.dumps
 
 _skip_space = re.compile(r"[ \t\r\n]*").match
 _match_bare_key = re.compile(r"-?[0-9A-Za-z_.$]+").match
-_read_scalar = JSONDecoder(parse_constant=jsontext.refuse_constant).raw_decode
+_read_scalar = JSONDecoder(parse_constant=jsontext.refuse_constant, parse_float=jsontext.finite).raw_decode
 
 
 def loads(data: bytes) -> Any:

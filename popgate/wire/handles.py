@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from popgate.errors import LocalWireError, PeerWireError, shown
 
@@ -131,26 +132,25 @@ def _counts(text: str) -> tuple[dict[Place, int], dict[tuple[int, int, int], int
     return counts, counts_at
 
 
-def _records(text: str) -> Iterable[tuple[Place, str]]:
-    for kind, queue_id, value in _split(text):
-        yield (_number(kind), _number(queue_id)), value
+def _records(text: str) -> list[tuple[Place, str]]:
+    return [(_place(kind, queue_id), value) for kind, queue_id, value in _split(text)]
 
 
-def _split(text: str) -> Iterable[list[str]]:
-    records = text.split(";", _MOST_RECORDS)
-    for record in records:
-        if record:
-            parts = record.split(" ")
-            if len(parts) != 3:
-                raise PeerWireError(f"a pop answer has the record {shown(record)}")
-            yield parts
+@lru_cache(maxsize=1024)
+def _place(kind: str, queue_id: str) -> Place:
+    """Kept: there are few, and every answer tells some of them twice."""
+    return _number(kind), _number(queue_id)
+
+
+def _split(text: str) -> list[list[str]]:
+    found = [record.split(" ") for record in text.split(";", _MOST_RECORDS) if record]
+    for parts in found:
+        if len(parts) != 3:
+            raise PeerWireError(f"a pop answer has the record {shown(' '.join(parts))}")
+    return found
 
 
 def _number(text: str) -> int:
-    if (
-        len(text) > 20
-        or not text.isascii()
-        or not (text.isdigit() or (text[:1] == "-" and text[1:].isdigit()))
-    ):
-        raise PeerWireError(f"a pop answer has {shown(text)} for a number")
-    return int(text)
+    if len(text) <= 20 and text.isascii() and (text.isdigit() or (text[:1] == "-" and text[1:].isdigit())):
+        return int(text)
+    raise PeerWireError(f"a pop answer has {shown(text)} for a number")

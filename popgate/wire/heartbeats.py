@@ -40,8 +40,8 @@ class SubscriptionData:
     @classmethod
     def read(cls, part: Mapping[str, Any]) -> SubscriptionData:
         codes = parts.items(part, "codeSet")
-        if any(code.__class__ is not int for code in codes):
-            raise PeerWireError("codeSet of a subscription is no list of whole numbers")
+        if any(code.__class__ is not int or abs(code) > parts.LARGEST_NUMBER for code in codes):
+            raise PeerWireError("codeSet of a subscription is no list of whole numbers of 64 bits")
         return cls(
             parts.text(part, "topic"),
             parts.text(part, "subString"),

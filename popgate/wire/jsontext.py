@@ -7,6 +7,7 @@ ways read the same and write the same bytes: no spaces, UTF-8 as it is, keys in 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,15 @@ def refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-_decode = json.JSONDecoder(parse_constant=refuse_constant).decode
+def finite(digits: str) -> float:
+    """A number with a fraction or an exponent. Raises ValueError for one that is larger than any double."""
+    number = float(digits)
+    if math.isinf(number):
+        raise ValueError("a number is larger than any double")
+    return number
+
+
+_decode = json.JSONDecoder(parse_constant=refuse_constant, parse_float=finite).decode
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 

@@ -114,6 +114,14 @@ def texts(part: Mapping[str, Any], name: str) -> tuple[str, ...]:
     return tuple(found)
 
 
+def texts_of(part: Mapping[str, Any], name: str) -> dict[str, tuple[str, ...]]:
+    """An object of lists of text by name."""
+    found = table(part, name)
+    if any(key.__class__ is not str for key in found):
+        raise _wrong(name, "an object with names")
+    return {key: texts(found, key) for key in found}
+
+
 def text_table(part: Mapping[str, Any], name: str) -> dict[str, str]:
     """An object of text; its nulls are left out."""
     found = {key: value for key, value in table(part, name).items() if value is not None}

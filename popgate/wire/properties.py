@@ -98,6 +98,10 @@ RESERVED: frozenset[str] = frozenset(
 
 LONGEST_BLOCK = 32_767
 """Bytes: a stored record tells the block's length in a signed 16 bit number."""
+LONGEST_IN_BATCH = LONGEST_BLOCK - 1024
+"""Bytes of one message of a batch. Brokers up to 5.3.3 add properties of their own, CLUSTER among them, and
+newer ones maybe a checksum, without a look at the sum: a record with a negative length is never delivered,
+though it counts as stored. Source: RocketMQ 5.3.3, MessageExtEncoder.encode(MessageExtBatch)."""
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:

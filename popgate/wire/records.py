@@ -7,7 +7,7 @@ Source: protocol facts 3.8 and 5.6.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 from zlib import crc32
@@ -35,7 +35,12 @@ COMPRESSION_ZLIB = 0x300
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
+_NO_HOSTS_V6 = ~_HOSTS_V6
 _LONGEST_V1_TOPIC = 127
+_MOST_LENGTHS = 1024
+# Nearly every length of a topic or of properties that is ever told; to make one costs more than a look.
+_LENGTHS_V1 = [length.to_bytes(1, "big") for length in range(_LONGEST_V1_TOPIC + 1)]
+_LENGTHS = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
 _HEADS = {
     0: Struct(">IIIiiqqiq8sq8siqI"),
     BORN_HOST_V6: Struct(">IIIiiqqiq20sq8siqI"),
@@ -98,26 +103,30 @@ def encode_record(
     """
     head, size = _pack_head, _HEAD_SIZE
     if len(born_host) == 8 and len(store_host) == 8:
-        sys_flag &= ~_HOSTS_V6
+        sys_flag &= _NO_HOSTS_V6
     else:
         bits = (BORN_HOST_V6 if len(born_host) == 20 else 0) | (STORE_HOST_V6 if len(store_host) == 20 else 0)
         _check_hosts(born_host, store_host)
-        sys_flag = sys_flag & ~_HOSTS_V6 | bits
+        sys_flag = sys_flag & _NO_HOSTS_V6 | bits
         head, size = _HEADS[bits].pack, _HEADS[bits].size
     topic_length, length = len(topic), len(properties)
-    if length > LONGEST_BLOCK:
-        raise LocalWireError(f"the properties have {length} bytes, a record holds {LONGEST_BLOCK}")
     if topic_length <= _LONGEST_V1_TOPIC:
         magic = MAGIC_V1
-        name = b"%c%b" % (topic_length, topic)
+        told_topic_length = _LENGTHS_V1[topic_length]
     else:
         if topic_length > LONGEST_BLOCK:
             raise LocalWireError(f"the topic has {topic_length} bytes, a record holds {LONGEST_BLOCK}")
         magic = MAGIC_V2
-        name = topic_length.to_bytes(2, "big") + topic
+        told_topic_length = topic_length.to_bytes(2, "big")
+    if length < _MOST_LENGTHS:
+        told_length = _LENGTHS[length]
+    else:
+        if length > LONGEST_BLOCK:
+            raise LocalWireError(f"the properties have {length} bytes, a record holds {LONGEST_BLOCK}")
+        told_length = length.to_bytes(2, "big")
     try:
         front = head(
-            size + len(body) + len(name) + 2 + length,
+            size + len(body) + len(told_topic_length) + topic_length + 2 + length,
             magic,
             crc32(body) & 0x7FFFFFFF,
             queue_id,
@@ -135,7 +144,73 @@ def encode_record(
         )
     except Exception as error:
         raise LocalWireError(f"a number does not fit into a record: {error}") from error
-    return b"".join((front, body, name, length.to_bytes(2, "big"), properties))
+    return b"".join((front, body, told_topic_length, topic, told_length, properties))
+
+
+def encode_records(
+    topic: bytes,
+    queue_id: int,
+    places: Iterable[tuple[int, int]],
+    messages: Iterable[tuple[bytes, bytes, int, tuple[int, bytes]]],
+    sys_flag: int,
+    store_ms: int,
+    store_host: bytes,
+) -> list[bytes]:
+    """Encode messages of one queue that come for the first time, as `encode_record` encodes each.
+
+    `places`: offset and commit offset of each; `messages`: body, properties, flag, and when and where it was
+    born. Raises LocalWireError.
+    """
+    records = []
+    # What `encode_record` makes of nearly every message, with all that is the same for all made once.
+    plain = len(topic) <= _LONGEST_V1_TOPIC and len(store_host) == 8
+    told_topic = len(topic).to_bytes(2, "big")[1:] + topic
+    around = _HEAD_SIZE + len(told_topic) + 2
+    bits = sys_flag & _NO_HOSTS_V6
+    for (offset, commit_offset), (body, properties, flag, (born_ms, born_host)) in zip(
+        places, messages, strict=True
+    ):
+        size, length = len(body), len(properties)
+        if not (plain and length < _MOST_LENGTHS and len(born_host) == 8):
+            records.append(
+                encode_record(
+                    topic,
+                    queue_id,
+                    offset,
+                    commit_offset,
+                    body,
+                    properties,
+                    sys_flag,
+                    flag,
+                    born_ms,
+                    born_host,
+                    store_ms,
+                    store_host,
+                )
+            )
+            continue
+        try:
+            front = _pack_head(
+                around + size + length,
+                MAGIC_V1,
+                crc32(body) & 0x7FFFFFFF,
+                queue_id,
+                flag,
+                offset,
+                commit_offset,
+                bits,
+                born_ms,
+                born_host,
+                store_ms,
+                store_host,
+                0,
+                0,
+                size,
+            )
+        except Exception as error:
+            raise LocalWireError(f"a number does not fit into a record: {error}") from error
+        records.append(b"".join((front, body, told_topic, _LENGTHS[length], properties)))
+    return records
 
 
 def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Record:

@@ -17,6 +17,8 @@ VERSION = 479
 """V5_3_3, the version that is told where the caller does not say another one."""
 V4_9_4 = 401
 """From this version on a name server writes standard JSON, with keys in quotes."""
+V4_9_5 = 403
+"""From this version on clients name the broker that they mean, by `bname` or `n`."""
 V5_3_1 = 475
 """Clients above this version understand the answer GO_AWAY."""
 LARGEST_FRAME = 16 * 1024 * 1024
@@ -131,6 +133,11 @@ class RemotingWire:
             self._failure = error
             self._data, self._at, self._tail = b"", 0, bytearray()
             raise
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes that came of a frame whose rest has not."""
+        return len(self._data) - self._at + len(self._tail)
 
     def send(self, command: Command) -> None:
         """Raises LocalWireError for what does not fit into a frame."""

@@ -139,13 +139,12 @@ class TopicRoute:
     def decode(cls, body: bytes) -> TopicRoute:
         """Raises PeerWireError."""
         part = parts.load_object(body, "a route")
-        servers = parts.table(part, "filterServerTable")
         return cls(
             parts.each(part, "queueDatas", QueueData.read),
             parts.each(part, "brokerDatas", BrokerData.read),
             parts.text(part, "orderTopicConf"),
             MappingProxyType(parts.each_of(part, "topicQueueMappingByBroker", QueueMapping.read)),
-            MappingProxyType({name: parts.texts(servers, name) for name in servers}),
+            MappingProxyType(parts.texts_of(part, "filterServerTable")),
         )
 
     def encode(self) -> bytes:
@@ -173,10 +172,9 @@ class ClusterInfo:
     def decode(cls, body: bytes) -> ClusterInfo:
         """Raises PeerWireError."""
         part = parts.load_object(body, "the clusters")
-        clusters = parts.table(part, "clusterAddrTable")
         return cls(
             MappingProxyType(parts.each_of(part, "brokerAddrTable", BrokerData.read)),
-            MappingProxyType({name: parts.texts(clusters, name) for name in clusters}),
+            MappingProxyType(parts.texts_of(part, "clusterAddrTable")),
         )
 
     def encode(self) -> bytes:

@@ -41,14 +41,26 @@ def verify(fields: Mapping[str, str], body: bytes, secret_key: str, version: int
     """Whether a request of a client of this version was signed with the secret key.
 
     The comparison takes the same time wherever the two differ. An unsigned request is not verified.
+    Raises UnicodeEncodeError for text that is no UTF-8.
     """
     told = fields.get(SIGNATURE, "")
-    if version <= V4_9_3 and UNIQUE_KEY_QUERY in fields:
-        fields = {name: value for name, value in fields.items() if name != UNIQUE_KEY_QUERY}
-    return hmac.compare_digest(signature(fields, body, secret_key).encode(), told.encode())
+    found = _signed_with(content(fields, body, version), secret_key)
+    return hmac.compare_digest(found.encode(), told.encode())
 
 
 def signature(fields: Mapping[str, str], body: bytes, secret_key: str) -> str:
-    """Base64 of the HMAC-SHA1 over the values in the order of their names (no signature), then the body."""
-    values = "".join([fields[name] for name in sorted(fields) if name != SIGNATURE])
-    return b64encode(hmac.digest(secret_key.encode(), values.encode() + body, "sha1")).decode()
+    """Base64 of the HMAC-SHA1 over what a client of today signs. Raises UnicodeEncodeError."""
+    return _signed_with(content(fields, body, V4_9_3 + 1), secret_key)
+
+
+def content(fields: Mapping[str, str], body: bytes, version: int) -> bytes:
+    """What a client of this version signs: the values in the order of their names (no signature), the body.
+
+    Raises UnicodeEncodeError for text that is no UTF-8.
+    """
+    left_out = (SIGNATURE, UNIQUE_KEY_QUERY) if version <= V4_9_3 else (SIGNATURE,)
+    return "".join([fields[name] for name in sorted(fields) if name not in left_out]).encode() + body
+
+
+def _signed_with(content: bytes, secret_key: str) -> str:
+    return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from protocols.adapter import Adapter, House, Listen
+
+FIRST_BYTES: Final = frozenset(b"P")
+"""A connection of HTTP/2 without TLS begins with "PRI * HTTP/2.0" (RFC 9113, section 3.4)."""
+ALPN: Final = "h2"
+"""What is agreed on inside of TLS (RFC 9113, section 3.2)."""
 
 
 def make_adapter(listen: Listen, house: House) -> Adapter:
@@ -14,3 +19,16 @@ def make_adapter(listen: Listen, house: House) -> Adapter:
     from protocols.grpc.adapter import GrpcAdapter
 
     return GrpcAdapter(listen, house)
+
+
+def listens_by_itself(listen: Listen) -> bool:
+    """grpc.aio takes no connections that somebody else accepted."""
+    return listen.options.get("transport") == "grpcio"
+
+
+def load(listen: Listen) -> None:
+    """Load what serves this address."""
+    import protocols.grpc.adapter
+
+    if listens_by_itself(listen):
+        import protocols.grpc.grpcio_transport  # noqa: F401

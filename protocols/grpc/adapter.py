@@ -3,34 +3,68 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
-from protocols.adapter import House, Listen, parse_advertised
-from protocols.draining import Farewell
+from protocols.adapter import House, Listen, certificate_of, mode_of, parse_advertised
+from protocols.draining import Farewell, UnderWay
 from protocols.grpc import health as health_service
 from protocols.grpc.advertising import fixed_endpoints
-from protocols.grpc.grpcio_transport import GrpcioServer
 from protocols.grpc.health import Health
+from protocols.grpc.http2.limits import Http2Limits
+from protocols.grpc.http2_transport import Http2Server
 from protocols.grpc.namespaces import NamespacedDoor
 from protocols.grpc.reflection import Reflection
-from protocols.grpc.rpcs import SERVICE, Door
+from protocols.grpc.rpcs import SERVICE, Calls, Door
 from protocols.grpc.service import MessagingService
+
+HTTP2 = "http2"
+TRANSPORTS = (HTTP2, "grpcio")
+OPTIONS = ("advertised", "mode", "tls", "transport")
+
+_LAST_WORDS_S = 0.5
+"""Before the end of a drain, for clients to hear that their streams end well."""
+
+
+class Server(Protocol):
+    """What a transport listens with."""
+
+    under_way: UnderWay
+
+    @property
+    def port(self) -> int: ...
+    async def start(self) -> None: ...
+    async def drain(self, grace: float) -> None: ...
+    async def stop(self) -> None: ...
 
 
 class GrpcAdapter:
     """A gRPC server at one address.
 
     The option `advertised` of the address ("host:port") goes before that of the house, so that
-    two addresses (inside and outside of a network, say) can tell their clients different ones.
+    two addresses (inside and outside of a network, say) can tell their clients different ones. With
+    `tls=true` its clients speak TLS. `mode` says who may connect to a socket in the file system, as
+    of a file: 600, only this user, unless it is given.
     """
 
     def __init__(self, listen: Listen, house: House) -> None:
-        unknown = listen.options.keys() - {"advertised"}
+        unknown = listen.options.keys() - OPTIONS
         if unknown:
             raise ValueError(
-                f"{listen.url(listen.port)} has no option {sorted(unknown)[0]!r}; there is: advertised"
+                f"{listen.url(listen.port)} has no option {sorted(unknown)[0]!r};"
+                f" there are: {', '.join(OPTIONS)}"
+            )
+        self._transport = listen.options.get("transport", HTTP2)
+        if self._transport not in TRANSPORTS:
+            raise ValueError(
+                f"{listen.url(listen.port)} has no transport {self._transport!r};"
+                f" there are: {', '.join(TRANSPORTS)}"
             )
         advertised = listen.options.get("advertised", house.advertised)
         self._advertised = parse_advertised(advertised) if advertised else None
+        self._certificate = certificate_of(listen, house)
+        self._mode = mode_of(listen)
+        if listen.path and self._advertised is not None and not self._advertised[1]:
+            raise ValueError(f"{listen.url(0)} has no port to advertise: add it to {advertised!r}")
         if house.faults is not None:
             from protocols.grpc.faults import claim
 
@@ -40,7 +74,7 @@ class GrpcAdapter:
         self._service: MessagingService | None = None
         self._health: Health | None = None
         self._reflection: Reflection | None = None
-        self._server: GrpcioServer | None = None
+        self._server: Server | None = None
 
     def __repr__(self) -> str:
         return f"<GrpcAdapter {', '.join(self.addresses) or 'not started'}>"
@@ -60,21 +94,55 @@ class GrpcAdapter:
         door = self._make_door(service, health)
         door.calls = house.calls
         reflection = Reflection((SERVICE, health_service.SERVICE)) if house.reflection else None
-        server = GrpcioServer(
-            NamespacedDoor(door) if house.namespaces else door,
-            self._listen.host,
-            self._listen.port,
-            ping_s=house.connection_ping_s,
-            age_s=house.connection_age_s,
-            age_grace_s=house.connection_grace_s,
-            reflection=reflection,
-        )
+        server = self._make_server(NamespacedDoor(door) if house.namespaces else door, reflection)
         await server.start()
         if fixed is not None and not fixed.addresses[0].port:
             fixed.addresses[0].port = server.port
         self._service, self._health, self._server = service, health, server
         self._reflection = reflection
         health.start()
+
+    def _make_server(self, door: Calls, reflection: Reflection | None) -> Server:
+        house, listen = self._house, self._listen
+        if self._transport == HTTP2:
+            limits = Http2Limits(
+                ping_s=house.connection_ping_s,
+                age_s=house.connection_age_s,
+                age_grace_s=house.connection_grace_s,
+                max_streams=house.max_streams,
+            )
+            listener = house.accepting(listen) if house.accepting is not None else None
+            return Http2Server(
+                door,
+                listen.host,
+                listen.port,
+                path=listen.path,
+                mode=self._mode,
+                tls=self._certificate.current if self._certificate is not None else None,
+                limits=limits,
+                max_connections=house.max_connections,
+                max_per_address=house.max_per_address,
+                reflection=reflection,
+                listener=listener,
+                opening=house.opening,
+                observer=house.connections,
+            )
+        # Loaded by who wants it only: it takes 15 MB.
+        from protocols.grpc.grpcio_transport import GrpcioServer
+
+        return GrpcioServer(
+            door,
+            listen.host,
+            listen.port,
+            ping_s=house.connection_ping_s,
+            age_s=house.connection_age_s,
+            age_grace_s=house.connection_grace_s,
+            reflection=reflection,
+            share_port=house.accepting is not None,
+            path=listen.path,
+            mode=self._mode,
+            certificate=self._certificate,
+        )
 
     def _make_door(self, service: MessagingService, health: Health) -> Door:
         house = self._house
@@ -94,10 +162,18 @@ class GrpcAdapter:
         if self._reflection is not None:
             self._reflection.drain()
         self._service.drain()
+        ending = None
+        if self._house.leaves_streams():
+            # Some clients never open their Telemetry stream again: it lasts as long as it may.
+            ending = self._house.clock.call_later(max(grace - _LAST_WORDS_S, 0.0), self._service.end_streams)
+        else:
+            self._service.end_streams()
         try:
             await closing
         finally:
             closing.cancel()
+            if ending is not None:
+                ending.cancel()
         await self._server.stop()
 
     def farewell(self) -> Farewell:

@@ -6,11 +6,10 @@ Sources: protocol facts 1.10, 3.1, 3.2, 3.5, 3.6 and pitfalls 28 to 36.
 from __future__ import annotations
 
 import zlib
-from hashlib import md5, sha1
+from hashlib import sha1
 
 from popgate.context import Context
-from popgate.errors import BadRequest, Fault, IllegalFilter, IllegalTopic, PeerWireError, shown
-from popgate.message_id import encode_offset_message_id
+from popgate.errors import BadRequest, Fault, IllegalFilter, IllegalTopic, shown
 from popgate.model import (
     FilterKind,
     Message,
@@ -21,10 +20,8 @@ from popgate.model import (
     Sent,
     StoredMessage,
 )
-from popgate.wire import properties as names
-from popgate.wire.compression import decompress
-from popgate.wire.properties import RESERVED, decode_properties
 from processors.requests import Receive
+from protocols.grpc.delivering import LATEST_MS, encode_message, md5_text
 from protocols.grpc.errors import OK
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -33,27 +30,7 @@ from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
 _COMPRESSED = 0x1
 """The bit of `sys_flag`. Source: protocol facts 3.8."""
-_GZIP_MAGIC = b"\x1f\x8b"
-_LARGEST_BODY = 64 * 1024 * 1024
-"""Bytes that a body may unpack to; a larger one is delivered packed."""
-
 _LONGEST_NAMESPACE = 255
-_LATEST_MS = 253_402_300_799_999
-"""The last millisecond that a protobuf Timestamp can tell: the end of the year 9999."""
-
-_HIDDEN = RESERVED | {
-    names.SHARDING_KEY,
-    names.TRACE_CONTEXT,
-    names.TRANSACTION_ID,
-    names.TRANSACTION_CHECK_TIMES,
-    names.CHECK_IMMUNITY_TIME_IN_SECONDS,
-    names.INNER_NUM,
-    names.INNER_BASE,
-    names.INNER_MULTI_DISPATCH,
-}
-"""Properties that are no user's: fields of their own, or the system's business (pitfall 34)."""
-
-_DELAYED = frozenset((names.TIMER_DELIVER_MS, names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS))
 
 _TYPES_OUT = {
     MessageType.NORMAL: pb.NORMAL,
@@ -67,8 +44,14 @@ _TYPES_TOLD = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageT
 """Of a topic that takes every type: older clients fail on types that they do not know."""
 
 _TYPES = frozenset(pb.MessageType.values())
+_TRANSACTION, _PRIORITY, _GZIP = int(pb.TRANSACTION), int(pb.PRIORITY), int(pb.GZIP)
 _ENCODINGS = frozenset(pb.Encoding.values())
 
+_FILTERS = {
+    int(pb.FILTER_TYPE_UNSPECIFIED): FilterKind.TAG,
+    int(pb.TAG): FilterKind.TAG,
+    int(pb.SQL): FilterKind.SQL92,
+}
 _PERMISSIONS_OUT = {
     Permission.NONE: pb.NONE,
     Permission.READ: pb.READ,
@@ -85,42 +68,52 @@ def message_in(message: pb.Message, context: Context, now_ms: int) -> Message:
     """
     system = message.system_properties
     body = message.body
-    if system.message_type not in _TYPES or system.body_encoding not in _ENCODINGS:
+    kind, encoding = system.message_type, system.body_encoding
+    if kind not in _TYPES or encoding not in _ENCODINGS:
         raise _unknown(system)
-    if system.HasField("body_digest"):
+    has = system.HasField
+    if has("body_digest"):
         _check_digest(body, system.body_digest)
-    born_ms = time_ms(system.born_timestamp)
+    # Each look into a protobuf message costs: every field is read once, lists only where there is one.
+    born = system.born_timestamp
+    born_ms = born.seconds * 1000 - (-born.nanos // 1_000_000)
+    topic = message.topic.name
+    group = system.message_group
+    keys = system.keys
+    user = message.user_properties
     result = Message(
-        topic=message.topic.name,
-        body=body,
-        message_id=system.message_id,
-        tag=system.tag,
-        keys=tuple(system.keys),
-        message_group=system.message_group,
-        user_properties=dict(message.user_properties),
-        trace_context=system.trace_context,
-        born_ms=born_ms if 0 < born_ms <= _LATEST_MS else now_ms,
-        born_host=system.born_host or context.peer,
-        sys_flag=_COMPRESSED if system.body_encoding == pb.GZIP else 0,
-        producer_group=message.topic.name,
+        topic,
+        body,
+        system.message_id,
+        MessageType.FIFO if group else MessageType.NORMAL,
+        system.tag,
+        () if not keys else (keys[0],) if len(keys) == 1 else tuple(keys),
+        group,
+        0,
+        0,
+        {key: user[key] for key in user} if user else {},
+        system.trace_context,
+        born_ms if 0 < born_ms <= LATEST_MS else now_ms,
+        system.born_host or context.peer,
+        _COMPRESSED if encoding == _GZIP else 0,
+        0,
+        0,
+        topic,
     )
-    if system.message_type == pb.TRANSACTION:
-        result.type = MessageType.TRANSACTION
-        if system.HasField("orphaned_transaction_recovery_duration"):
-            result.recovery_ms = millis_of(system.orphaned_transaction_recovery_duration)
-    elif system.HasField("delivery_timestamp"):
+    if has("delivery_timestamp"):
         result.type = MessageType.DELAY
-    elif result.message_group:
-        result.type = MessageType.FIFO
-    if system.HasField("lite_topic"):
-        # Refused by the rule for names, not taken for a message without one.
-        result.lite_topic = system.lite_topic or " "
-    if system.priority or (system.message_type == pb.PRIORITY and system.HasField("priority")):
-        # Of a message that does not say that it is one of PRIORITY, 0 is what is told for none.
-        result.priority = system.priority
-    if system.HasField("delivery_timestamp"):
         # 0 would mean that no time was given.
         result.deliver_at_ms = max(time_ms(system.delivery_timestamp), 1)
+    if kind == _TRANSACTION:
+        result.type = MessageType.TRANSACTION
+        if has("orphaned_transaction_recovery_duration"):
+            result.recovery_ms = millis_of(system.orphaned_transaction_recovery_duration)
+    if has("lite_topic"):
+        # Refused by the rule for names, not taken for a message without one.
+        result.lite_topic = system.lite_topic or " "
+    if system.priority or (kind == _PRIORITY and has("priority")):
+        # Of a message that does not say that it is one of PRIORITY, 0 is what is told for none.
+        result.priority = system.priority
     return result
 
 
@@ -154,137 +147,48 @@ def _check_digest(body: bytes, digest: pb.Digest) -> None:
         )
 
 
-def sent_out(sent: Sent) -> SendResultEntry:
-    """The receipt of one message; its id is the one that the sender gave it (pitfall 28)."""
-    return SendResultEntry(
-        status=OK,
-        message_id=sent.message_id,
-        transaction_id=sent.transaction_id,
-        offset=sent.offset,
-        recall_handle=sent.recall_handle,
-    )
+def tell_sent(entry: SendResultEntry, sent: Sent) -> None:
+    """Fill in the receipt of one message; its id is the one that the sender gave it (pitfall 28)."""
+    entry.status.CopyFrom(OK)
+    entry.message_id = sent.message_id
+    entry.offset = sent.offset
+    if sent.transaction_id:
+        entry.transaction_id = sent.transaction_id
+    if sent.recall_handle:
+        entry.recall_handle = sent.recall_handle
 
 
 def receive_in(request: ReceiveMessageRequest) -> Receive:
     """A request for messages."""
-    queue = request.message_queue
-    check_namespace(queue.topic)
+    # Each look into a protobuf message costs: everything is read once.
+    queue, passing, has = request.message_queue, request.filter_expression, request.HasField
+    topic, most = queue.topic, request.batch_size
+    check_namespace(topic)
     return Receive(
-        topic=queue.topic.name,
-        group=request.group.name,
-        filter_kind=filter_kind(request.filter_expression),
-        filter_expression=request.filter_expression.expression,
-        max_messages=request.batch_size if request.batch_size > 0 else 32,
-        invisible_ms=millis_of(request.invisible_duration)
-        if request.HasField("invisible_duration")
-        else None,
-        auto_renew=request.auto_renew,
-        wait_s=millis_of(request.long_polling_timeout) / 1000
-        if request.HasField("long_polling_timeout")
-        else None,
-        attempt_id=request.attempt_id,
-        broker=queue.broker.name,
+        topic.name,
+        request.group.name,
+        filter_kind(passing),
+        passing.expression,
+        most if most > 0 else 32,
+        millis_of(request.invisible_duration) if has("invisible_duration") else None,
+        request.auto_renew,
+        millis_of(request.long_polling_timeout) / 1000 if has("long_polling_timeout") else None,
+        request.attempt_id,
+        queue.broker.name,
     )
 
 
 def filter_kind(expression: pb.FilterExpression) -> FilterKind:
     """One that does not say what it is filters by tag. Source: protocol facts 2.3. Raises IllegalFilter."""
-    if expression.type not in (pb.FILTER_TYPE_UNSPECIFIED, pb.TAG, pb.SQL):
+    kind = _FILTERS.get(expression.type)
+    if kind is None:
         raise IllegalFilter(expression.expression, f"there is no filter type {expression.type}")
-    return FilterKind.SQL92 if expression.type == pb.SQL else FilterKind.TAG
+    return kind
 
 
 def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.Message:
-    """A message as it is delivered, or as its producer is asked about it.
-
-    `topic` is the client's own word for the topic; it gets that back, with its namespace.
-    """
-    found = decode_properties(stored.properties)
-    body, encoding = _body_out(stored)
-    # Filled in place: giving parts to constructors copies each of them, for every message.
-    message = pb.Message(body=body)
-    message.topic.name = stored.topic
-    if topic is not None and topic.resource_namespace and topic.name == stored.topic:
-        message.topic.resource_namespace = topic.resource_namespace
-    system = message.system_properties
-    if keys := found.get(names.KEYS):
-        system.keys.extend([key for key in keys.split(" ") if key])
-    system.message_id = found.get(names.UNIQ_KEY) or encode_offset_message_id(
-        stored.store_host, stored.commit_offset
-    )
-    digest = system.body_digest
-    digest.type = pb.MD5
-    digest.checksum = md5_text(body)
-    system.body_encoding = encoding
-    system.message_type = _type_of(found)
-    _tell_time(system.born_timestamp, stored.born_ms)
-    system.born_host = found.get(names.BORN_HOST) or stored.born_host.rpartition(":")[0].strip("[]")
-    _tell_time(system.store_timestamp, stored.store_ms)
-    system.store_host = stored.store_host
-    system.queue_id = stored.queue_id
-    system.queue_offset = stored.offset
-    system.delivery_attempt = max(stored.attempt, 1)
-    if (tag := found.get(names.TAGS)) is not None:
-        system.tag = tag
-    if (message_group := found.get(names.SHARDING_KEY)) is not None:
-        system.message_group = message_group
-    if (trace := found.get(names.TRACE_CONTEXT)) is not None:
-        system.trace_context = trace
-    if (lite_topic := found.get(names.LITE_TOPIC)) is not None:
-        system.lite_topic = lite_topic
-    priority = found.get(names.PRIORITY)
-    if priority is not None and len(priority) < 10 and priority.isascii() and priority.isdigit():
-        system.priority = int(priority)
-    due = found.get(names.TIMER_DELIVER_MS)
-    if due is not None and len(due) < 16 and due.isascii() and due.isdigit():
-        _tell_time(system.delivery_timestamp, int(due))
-    if stored.receipt:
-        system.receipt_handle = stored.receipt
-    origin = found.get(names.DLQ_ORIGIN_TOPIC)
-    if origin is not None and (origin_id := found.get(names.DLQ_ORIGIN_MESSAGE_ID)) is not None:
-        system.dead_letter_queue.topic = origin
-        system.dead_letter_queue.message_id = origin_id
-    properties = message.user_properties
-    for key, value in found.items():
-        if key not in _HIDDEN:
-            properties[key] = value
-    return message
-
-
-def _body_out(stored: StoredMessage) -> tuple[bytes, pb.Encoding]:
-    """The body and how it is packed.
-
-    GZIP is passed as it is. Other packings are undone: remoting producers, and the C++ client under
-    the mark of GZIP, use ones that most clients cannot open (pitfall 31). What cannot be unpacked
-    is passed as it is, for the client to decide.
-    """
-    if not stored.sys_flag & _COMPRESSED or not stored.body:
-        return stored.body, pb.IDENTITY
-    if stored.body.startswith(_GZIP_MAGIC):
-        return stored.body, pb.GZIP
-    try:
-        return decompress(stored.body, _LARGEST_BODY), pb.IDENTITY
-    except PeerWireError:
-        return stored.body, pb.GZIP
-
-
-def md5_text(body: bytes) -> str:
-    """In upper case: clients compare it as text (pitfall 29)."""
-    return md5(body, usedforsecurity=False).hexdigest().upper()
-
-
-def _type_of(found: dict[str, str]) -> pb.MessageType:
-    if found.get(names.TRAN_MSG) == "true":
-        return pb.TRANSACTION
-    if not _DELAYED.isdisjoint(found):
-        return pb.DELAY
-    if names.SHARDING_KEY in found:
-        return pb.FIFO
-    if names.PRIORITY in found:
-        return pb.PRIORITY
-    if names.LITE_TOPIC in found:
-        return pb.LITE
-    return pb.NORMAL
+    """A message as `delivering.encode_message` tells it, for who wants to look into it."""
+    return pb.Message.FromString(encode_message(stored, topic))
 
 
 def queue_out(queue: Queue, route: Route, topic: pb.Resource, endpoints: pb.Endpoints) -> pb.MessageQueue:
@@ -320,10 +224,3 @@ def millis_of(duration: Duration) -> int:
 def time_ms(time: Timestamp) -> int:
     """Milliseconds since the epoch; a time that has not come yet stays so."""
     return time.seconds * 1000 - (-time.nanos // 1_000_000)
-
-
-def _tell_time(time: Timestamp, ms: int) -> None:
-    # Other doors let through times that no Timestamp can tell; some clients fail on those.
-    seconds, rest = divmod(min(max(ms, 0), _LATEST_MS), 1000)
-    time.seconds = seconds
-    time.nanos = rest * 1_000_000

@@ -18,6 +18,7 @@ That a dropped stream was written without complaint is the point: the door belie
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -27,7 +28,7 @@ from popgate.clock import Clock
 from popgate.faults import Faults, Rule
 from popgate.kinds import Authenticator
 from protocols.grpc.health import Health
-from protocols.grpc.pb.service_pb2 import TelemetryCommand
+from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse, TelemetryCommand
 from protocols.grpc.reading import Unreadable
 from protocols.grpc.rpcs import STREAMED, UNARY, Door, Streamed, Unary
 from protocols.grpc.service import MessagingService
@@ -169,6 +170,12 @@ class _Cut:
                 raise BrokenStream(f"broken on purpose ({rule.text})")
             self._messages += 1
         await self._answers.write(answer)
+
+    async def write_bytes(self, answer: bytes) -> None:
+        await self.write(ReceiveMessageResponse.FromString(answer))
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        return 0
 
 
 class _CutCommands:

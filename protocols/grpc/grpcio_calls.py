@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 from urllib.parse import unquote
@@ -22,19 +22,40 @@ _GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asynci
 """What writing to, or reading from, a client that is gone raises when the request is not cancelled."""
 
 
+_NAMES = {
+    "CN": "x509_common_name",
+    "DNS": "x509_dns",
+    "URI": "x509_uri",
+    "email": "x509_email",
+    "IP Address": "x509_ip",
+}
+"""Where gRPC tells the names of a client's certificate, by their kind."""
+
+
 class GrpcioCall:
     """A `transport.Call`."""
 
-    __slots__ = ("_context", "_local_towards", "peer")
+    __slots__ = ("_context", "_headers", "_local_towards", "peer")
 
     def __init__(self, context: _Context, local_towards: Callable[[str], str]) -> None:
         self._context = context
         self._local_towards = local_towards
+        self._headers: dict[str, str | bytes] | None = None
         self.peer = peer_text(context.peer())
 
+    def header(self, name: str) -> str | bytes:
+        if self._headers is None:
+            self._headers = dict(self._context.invocation_metadata() or ())
+        return self._headers.get(name, "")
+
     @property
-    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        return self._context.invocation_metadata() or ()
+    def names(self) -> tuple[str, ...]:
+        told = self._context.auth_context()
+        return tuple(
+            f"{kind}:{name.decode(errors='replace')}"
+            for kind, field in _NAMES.items()
+            for name in told.get(field, ())
+        )
 
     @property
     def local(self) -> str:
@@ -53,11 +74,17 @@ class GrpcioStream:
     def __init__(self, context: _Context) -> None:
         self._context = context
 
-    async def write(self, answer: Message) -> None:
+    async def write(self, answer: Message | bytes) -> None:
         try:
             await self._context.write(answer)
         except _GONE as error:
             raise BrokenStream(str(error)) from error
+
+    async def write_bytes(self, answer: bytes) -> None:
+        await self.write(answer)
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        return 0
 
     async def read(self) -> rpc.TelemetryCommand | None:
         try:

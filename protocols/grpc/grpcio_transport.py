@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable
 from contextlib import suppress
@@ -13,6 +14,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from popgate.unix_sockets import identity_of, make_room, remove
 from protocols.adapter import joined
 from protocols.draining import UnderWay
 from protocols.grpc import health
@@ -23,12 +25,14 @@ from protocols.grpc.grpcio_calls import (
     GrpcioStream,
     route_towards,
 )
+from protocols.grpc.packing import EncodedAnswer
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from protocols.grpc.reading import Unreadable, measuring_reader_of, reader_of
 from protocols.grpc.reflection import Reflection
 from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary
 from protocols.grpc.transport import BrokenStream, CallFailed
+from protocols.tls import Certificate
 
 MAX_RECEIVE_BYTES = 130 * 1024 * 1024
 
@@ -44,8 +48,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # none of them takes for a reason to try again: they wait a moment instead.
     ("grpc.server.max_pending_requests", 50_000),
     ("grpc.server.max_pending_requests_hard_limit", 100_000),
-    # Two gateways on one port would each get half of the clients.
-    ("grpc.so_reuseport", 0),
 )
 """No idle limit, and no maximum age unless somebody sets one: some clients never open their telemetry
 stream again."""
@@ -74,6 +76,28 @@ def _reason(host: str, port: int) -> str:
     return ""
 
 
+def _credentials(certificate: Certificate) -> grpc.ServerCredentials:
+    """gRPC asks at every handshake; None: as before."""
+    told = -1
+
+    def ask() -> Any:
+        nonlocal told
+        certificate.current()
+        if told == certificate.generation:
+            return None
+        try:
+            key, chain = certificate.pem()
+            authorities = certificate.client_authorities()
+        except OSError:
+            return None
+        told = certificate.generation
+        return grpc.ssl_server_certificate_configuration([(key, chain)], authorities)
+
+    return grpc.dynamic_ssl_server_credentials(
+        ask(), ask, require_client_authentication=certificate.asks_clients
+    )
+
+
 def _pinging(every_s: float) -> tuple[tuple[str, int], ...]:
     """The server pings a silent client, and gives it up when it does not answer: scenario 9.
 
@@ -98,7 +122,11 @@ def _ageing(age_s: float, grace_s: float) -> tuple[tuple[str, int], ...]:
 
 
 class GrpcioServer:
-    """One listening server. `port` 0 lets the system choose; `port` tells which it was."""
+    """One listening server. `port` 0 lets the system choose; `port` tells which it was.
+
+    `share_port`: other processes of the same gateway listen there as well. Two gateways on one port would
+    each get half of the clients.
+    """
 
     def __init__(
         self,
@@ -110,11 +138,25 @@ class GrpcioServer:
         age_grace_s: float = 30.0,
         ping_s: float = 20.0,
         reflection: Reflection | None = None,
+        share_port: bool = False,
+        path: str = "",
+        mode: int = 0o600,
+        certificate: Certificate | None = None,
     ) -> None:
         self._door = door
         self._reflection = reflection
         self._host = host
-        self._ageing = (*_ageing(age_s, age_grace_s), *_pinging(ping_s))
+        self._socket = path
+        self._mode = mode
+        self._bound: tuple[int, int] | None = None
+        """What the socket's file is known by."""
+        self._certificate = certificate
+        self._options = (
+            *OPTIONS,
+            ("grpc.so_reuseport", int(share_port)),
+            *_ageing(age_s, age_grace_s),
+            *_pinging(ping_s),
+        )
         self.port = port
         self._server: grpc.aio.Server | None = None
         self._closing: asyncio.Future[None] | None = None
@@ -127,28 +169,48 @@ class GrpcioServer:
 
     async def start(self) -> None:
         """Raises OSError when it cannot listen there."""
-        server = grpc.aio.server(options=(*OPTIONS, *self._ageing))
+        server = grpc.aio.server(options=self._options)
         server.add_generic_rpc_handlers((self._handlers(), self._health_handlers()))
         if self._reflection is not None:
             server.add_generic_rpc_handlers(self._reflection_handlers())
         address = joined(self._host, self.port)
         try:
-            chosen = server.add_insecure_port(address)
+            chosen = self._add_port(server, f"unix:{self._socket}" if self._socket else address)
         except RuntimeError as error:
             chosen, cause = 0, str(error).partition(";")[0]
         else:
             cause = "no address"
         if not chosen:
             await server.stop(None)
+            if self._socket:
+                raise OSError(f"cannot listen at unix:{self._socket}: {cause}")
             raise OSError(f"cannot listen at grpc://{address}: {_reason(self._host, self.port) or cause}")
+        if self._socket:
+            chosen = 0
+            os.chmod(self._socket, self._mode)
+            self._bound = identity_of(self._socket)
         self.port = chosen
         await server.start()
         self._server = server
+
+    def _add_port(self, server: grpc.aio.Server, address: str) -> int:
+        """Raises RuntimeError and OSError."""
+        if self._socket:
+            make_room(self._socket)
+        if self._certificate is None:
+            return int(server.add_insecure_port(address))
+        return int(server.add_secure_port(address, _credentials(self._certificate)))
+
+    def _remove_socket(self) -> None:
+        if self._bound is not None:
+            remove(self._socket, self._bound)
+            self._bound = None
 
     async def drain(self, grace: float) -> None:
         """Refuse new calls and tell all connections to go away, at once; `grace`: seconds for the others."""
         if self._server is None:
             return
+        self._remove_socket()
         self._told = asyncio.Event()
         now = asyncio.get_running_loop().time
         ends = now() + grace
@@ -158,9 +220,14 @@ class GrpcioServer:
         await asyncio.sleep(0)  # it tells them when it is first run
         self._told.set()
         await asyncio.wait((closing,), timeout=max(ends - now(), 0.0))
+        if closing.done():
+            # It does not wait for handlers whose client has just gone: they hear of it in a moment, which is
+            # a long one where the machine is busy.
+            await self.under_way.streams_over(max(ends - now(), _CUT_S))
 
     async def stop(self) -> None:
         """Cut off what is left, and close."""
+        self._remove_socket()
         self.under_way.cut()
         if self._closing is not None:
             self._closing.cancel()
@@ -179,7 +246,7 @@ class GrpcioServer:
             what.name: grpc.unary_unary_rpc_method_handler(
                 cast(Any, partial(unary, what)),
                 request_deserializer=cast(Any, measuring_reader_of(what.request)),
-                response_serializer=what.answer.SerializeToString,
+                response_serializer=_serialized,
             )
             for what in UNARY
         }
@@ -187,7 +254,7 @@ class GrpcioServer:
             handlers[what.name] = grpc.unary_stream_rpc_method_handler(
                 cast(Any, partial(streamed, what)),
                 request_deserializer=cast(Any, reader_of(what.request)),
-                response_serializer=what.answer.SerializeToString,
+                response_serializer=_encoded,
             )
         handlers["Telemetry"] = grpc.stream_stream_rpc_method_handler(
             cast(Any, self._telemetry),
@@ -259,7 +326,7 @@ class GrpcioServer:
         try:
             await _ending(context, self._door.telemetry(GrpcioStream(context), call))
         finally:
-            del self.under_way.streams[call]
+            self.under_way.stream_over(call)
 
     async def _check(
         self, request: HealthCheckRequest | Unreadable, context: _Context
@@ -289,6 +356,14 @@ async def _ending(context: _Context, work: Awaitable[_Result]) -> _Result:
     except CallFailed as failed:
         await context.abort(_STATUS_CODES[failed.status], failed.sentence)
         raise  # never reached: to abort raises
+
+
+def _serialized(answer: Message | EncodedAnswer) -> bytes:
+    return answer.SerializeToString()
+
+
+def _encoded(answer: Message | bytes) -> bytes:
+    return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 _STATUS_CODES = {code.value[0]: code for code in grpc.StatusCode}

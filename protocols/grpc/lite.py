@@ -26,8 +26,7 @@ _MOST_NAMES = 65_536
 def lite_sync_in(request: rpc.SyncLiteSubscriptionRequest) -> LiteSync:
     """A change of what a client subscribes to. Raises BadRequest (no such action or policy; too many names).
 
-    Where to begin counts when lite topics are added one by one; the version of a set is not looked
-    at: the calls of one client come one after the other.
+    Where to begin counts when lite topics are added one by one.
     """
     action = _ACTIONS.get(request.action)
     if action is None:

@@ -8,7 +8,7 @@ said of them, on the way out. Behind it nobody knows of namespaces. Sources: pro
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -27,6 +27,7 @@ from popgate.naming import (
     is_system_topic,
     split_namespace,
 )
+from protocols.grpc.packing import EncodedAnswer
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -210,7 +211,8 @@ class NamespacedDoor:
     ) -> Any:
         request, known = _taken_in(request)
         answer = await self._inner.unary(what, request, call, size)
-        tell(answer, known)
+        if not isinstance(answer, EncodedAnswer):  # that names nothing
+            tell(answer, known)
         return answer
 
     async def streamed(
@@ -257,6 +259,23 @@ class _Told:
     async def write(self, answer: Message) -> None:
         tell(answer, self._known)
         await self._answers.write(answer)
+
+    async def write_bytes(self, answer: bytes) -> None:
+        await self._answers.write_bytes(self._retold(answer))
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        taken = 0
+        for answer in answers:
+            if not self._answers.write_at_once((self._retold(answer),)):
+                break
+            taken += 1
+        return taken
+
+    def _retold(self, answer: bytes) -> bytes:
+        """Of answers that come encoded: they are those to receives."""
+        read = rpc.ReceiveMessageResponse.FromString(answer)
+        tell(read, self._known)
+        return read.SerializeToString()
 
 
 class _NamedCommands:

@@ -19,17 +19,12 @@ _LONGEST = 256
 def open_context(call: Call, clock: Clock) -> Context:
     """The Context of an RPC, its caller not authenticated yet and its client id not checked."""
     context = Context(door="grpc", peer=call.peer, local=call.local, connection=call.peer)
-    for key, value in call.metadata:
-        if key == "x-mq-client-id":
-            context.client_id = _text(value, _LONGEST_ID)
-        elif key == "x-mq-language":
-            context.language = _text(value, _LONGEST).upper()
-        elif key == "x-mq-client-version":
-            context.client_version = _text(value, _LONGEST)
-        elif key == "x-mq-namespace":
-            context.namespace = _text(value, _LONGEST)
-        elif key == "traceparent":
-            context.traceparent = _text(value, _LONGEST)
+    header = call.header
+    context.client_id = _text(header("x-mq-client-id"), _LONGEST_ID)
+    context.language = _text(header("x-mq-language"), _LONGEST).upper()
+    context.client_version = _text(header("x-mq-client-version"), _LONGEST)
+    context.namespace = _text(header("x-mq-namespace"), _LONGEST)
+    context.traceparent = _text(header("traceparent"), _LONGEST)
     remaining = call.time_remaining()
     if remaining is not None:
         context.deadline = clock.monotonic() + remaining
@@ -43,14 +38,16 @@ def check_client_id(context: Context) -> None:
             "the header x-mq-client-id is missing or blank: every request must carry the client's id",
             Fault.CLIENT_ID_REQUIRED,
         )
+    if "\n" in context.client_id:
+        # Clients are kept by their ids, and classic ones by those with their groups behind a line's end.
+        raise BadRequest("the header x-mq-client-id has a line's end in it", Fault.CLIENT_ID_REQUIRED)
 
 
 def authenticate(context: Context, call: Call, authenticator: Authenticator, now: float) -> None:
     """Find out who calls. Raises Unauthenticated."""
     headers = {
-        key: _text(value, 4096)
-        for key, value in call.metadata
-        if key in ("authorization", "x-mq-date-time", "x-mq-session-token")
+        name: _text(call.header(name), 4096)
+        for name in ("authorization", "x-mq-date-time", "x-mq-session-token")
     }
     context.principal = authenticator.authenticate(context, credentials_in(headers), now)
 

@@ -21,6 +21,19 @@ _log = logging.getLogger(__name__)
 Maker = Callable[[], Awaitable[TelemetryCommand]]
 
 
+class Gone:
+    """In the place of a stream that has ended, by those who are remembered longer: it holds nothing."""
+
+    async def read(self) -> TelemetryCommand | None:
+        raise BrokenStream("the stream has ended")
+
+    async def write(self, command: TelemetryCommand) -> None:
+        raise BrokenStream("the stream has ended")
+
+
+GONE = Gone()
+
+
 class Outbox:
     """Writes to one stream until it is closed. What it holds counts in the request's allowance."""
 
@@ -75,6 +88,7 @@ class Outbox:
     def close(self) -> None:
         """The stream ended: forget what waits. The request's allowance is released by whoever opened it."""
         self.closed = True
+        self._commands = GONE
         self._waiting.clear()
         self._bytes = 0
         self._last = None

@@ -5,12 +5,9 @@ from __future__ import annotations
 from popgate.context import Context
 from processors.consuming import is_node, is_rust
 from protocols.grpc.pb.definition_pb2 import Code
-from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse
 
 _USUAL_LIMIT = 4 * 1024 * 1024
 """Bytes of an answer that gRPC libraries take when nobody tells them otherwise, as these clients do not."""
-_SMALL = _USUAL_LIMIT - 256 * 1024
-"""Bytes of a body that is not worth a look: with its properties it stays below."""
 _OLDER_WORDS = {
     Code.ILLEGAL_OFFSET: Code.BAD_REQUEST,
     Code.ILLEGAL_LITE_TOPIC: Code.BAD_REQUEST,
@@ -23,16 +20,15 @@ _OLDER_WORDS = {
 """Codes that came after the first clients, and what they are in the words of before."""
 
 
-def can_receive(context: Context, answer: ReceiveMessageResponse) -> bool:
-    """Whether the client's gRPC takes an answer of this size.
+def can_receive(context: Context, size: int) -> bool:
+    """Whether the client's gRPC takes an answer of so many bytes.
 
     What it does not take it breaks off, with whatever else the answer holds. The limit stands in
     the clients of Node.js, Rust and .NET, and no user can change it.
     """
-    if len(answer.message.body) <= _SMALL:
+    if size <= _USUAL_LIMIT:
         return True
-    limited = is_node(context) or is_rust(context) or context.language.upper() == "DOTNET"
-    return not limited or answer.ByteSize() <= _USUAL_LIMIT
+    return not (is_node(context) or is_rust(context) or context.language.upper() == "DOTNET")
 
 
 def code_for(context: Context, code: Code) -> Code:

@@ -25,6 +25,10 @@ _SKEW_S = 1.0
 class GrpcProber:
     """Opens one channel, as a client has, and goes on as far as it gets."""
 
+    async def spoken(self, host: str, port: int, patience_s: float) -> Finding:
+        """HTTP/2 in clear text."""
+        return await spoken(host, port, patience_s)
+
     async def probe(self, wish: Wish) -> AsyncIterator[Finding]:
         async with _Looking(wish) as client:
             async for finding in client.look():

@@ -21,6 +21,7 @@ from popgate.kinds import Authenticator
 from protocols.grpc.errors import status_of
 from protocols.grpc.health import Health
 from protocols.grpc.opening import authenticate, check_client_id, open_context
+from protocols.grpc.packing import EncodedAnswer
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -50,7 +51,7 @@ class Unary:
     name: str
     request: type[Message]
     answer: type[Any]
-    method: Callable[[MessagingService, Any, Context], Awaitable[Message]]
+    method: Callable[[MessagingService, Any, Context], Awaitable[Message | EncodedAnswer]]
     spared_bytes: int = 64 * 1024
 
 

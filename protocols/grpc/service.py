@@ -12,20 +12,22 @@ from collections.abc import Iterable, Sequence
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
-from popgate.model import EndTransaction, Resolution, StoredMessage
+from popgate.model import EndTransaction, Resolution, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
 from processors.producing import check_count
+from processors.requests import NOTHING_SAID, Said
 from protocols.draining import Waits
 from protocols.grpc import convert
 from protocols.grpc.advertising import dialled_endpoints
+from protocols.grpc.delivering import encode_received, encode_time
 from protocols.grpc.errors import OK, status_of
 from protocols.grpc.lite import lite_sync_in
 from protocols.grpc.offsets import Positions
+from protocols.grpc.packing import EncodedAnswer, Packer, encode_sent
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.pb.timestamp_pb2 import Timestamp
 from protocols.grpc.peculiarities import can_receive
 from protocols.grpc.telemetry import TelemetryStream
 from protocols.grpc.transport import Answers, Commands
@@ -33,7 +35,9 @@ from protocols.grpc.transport import Answers, Commands
 _log = logging.getLogger(__name__)
 
 _CLIENT_TYPES = frozenset(set(pb.ClientType.values()) - {pb.ClientType.CLIENT_TYPE_UNSPECIFIED})
-_RECEIVED = rpc.ReceiveMessageResponse(status=OK)
+_RECEIVED = rpc.ReceiveMessageResponse(status=OK).SerializeToString()
+_TOGETHER = 64 * 1024
+"""Bytes that are encoded before they are written, or one message."""
 _NOTHING = pb.Status(code=pb.MESSAGE_NOT_FOUND, message="no new message")
 
 
@@ -52,6 +56,7 @@ class MessagingService(Positions):
         self._open = 0
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = Waits()
+        self._packer = Packer(processor.limits)
 
     def __repr__(self) -> str:
         return f"<MessagingService polls {self._polls} streams {self._open}>"
@@ -95,29 +100,31 @@ class MessagingService(Positions):
         return rpc.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
-        self, _request: rpc.NotifyClientTerminationRequest, context: Context
+        self, request: rpc.NotifyClientTerminationRequest, context: Context
     ) -> rpc.NotifyClientTerminationResponse:
         # One that is not known here is gone already.
-        self._processor.goodbye(context)
+        self._processor.goodbye(context, request.group.name)
         return rpc.NotifyClientTerminationResponse(status=OK)
 
     async def send_message(
         self, request: rpc.SendMessageRequest, context: Context
-    ) -> rpc.SendMessageResponse:
+    ) -> rpc.SendMessageResponse | EncodedAnswer:
         count = len(request.messages)
         if count > 1:
             check_count(count, self._processor.limits)
-            _check_one_topic([message.topic for message in request.messages])
         now_ms = self._clock.now_ms()
+        if self._processor.takes_packed(count):
+            packed = self._packer.pack(request, context.peer, now_ms)
+            if packed is not None:
+                results = await self._processor.send_packed(context, packed)
+                stored = [result for result in results if not isinstance(result, GatewayError)]
+                if len(stored) == len(results):
+                    return EncodedAnswer(encode_sent(stored))
+                return _sends_told(results, context)
+        if count > 1:
+            _check_one_topic([message.topic for message in request.messages])
         messages = [convert.message_in(message, context, now_ms) for message in request.messages]
-        results = await self._processor.send(context, messages)
-        entries = [
-            rpc.SendResultEntry(status=status_of(result, context))
-            if isinstance(result, GatewayError)
-            else convert.sent_out(result)
-            for result in results
-        ]
-        return rpc.SendMessageResponse(status=_together(e.status for e in entries), entries=entries)
+        return _sends_told(await self._processor.send(context, messages), context)
 
     async def receive_message(
         self,
@@ -134,18 +141,18 @@ class MessagingService(Positions):
             messages = await self._polls.wait(self._processor.receive(context, receive))
         except GatewayError as error:
             status = status_of(error, context)
-            await answers.write(rpc.ReceiveMessageResponse(status=status))
         else:
-            status = _NOTHING
             if messages:
-                status = OK
                 await self._deliver(request, context, answers, messages)
-            else:
-                await answers.write(rpc.ReceiveMessageResponse(status=status))
-        seconds, ms = divmod(self._clock.now_ms(), 1000)
-        now = Timestamp(seconds=seconds, nanos=ms * 1_000_000)
-        await answers.write(rpc.ReceiveMessageResponse(delivery_timestamp=now))
+                return pb.OK
+            status = _NOTHING
+        told = rpc.ReceiveMessageResponse(status=status).SerializeToString()
+        await _write_all(answers, [told, self._time_told()])
         return status.code
+
+    def _time_told(self) -> bytes:
+        """The element of an answer that tells the time of delivery."""
+        return b"\x1a" + encode_time(self._clock.now_ms())
 
     async def _deliver(
         self,
@@ -155,44 +162,65 @@ class MessagingService(Positions):
         messages: Sequence[StoredMessage],
     ) -> None:
         topic = request.message_queue.topic
-        written = 0
+        ready = [_RECEIVED]
+        encoded = size = 0
         try:
-            await answers.write(_RECEIVED)
             for stored in messages:
-                answer = rpc.ReceiveMessageResponse(message=convert.message_out(stored, topic))
-                if can_receive(context, answer):
-                    await answers.write(answer)
+                answer = encode_received(stored, topic)
+                length = len(answer)
+                if can_receive(context, length):
+                    ready.append(answer)
                 else:
-                    _log.warning(
-                        "message %s of topic %s is too large for the client %s (%s): %d bytes",
-                        answer.message.system_properties.message_id,
-                        topic.name,
-                        context.client_id,
-                        context.language,
-                        answer.ByteSize(),
-                    )
-                    await self._processor.not_taken(context, topic.name, request.group.name, stored)
-                written += 1
+                    await _write_all(answers, ready)
+                    await self._cannot_take(request, context, stored, length)
+                encoded += 1
+                size += length
+                if size >= _TOGETHER:
+                    await _write_all(answers, ready)
+                    size = 0
+            ready.append(self._time_told())
+            encoded += 1
+            await _write_all(answers, ready)
         except BaseException:
             # Also of a cancelled request: the one that was being written may not have arrived either.
-            await self._processor.give_back(context, topic.name, request.group.name, messages[written:])
+            rest = messages[max(encoded - len(ready), 0) :]
+            await self._processor.give_back(context, topic.name, request.group.name, rest)
             raise
+
+    async def _cannot_take(
+        self, request: rpc.ReceiveMessageRequest, context: Context, stored: StoredMessage, size: int
+    ) -> None:
+        topic = request.message_queue.topic.name
+        _log.warning(
+            "message %s of topic %s is too large for the client %s (%s): %d bytes",
+            convert.message_out(stored).system_properties.message_id,
+            topic,
+            context.client_id,
+            context.language,
+            size,
+        )
+        await self._processor.not_taken(context, topic, request.group.name, stored)
 
     async def ack_message(self, request: rpc.AckMessageRequest, context: Context) -> rpc.AckMessageResponse:
         # One more than there may be is enough to be refused.
         entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
+        handles = [entry.receipt_handle for entry in entries_in]
+        lite_topic = entries_in[-1].lite_topic if entries_in else ""
+        said = Said(entries_in[-1].message_id, lite_topic) if lite_topic else NOTHING_SAID
         results = await self._processor.ack(
-            context, request.topic.name, request.group.name, [e.receipt_handle for e in entries_in]
+            context, request.topic.name, request.group.name, handles, said=said
         )
-        entries = [
-            rpc.AckMessageResultEntry(
-                message_id=entry.message_id,
-                receipt_handle=entry.receipt_handle,
-                status=OK if error is None else status_of(error, context),
-            )
-            for entry, error in zip(entries_in, results, strict=True)
-        ]
-        return rpc.AckMessageResponse(status=_together(e.status for e in entries), entries=entries)
+        answer = rpc.AckMessageResponse()
+        add = answer.entries.add
+        failed = False
+        for entry, handle, error in zip(entries_in, handles, results, strict=True):
+            status = OK
+            if error is not None:
+                failed = True
+                status = status_of(error, context)
+            add(message_id=entry.message_id, receipt_handle=handle, status=status)
+        answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
+        return answer
 
     async def change_invisible_duration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: Context
@@ -204,7 +232,7 @@ class MessagingService(Positions):
                 request.group.name,
                 request.receipt_handle,
                 convert.millis_of(request.invisible_duration),
-                message_id=request.message_id,
+                said=Said(request.message_id, request.lite_topic),
                 suspend=request.suspend,
             )
         except GatewayError as error:
@@ -218,8 +246,11 @@ class MessagingService(Positions):
     async def forward_message_to_dead_letter_queue(
         self, request: rpc.ForwardMessageToDeadLetterQueueRequest, context: Context
     ) -> rpc.ForwardMessageToDeadLetterQueueResponse:
+        said = Said(
+            request.message_id, request.lite_topic, request.delivery_attempt, request.max_delivery_attempts
+        )
         await self._processor.dead_letter(
-            context, request.topic.name, request.group.name, request.receipt_handle
+            context, request.topic.name, request.group.name, request.receipt_handle, said=said
         )
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
@@ -238,13 +269,14 @@ class MessagingService(Positions):
         else:
             raise BadRequest("the resolution of a transaction must be COMMIT or ROLLBACK")
         end = EndTransaction(topic, request.transaction_id, request.message_id, resolution, from_check)
-        await self._processor.end_transaction(context, end)
+        await self._processor.end_transaction(context, end, trace_context=request.trace_context)
         return rpc.EndTransactionResponse(status=OK)
 
     async def sync_lite_subscription(
         self, request: rpc.SyncLiteSubscriptionRequest, context: Context
     ) -> rpc.SyncLiteSubscriptionResponse:
-        await self._processor.lite.sync(context, lite_sync_in(request))
+        version = request.version if request.HasField("version") else None
+        await self._processor.lite.sync(context, lite_sync_in(request), version)
         return rpc.SyncLiteSubscriptionResponse(status=OK)
 
     async def recall_message(
@@ -265,12 +297,39 @@ class MessagingService(Positions):
             self._open -= 1
 
     def drain(self) -> None:
-        """Answer long polls now, empty, and end the telemetry streams: their clients go elsewhere."""
+        """Answer long polls now, empty."""
         self._polls.end()
+
+    def end_streams(self) -> None:
+        """End the telemetry streams well, and serve none from now on: their clients go elsewhere."""
         self._streams.end()
 
     def _endpoints(self, dialled: pb.Endpoints, context: Context) -> pb.Endpoints:
         return self._advertised if self._advertised is not None else dialled_endpoints(dialled, context)
+
+
+def _sends_told(results: Sequence[Sent | GatewayError], context: Context) -> rpc.SendMessageResponse:
+    answer = rpc.SendMessageResponse()
+    add = answer.entries.add
+    failed = False
+    for result in results:
+        if isinstance(result, GatewayError):
+            failed = True
+            add().status.CopyFrom(status_of(result, context))
+        else:
+            convert.tell_sent(add(), result)
+    answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
+    return answer
+
+
+async def _write_all(answers: Answers[rpc.ReceiveMessageResponse], ready: list[bytes]) -> None:
+    """Write these; what was written is no longer among them, also when this fails."""
+    while ready:
+        taken = answers.write_at_once(ready)
+        if not taken:
+            await answers.write_bytes(ready[0])
+            taken = 1
+        del ready[:taken]
 
 
 def _check_one_topic(topics: Sequence[pb.Resource]) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
-from popgate.model import FilterKind, TransactionCheck
+from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients import ClientKind, connection_of
 from processors.consuming import is_node, is_rust
 from processors.messaging import MessagingProcessor
@@ -22,7 +23,7 @@ from protocols.grpc import settings as client_settings
 from protocols.grpc.asked import Asked, next_nonce
 from protocols.grpc.convert import message_out
 from protocols.grpc.errors import OK, is_clients_fault, status_of
-from protocols.grpc.outbox import Outbox
+from protocols.grpc.outbox import GONE, Outbox
 from protocols.grpc.pb.definition_pb2 import Settings
 from protocols.grpc.pb.service_pb2 import (
     NotifyUnsubscribeLiteCommand,
@@ -95,8 +96,12 @@ class TelemetryStream:
                 self._timer.cancel()
             self._outbox.close()
             self._asked.left()
-            if self._client is not None:
-                self._processor.clients.disconnected(self._client)
+            client = self._client
+            # The register knows the client, and by it this stream, for minutes: the connection goes now. And
+            # when the register lets go, nothing is to be left to the collector.
+            self._commands, self._client, self._settings = GONE, None, None
+            if client is not None:
+                self._processor.clients.disconnected(client)
 
     async def _take(self, command: TelemetryCommand) -> bool:
         """Take in settings and answer them; whether the stream goes on. Raises CallFailed for bad ones."""
@@ -226,6 +231,13 @@ class TelemetryClient:
     subscriptions: Mapping[str, tuple[FilterKind, str]]
     connection: object
     stream: TelemetryStream
+    producer_group: ClassVar[str] = ""
+    broadcast: ClassVar[bool] = False
+    reading: ClassVar[Reading] = Reading.NEUTRAL
+
+    @property
+    def key(self) -> str:
+        return self.client_id
 
     @property
     def alive(self) -> bool:

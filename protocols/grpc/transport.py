@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from enum import IntEnum, unique
 from typing import Protocol, TypeVar
 
@@ -14,13 +14,19 @@ AnswerT_contra = TypeVar("AnswerT_contra", contravariant=True)
 class Call(Protocol):
     """The circumstances of one RPC. `peer` and `local` are "host:port" of the connection's two ends."""
 
-    @property
-    def metadata(self) -> Iterable[tuple[str, str | bytes]]:
-        """What the client sent, keys in lower case. Nothing in it is trusted."""
+    def header(self, name: str) -> str | bytes:
+        """What the client sent by this name (lower case), the last of several; empty when it sent none.
+
+        Nothing in it is trusted.
+        """
         ...
 
     @property
     def peer(self) -> str: ...
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the client's certificate names it, for access control: `protocols.tls.names_of`."""
+        ...
 
     @property
     def local(self) -> str:
@@ -40,6 +46,18 @@ class Answers(Protocol[AnswerT_contra]):
 
         Raises (or is cancelled) when the client is gone: this answer may not have reached it, the
         following ones cannot.
+        """
+        ...
+
+    async def write_bytes(self, answer: bytes) -> None:
+        """As `write`, of an answer that is encoded already."""
+        ...
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        """Hand over as many of these encoded answers as can be taken without waiting; how many were.
+
+        Those are taken as by a `write` that has returned. None where that is not known: then they are
+        written one by one.
         """
         ...
 

@@ -31,7 +31,11 @@ class Clients:
     async def _list(self, _request: web.Request) -> web.Response:
         clients = sorted(self._processor.clients.all(), key=lambda one: one.client_id)
         shown_ones = [
-            client_out(client, self._processor.lite.subscriptions(client.client_id))
+            client_out(
+                client,
+                self._processor.lite.subscriptions(client.client_id),
+                self._processor.clients.last_settled(client.key),
+            )
             for client in clients[:_MOST_SHOWN]
         ]
         return web.json_response({"clients": shown_ones, "count": len(clients)})

@@ -56,6 +56,10 @@ def cluster_out(view: ClusterView) -> dict[str, Any]:
         "brokers": [_broker_out(one) for one in view.brokers],
         "not_asked": view.not_asked,
         "refusals": dict(view.refusals),
+        "unserved": [
+            {"group": group, "broker": broker, "why": why}
+            for (group, broker), why in sorted(view.unserved.items())
+        ],
     }
 
 

@@ -9,7 +9,8 @@ from dataclasses import replace
 from aiohttp import web
 
 from popgate.context import Context
-from popgate.errors import BadRequest, shown
+from popgate.errors import BadRequest, IllegalGroup, shown
+from popgate.kinds import Action
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig, StartFrom
 from processors.messaging import MessagingProcessor
 from proxy.admin.fields import Fields, read_object
@@ -48,9 +49,14 @@ class Groups:
     async def _show(self, request: web.Request) -> web.Response:
         context, name = context_of(request), request.match_info["group"]
         config = await self._processor.group(context, name)
+        try:
+            choice = await self._processor.mapping.judge(context, name, action=Action.GET)
+        except IllegalGroup:  # it is there all the same: a group of the cluster's own
+            choice = self._processor.mapping.choice(name)
         told = {
             **group_out(config),
             "clients": len(self._processor.clients.consumers_of(name)),
+            "mapping": {"mapped": choice.mapped, "why": choice.why},
             "progress": await self._all_progress(context, name, await self._topics_of(context, name)),
         }
         if config.broadcast:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
 from proxy.metrics import CONTENT_TYPE, Metrics
 
+if TYPE_CHECKING:
+    from proxy.workers.membership import Membership
+
 
 class Health:
     """`state` tells how the gateway is: "starting", "ready", "failing", "draining"."""
 
-    def __init__(self, metrics: Metrics, state: Callable[[], str]) -> None:
+    def __init__(
+        self, metrics: Metrics, state: Callable[[], str], membership: Membership | None = None
+    ) -> None:
         self._metrics = metrics
         self._state = state
+        self._membership = membership
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -25,12 +32,19 @@ class Health:
 
     async def _health(self, _request: web.Request) -> web.Response:
         """200 as long as the event loop turns."""
-        return web.json_response({"status": "ok", "state": self._state()})
+        told: dict[str, object] = {"status": "ok", "state": self._state()}
+        if self._membership is not None:
+            told["processes"] = list(self._membership.roster.members)
+        return web.json_response(told)
 
     async def _ready(self, _request: web.Request) -> web.Response:
         """200 while clients are served, 503 before and after."""
         state = self._state()
         return web.json_response({"state": state}, status=200 if state == "ready" else 503)
 
-    async def _scrape(self, _request: web.Request) -> web.Response:
-        return web.Response(body=await self._metrics.scrape(), headers={"Content-Type": CONTENT_TYPE})
+    async def _scrape(self, request: web.Request) -> web.Response:
+        if self._membership is None:
+            text = await self._metrics.scrape()
+        else:
+            text = await self._membership.scrape(request, self._metrics)
+        return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE})

@@ -19,6 +19,7 @@ from popgate.model import (
 )
 from popgate.wire import properties as names
 from processors.clients import ClientHandle
+from processors.requests import LastSettled
 
 _SYSTEM_PROPERTIES = names.RESERVED | {
     names.SHARDING_KEY,
@@ -155,7 +156,9 @@ def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 11 else None
 
 
-def client_out(client: ClientHandle, lite_topics: int = 0) -> dict[str, Any]:
+def client_out(
+    client: ClientHandle, lite_topics: int = 0, settled: LastSettled | None = None
+) -> dict[str, Any]:
     return {
         "client_id": client.client_id,
         "kind": client.kind.value,
@@ -164,4 +167,20 @@ def client_out(client: ClientHandle, lite_topics: int = 0) -> dict[str, Any]:
         "topics": sorted(client.topics),
         "lite_topics": lite_topics,
         "connected": client.alive,
+        "last_settled": None if settled is None else _settled_out(settled),
+    }
+
+
+def _settled_out(settled: LastSettled) -> dict[str, Any]:
+    said = settled.said
+    return {
+        "what": settled.what,
+        "topic": settled.topic,
+        "group": settled.group,
+        "message_id": said.message_id,
+        "lite_topic": said.lite_topic,
+        "attempt": said.attempt,
+        "max_attempts": said.max_attempts,
+        "answer": settled.answer,
+        "at_ms": settled.at_ms,
     }

@@ -9,9 +9,13 @@ listens on loopback only, the name it is called by must be an address, `localhos
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ipaddress
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,8 +30,13 @@ from proxy.admin.faults import status_of
 from proxy.admin.rendering import error_out
 
 _log = logging.getLogger("popgate.admin")
+_UNASKED_S = 1.0
+"""How long a server that stops waits for the request of a connection that was handed to it."""
+_LOOK_S = 0.01
+_MANY_UNASKED = 100
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Middleware = Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]
 
 
 def context_of(request: web.Request) -> Context:
@@ -53,7 +62,11 @@ class _HttpLog(logging.LoggerAdapter[logging.Logger]):
 
 
 class AdminServer:
-    """Serves `routes` at one address, from `start` to `stop`; `waits` are those that a drain ends."""
+    """Serves `routes` at one address, from `start` to `stop`; `waits` are those that a drain ends.
+
+    With a `path` it listens at a socket in the file system instead, and is handed the connections to its
+    address (`adopt`).
+    """
 
     def __init__(
         self,
@@ -63,12 +76,15 @@ class AdminServer:
         max_request_bytes: int,
         hosts: Sequence[str],
         waits: Waits,
+        path: str = "",
+        middlewares: Sequence[Middleware] = (),
     ) -> None:
         self._listen = listen
         self._waits = waits
         self._hosts = frozenset(host.lower() for host in hosts)
         self._loopback = _is_loopback(listen.host)
-        application = web.Application(client_max_size=max_request_bytes, middlewares=[self._guard])
+        layers: list[Any] = [self._guard, *middlewares]
+        application = web.Application(client_max_size=max_request_bytes, middlewares=layers)
         application.add_routes(routes)
         # A caller that goes away ends its request: a receive that waits must not take a message for nobody.
         self._runner = web.AppRunner(
@@ -80,6 +96,13 @@ class AdminServer:
             keepalive_timeout=75.0,
             shutdown_timeout=2.0,
         )
+        self._path = path
+        self._adopting: set[asyncio.Task[Any]] = set()
+        self._unasked: set[web.RequestHandler] = set()
+        """Those that were handed over, and from which no request has come yet."""
+        self.before_stop: Callable[[], Awaitable[None]] | None = None
+        """Sees to it that no more are handed over."""
+        self._draining = False
         self.wanted = listen.url(listen.port)
         self.address = ""
 
@@ -89,21 +112,65 @@ class AdminServer:
     async def start(self) -> None:
         """Listen. Raises OSError."""
         await self._runner.setup()
+        if self._path:
+            await web.UnixSite(self._runner, self._path).start()
+            return
         site = web.TCPSite(self._runner, self._listen.host, self._listen.port)
         await site.start()
         port = self._runner.addresses[0][1]
         self.address = f"http://{joined(self._listen.host, port)}"
 
+    def adopt(self, connection: socket.socket) -> None:
+        """Serve a connection that was accepted elsewhere."""
+        server, loop = self._runner.server, asyncio.get_running_loop()
+        if server is None:
+            connection.close()
+            return
+        task = loop.create_task(self._take(loop, server, connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _take(self, loop: asyncio.AbstractEventLoop, server: Any, connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is gone already
+            await loop.connect_accepted_socket(partial(self._open, server), connection)
+
+    def _open(self, server: web.Server) -> web.RequestHandler:
+        if len(self._unasked) > _MANY_UNASKED:
+            self._has_unasked()
+        handler = server()
+        self._unasked.add(handler)
+        return handler
+
     def drain(self) -> None:
         """Answer who waits for messages, and let nobody wait from now on; the rest is served."""
         self._waits.end()
+        self._draining = True
 
     async def stop(self) -> None:
+        """Who was handed over a moment ago gets an answer: its request is on the way."""
+        if self.before_stop is not None:
+            await self.before_stop()
+        ends = asyncio.get_running_loop().time() + _UNASKED_S
+        # Operators' connections tell nobody when they are asked first.
+        while self._has_unasked() and asyncio.get_running_loop().time() < ends:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)
         await self._runner.cleanup()
         self.address = ""
 
+    def _has_unasked(self) -> bool:
+        """Whether there are any. Who has gone is forgotten."""
+        self._unasked = {one for one in self._unasked if one.transport is not None}
+        return bool(self._unasked or self._adopting)
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self._unasked.discard(request.protocol)
+        answer = await self._guarded(request, handler)
+        if self._draining and not answer.prepared:
+            answer.force_close()
+        return answer
+
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
             self._check_host(request)
             self._check_origin(request)

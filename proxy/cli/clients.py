@@ -51,6 +51,19 @@ def _list(admin: str, output: Output) -> None:
 
 
 @app.command()
+def show(client: Client, admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
+    """Show a client, and what it said of the delivery that it acknowledged, hid or gave up last."""
+    with Gateway(admin) as gateway:
+        known = {one["client_id"]: one for one in gateway.get("clients")["clients"]}
+    if client not in known:
+        raise Failure(Ended.NOTHING, f"client {visible(client)} is not known here", "NOT_FOUND")
+    told = known[client]
+    rows = [(name, value) for name, value in told.items() if name != "last_settled"]
+    rows += [(f"last settled: {name}", value) for name, value in (told["last_settled"] or {}).items()]
+    Printer(output).table(("", ""), rows, told)
+
+
+@app.command()
 def stack(client: Client, admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     """Ask a client what its threads are doing."""
     with Gateway(admin) as gateway:

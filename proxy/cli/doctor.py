@@ -33,7 +33,10 @@ _LITTLE_SHARE = 0.05
 
 def doctor(
     address: Annotated[
-        str, typer.Argument(metavar="ADDRESS", help="host:port as clients dial it.")
+        str,
+        typer.Argument(
+            metavar="ADDRESS", help="host:port as clients dial it, or a door like remoting://host:port."
+        ),
     ] = "127.0.0.1:8081",
     no_write: Annotated[bool, typer.Option("--no-write", help="Send and receive nothing.")] = False,
     topic: Annotated[
@@ -76,16 +79,20 @@ async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Find
     from protocols.probing import Level, find_prober, reach
 
     try:
-        prober = find_prober(scheme)
+        probers = [find_prober(one) for one in scheme.split("+")]
     except ValueError as error:
         raise Failure(Ended.USAGE, str(error)) from None
     absent = await asyncio.to_thread(_absent, admin, wish) if admin is not None else ()
-    last = None
-    async for last in reach(wish):
-        yield last
-    if last is not None and last.check == "http2" and last.level is Level.OK:
-        async for finding in prober.probe(wish):
-            yield finding
+    told = set()
+    for prober in probers:
+        last = None
+        async for last in reach(wish, prober):
+            if last not in told:  # of its name and its ports each protocol says the same
+                told.add(last)
+                yield last
+        if last is not None and last.level is Level.OK:
+            async for finding in prober.probe(wish):
+                yield finding
     if admin is not None:
         await asyncio.to_thread(_tidy, admin, absent)
         for finding in await asyncio.to_thread(_admin_findings, admin):

@@ -34,6 +34,7 @@ def broker_findings(brokers: Sequence[Told]) -> Iterator[Finding]:
     yield from _clocks(brokers)
     yield from _permissions(brokers)
     yield from _settings(brokers)
+    yield from _copies(brokers)
     yield from _stores(brokers)
 
 
@@ -225,6 +226,38 @@ _SWITCHES = (
 """Check, setting, what it must be, what happens otherwise, what to do."""
 _ONLY_TROUBLE = frozenset({"timerStopEnqueue", "timerStopDequeue"})
 """Settings that are only told of when they are not as they should be."""
+
+
+def _copies(brokers: Sequence[Told]) -> Iterator[Finding]:
+    """Whether what is answered outlives its master, where there are brokers that could keep it."""
+    followed = {(one["cluster"], one["name"]) for one in brokers if one["role"] != "master"}
+    for one in brokers:
+        settings = one["settings"]
+        role = settings.get("brokerRole", "")
+        if one["role"] != "master" or not role or (one["cluster"], one["name"]) not in followed:
+            continue
+        if settings.get("enableControllerMode") == "true":
+            kept = settings.get("allAckInSyncStateSet") == "true" or _number(one, "inSyncReplicas", 1) > 1
+            advice = "set allAckInSyncStateSet=true in broker.conf"
+        elif role == "SYNC_MASTER":
+            # Its default is 1: itself. SYNC_MASTER alone waits for nobody.
+            kept = _number(one, "inSyncReplicas", 1) > 1
+            advice = "set inSyncReplicas=2 in broker.conf: with 1 a SYNC_MASTER waits for nobody"
+        else:
+            kept = False
+            advice = "set brokerRole=SYNC_MASTER and inSyncReplicas=2 in broker.conf, if none may be lost"
+        if kept:
+            yield Finding(
+                "copies", Level.OK, f"{broker_name(one)} answers when another broker has the message"
+            )
+        else:
+            yield Finding(
+                "copies",
+                Level.WARNING,
+                f"{broker_name(one)} answers before another broker has the message: its death can lose what"
+                " it answered",
+                advice,
+            )
 
 
 def _stores(brokers: Sequence[Told]) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ def cluster_findings(told: Told, topics: Sequence[Told] = ()) -> list[Finding]:
         *_reached(told),
         *broker_findings(brokers),
         *_topics(topics),
+        *_groups(told["unserved"]),
         *_gateway(told["gateway"], told["refusals"]),
     ]
 
@@ -148,6 +149,17 @@ def _topics(topics: Sequence[Told]) -> Iterator[Finding]:
             Level.WARNING,
             f"{counted(len(closed), 'topic')} cannot be both written and read: {named(closed)}",
             "if that is not meant: mqadmin updateTopicPerm -p 6",
+        )
+
+
+def _groups(unserved: Sequence[Told]) -> Iterator[Finding]:
+    for one in unserved:
+        yield Finding(
+            "group",
+            Level.PROBLEM,
+            f"broker {one['broker']} gives group {one['group']} nothing, and what it has waits: {one['why']}",
+            "make the group there as it is on the other brokers (mqadmin updateSubGroup -b), or let the"
+            " broker be read (brokerPermission 4 or 6)",
         )
 
 

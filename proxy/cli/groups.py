@@ -128,6 +128,7 @@ def show(
         "retry": _retry(group["retry"]),
         "consume timeout": duration_text(group["consume_timeout_ms"] / 1000),
         "clients": group["clients"],
+        "classic push": _mapping_text(group["mapping"]),
         **{f"attribute {key}": value for key, value in group["attributes"].items()},
     }
     for one in group.get("members", []):
@@ -175,6 +176,11 @@ def reset(
         done = gateway.post("groups", name, "reset", body={"to": target, "topics": topic or []})
     topics = ", ".join(done["topics"]) or "no topic: it has read none"
     Printer(output).done(f"group {name} reset to {told} on {topics}", done)
+
+
+def _mapping_text(mapping: dict[str, Any]) -> str:
+    """How classic push consumers of the group read."""
+    return f"{'mapped onto pop' if mapping['mapped'] else 'true pull'}: {mapping['why']}"
 
 
 def _standing_text(progress: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -22,7 +22,9 @@ Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of everyt
 Listen = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="URL", help="A door for clients; may be repeated. Default grpc://127.0.0.1:8081; port 0: any."
+        metavar="URL",
+        help="A door for clients; may be repeated. Default grpc://127.0.0.1:8081 and"
+        " remoting://127.0.0.1:8080; port 0: any.",
     ),
 ]
 AdminAt = Annotated[
@@ -40,6 +42,13 @@ ShareBroker = Annotated[
     str | None,
     typer.Option(
         metavar="URL", help="Serve the embedded broker to other gateways: unix:/path or tcp://host:port."
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Processes that serve; 0: one for each core, and one in all with an embedded broker.",
     ),
 ]
 Durability = Annotated[
@@ -65,6 +74,7 @@ def serve(
     admin: AdminAt = None,
     broker: Broker = None,
     share_broker: ShareBroker = None,
+    workers: Workers = None,
     durability: Durability = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -72,7 +82,7 @@ def serve(
 ) -> None:
     """Run the gateway until SIGTERM or Ctrl-C. A second signal skips the drain."""
     effective = _effective(
-        config, data, listen, admin, broker, share_broker, durability, log_level, log_format, set_
+        config, data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, set_
     )
     from proxy import handing
 
@@ -85,10 +95,12 @@ def serve(
 def run(effective: Settings) -> None:
     """Serve; what fails at the start ends the command. Raises Failure."""
     from proxy import running
+    from proxy.handing import settle
+    from proxy.served import run_as_set
     from proxy.wrong import SettingsWrong
 
     try:
-        running.run(effective)
+        run_as_set(cast("Settings", settle(effective)))
     except SettingsWrong as error:
         raise Failure(Ended.USAGE, str(error)) from None
     except running.CannotStart as error:
@@ -102,6 +114,7 @@ def settings(
     admin: AdminAt = None,
     broker: Broker = None,
     share_broker: ShareBroker = None,
+    workers: Workers = None,
     durability: Durability = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
@@ -110,7 +123,7 @@ def settings(
 ) -> None:
     """Check the configuration and print what `serve` would run with, as TOML or JSON."""
     effective = _effective(
-        config, data, listen, admin, broker, share_broker, durability, log_level, log_format, set_
+        config, data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, set_
     )
     from proxy.app import build
     from proxy.reference import sample_file
@@ -135,6 +148,7 @@ def _effective(
     admin: str | None,
     broker: str | None,
     share_broker: str | None,
+    workers: int | None,
     durability: str | None,
     log_level: str | None,
     log_format: str | None,
@@ -154,11 +168,13 @@ def _effective(
             ("admin", admin),
             ("broker", broker),
             ("share_broker", share_broker),
+            ("workers", workers),
             ("durability", durability),
             ("log.level", log_level),
             ("log.format", log_format),
         ):
-            if given:
+            # An empty text is told as wrong: it is mostly a variable that nobody set.
+            if given is not None and given != []:
                 nest(tuple(name.split(".")), given, flags)
         return load_settings(config=config, flags=flags)
     except SettingsWrong as error:

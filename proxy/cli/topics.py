@@ -88,7 +88,7 @@ def show(name: Name, admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) 
         "queues": topic["queues"],
         "permission": topic["permission"],
         "retention": _retention(topic),
-        "messages": sum(place["maximum"] - place["minimum"] for place in places),
+        "messages": _messages(topic),
         **{f"attribute {key}": value for key, value in topic["attributes"].items()},
         **{
             f"queue {place['broker']}:{place['queue_id']}": f"{place['minimum']} to {place['maximum']}"
@@ -128,7 +128,19 @@ def _types(topic: dict[str, Any]) -> str:
     return ",".join(topic["types"]) or "all types"
 
 
+def _is_compacted(topic: dict[str, Any]) -> bool:
+    return bool(topic["attributes"].get("cleanup.policy") == "COMPACTION")
+
+
+def _messages(topic: dict[str, Any]) -> int | str:
+    """As the offsets tell: where compaction left holes there are fewer."""
+    count = sum(place["maximum"] - place["minimum"] for place in topic["places"])
+    return f"at most {count}" if _is_compacted(topic) else count
+
+
 def _retention(topic: dict[str, Any]) -> str:
+    if _is_compacted(topic):
+        return "the newest of each key"
     told = []
     if topic["retention_ms"] is not None:
         told.append(duration_text(topic["retention_ms"] / 1000))

@@ -1,4 +1,4 @@
-"""What is counted while it happens: the processors' `Observer`, and that of the doors' calls."""
+"""What is counted while it happens: the processors' `Observer`, and those of the doors."""
 
 from __future__ import annotations
 
@@ -62,6 +62,73 @@ class OfGroup:
         )
 
 
+class OfConnections:
+    """Implements `protocols.observing.ConnectionObserver`."""
+
+    __slots__ = (
+        "crowded",
+        "handshakes_failed",
+        "open",
+        "open_calls",
+        "open_handshakes",
+        "refused",
+        "refused_streams",
+        "violations",
+    )
+
+    def __init__(self) -> None:
+        self.open = 0
+        self.open_calls = 0
+        self.refused = 0
+        self.refused_streams = 0
+        self.crowded = 0
+        self.open_handshakes = 0
+        self.handshakes_failed = 0
+        self.violations: dict[str, int] = {}
+
+    def opened(self) -> None:
+        self.open += 1
+
+    def closed(self) -> None:
+        self.open -= 1
+
+    def calls(self, more: int) -> None:
+        self.open_calls += more
+
+    def turned_away(self) -> None:
+        self.refused += 1
+
+    def crowded_out(self) -> None:
+        self.crowded += 1
+
+    def handshakes(self, more: int) -> None:
+        self.open_handshakes += more
+
+    def handshake_failed(self) -> None:
+        self.handshakes_failed += 1
+
+    def violated(self, kind: str, count: int) -> None:
+        self.violations[kind] = self.violations.get(kind, 0) + count
+
+    def streams_refused(self, count: int) -> None:
+        self.refused_streams += count
+
+
+class OfSniffing(OfConnections):
+    """Implements `protocols.observing.SniffingObserver`."""
+
+    __slots__ = ("protocols",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.protocols: dict[tuple[str, str], int] = {}
+        """Connections by what they speak, and whether inside of TLS."""
+
+    def found(self, protocol: str, secured: bool) -> None:
+        key = (protocol, "yes" if secured else "no")
+        self.protocols[key] = self.protocols.get(key, 0) + 1
+
+
 class Counting:
     """Implements `processors.observing.Observer` and `protocols.observing.CallObserver`."""
 
@@ -82,6 +149,9 @@ class Counting:
         self.made: dict[str, int] = {}
         self.calls: dict[str, Histogram] = {}
         self.codes: dict[tuple[str, str], int] = {}
+        self.connections = OfConnections()
+        self.remoting_connections = OfConnections()
+        self.sniffing = OfSniffing()
         self.topics = Capped(OfTopic, OTHER, most=max_topics, forget_s=forget_s, now=now)
         self.groups = Capped(OfGroup, (OTHER, OTHER), most=max_groups, forget_s=forget_s, now=now)
 

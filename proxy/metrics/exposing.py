@@ -20,11 +20,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from popgate.model import Standing
-from proxy.metrics.counting import Counting, OfGroup, OfTopic
+from proxy.metrics.counting import Counting, OfConnections, OfGroup, OfTopic
 from proxy.metrics.histograms import Histogram
 from proxy.metrics.labels import OTHER
 from proxy.metrics.loop import task_count
-from proxy.metrics.names import SPECS, Spec
+from proxy.metrics.names import SPECS
+from proxy.metrics.spec import Spec
 from proxy.metrics.standing import Standings, Sum
 
 _FEW = 50
@@ -104,9 +105,13 @@ class Metrics(Counting, Collector):
             GCCollector(registry=self.registry),
         )
 
-    async def scrape(self) -> bytes:
-        """As `text`, with what only the broker knows. Much of it is put into words beside the loop."""
-        await self.standings.refresh()
+    async def scrape(self, *, standings: bool = True) -> bytes:
+        """As `text`, with what only the broker knows, unless that is told by another process of the gateway.
+
+        Much of it is put into words beside the loop.
+        """
+        if standings:
+            await self.standings.refresh()
         moment = self._moment()
         if len(moment.topics) + len(moment.groups) <= _FEW:
             return self.text()
@@ -125,6 +130,17 @@ class Metrics(Counting, Collector):
         return _Moment(
             calls=list(self.calls.items()),
             codes=list(self.codes.items()),
+            connections=(
+                *_of_connections("grpc", "streams", self.connections),
+                *_of_connections("remoting", "requests", self.remoting_connections),
+                *_of_connections("sniffing", "", self.sniffing),
+            ),
+            violations=(
+                ("grpc", list(self.connections.violations.items())),
+                ("remoting", list(self.remoting_connections.violations.items())),
+                ("sniffing", list(self.sniffing.violations.items())),
+            ),
+            protocols=list(self.sniffing.protocols.items()),
             operations=self.operations(),
             failures=[((op, fault.name), count) for (op, fault), count in self.failures.items()],
             topics=[((topic,), figures) for topic, figures in self.topics.items()],
@@ -141,12 +157,26 @@ class Metrics(Counting, Collector):
         )
 
 
+def _of_connections(door: str, calls: str, of: OfConnections) -> Iterator[tuple[str, int]]:
+    yield f"popgate_{door}_connections", of.open
+    yield f"popgate_{door}_connections_refused_total", of.refused
+    yield f"popgate_{door}_connections_crowded_total", of.crowded
+    yield f"popgate_{door}_handshakes", of.open_handshakes
+    yield f"popgate_{door}_handshakes_failed_total", of.handshakes_failed
+    if calls:
+        yield f"popgate_{door}_{calls}", of.open_calls
+        yield f"popgate_{door}_{calls}_refused_total", of.refused_streams
+
+
 @dataclass(slots=True, frozen=True)
 class _Moment:
     """What is read on the loop; the rest of a scrape may be done elsewhere."""
 
     calls: list[tuple[str, Histogram]]
     codes: list[tuple[tuple[str, str], int]]
+    connections: tuple[tuple[str, int], ...]
+    violations: tuple[tuple[str, list[tuple[str, int]]], ...]
+    protocols: list[tuple[tuple[str, str], int]]
     operations: list[tuple[str, Histogram]]
     failures: list[tuple[tuple[str, str], int]]
     topics: list[tuple[tuple[str], OfTopic]]
@@ -179,6 +209,11 @@ class _Told(CollectorRegistry):
 def _families(moment: _Moment) -> Iterator[Metric]:
     yield _histograms("popgate_rpc_duration_seconds", _by_one(moment.calls))
     yield _counters("popgate_rpc_answers_total", moment.codes)
+    for name, number in moment.connections:
+        yield _plain(name, number)
+    for door, kinds in moment.violations:
+        yield _counters(f"popgate_{door}_violations_total", _by_one(kinds))
+    yield _counters("popgate_sniffing_found_total", moment.protocols)
     yield _histograms("popgate_request_duration_seconds", _by_one(moment.operations))
     yield _counters("popgate_request_failures_total", moment.failures)
     for name, of_topic in _TOPIC_COUNTERS:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 import uuid
 
 from opentelemetry.sdk.resources import Resource
@@ -22,14 +24,14 @@ from proxy.tracing.spans import Spans
 
 _LONGEST_VALUE = 256
 """Characters of an attribute: names may be anything while nobody has checked them."""
-_TIMEOUT_S = 5
 
 
 class Tracing:
     """The spans of one gateway, and their way out."""
 
-    def __init__(self, endpoint: str, *, share: float, most: int) -> None:
+    def __init__(self, endpoint: str, *, timeout_s: float, share: float, most: int) -> None:
         self._endpoint = endpoint
+        self._timeout_s = timeout_s
         self.provider = TracerProvider(
             resource=Resource.create(
                 {
@@ -57,15 +59,37 @@ class Tracing:
 
     def start(self) -> None:
         """Spans of before go nowhere. Starts the thread that sends them."""
-        self.provider.add_span_processor(BatchSpanProcessor(make_exporter(self._endpoint)))
+        self.provider.add_span_processor(BatchSpanProcessor(make_exporter(self._endpoint, self._timeout_s)))
 
     async def stop(self) -> None:
         """Send what is left; not on the loop, for the collector may be slow or away."""
-        await asyncio.to_thread(self.provider.shutdown)
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[None] = loop.create_future()
+
+        def tell(failure: Exception | None) -> None:
+            if over.done():
+                return
+            if failure is not None:
+                over.set_exception(failure)
+            else:
+                over.set_result(None)
+
+        def shut_down() -> None:
+            failure = None
+            try:
+                self.provider.shutdown()
+            except Exception as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+                loop.call_soon_threadsafe(tell, failure)
+
+        # In a thread that keeps no process from ending.
+        threading.Thread(target=shut_down, name="popgate-last-spans", daemon=True).start()
+        await over
 
 
-def make_exporter(endpoint: str) -> SpanExporter:
-    """To the collector at `endpoint` (http or https, without the path)."""
+def make_exporter(endpoint: str, timeout_s: float) -> SpanExporter:
+    """To the collector at `endpoint` (http or https, without the path), which has so long for a batch."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    return OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=_TIMEOUT_S)
+    return OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=timeout_s)

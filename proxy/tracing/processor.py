@@ -15,7 +15,7 @@ from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observing import Observer
 from processors.policies.registry import Policies
-from processors.requests import Receive, Taken
+from processors.requests import NOTHING_SAID, Receive, Said, Taken
 from proxy.tracing.spans import Spans, fail
 
 
@@ -36,9 +36,15 @@ class TracedProcessor(MessagingProcessor):
         super().__init__(stored, clock=clock, limits=limits, policies=policies, observer=observer)
         self._spans = spans
 
-    async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
+    def takes_packed(self, _count: int) -> bool:
+        """No: what is packed already cannot carry on the context of a span."""
+        return False
+
+    async def send(
+        self, context: Context, messages: Sequence[Message], *, system: bool = False
+    ) -> list[Sent | GatewayError]:
         with self._spans.sending(context, messages) as span:
-            results = await super().send(context, messages)
+            results = await super().send(context, messages, system=system)
             for result in results:
                 if isinstance(result, GatewayError):
                     fail(span, result)
@@ -56,10 +62,16 @@ class TracedProcessor(MessagingProcessor):
         return taken
 
     async def ack(
-        self, context: Context, topic: str, group: str, receipts: Sequence[str]
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        *,
+        said: Said = NOTHING_SAID,
     ) -> list[GatewayError | None]:
-        with self._spans.settling("ack", context, topic, group, receipts) as span:
-            results = await super().ack(context, topic, group, receipts)
+        with self._spans.settling("ack", context, topic, group, receipts, said) as span:
+            results = await super().ack(context, topic, group, receipts, said=said)
             for result in results:
                 if result is not None:
                     fail(span, result)
@@ -69,17 +81,29 @@ class TracedProcessor(MessagingProcessor):
         return results
 
     async def change_invisible(
-        self, context: Context, topic: str, group: str, receipt: str, invisible_ms: int, **how: Any
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        said: Said = NOTHING_SAID,
+        suspend: bool = False,
     ) -> str:
-        with self._spans.settling("change_invisible", context, topic, group, (receipt,)) as span:
+        with self._spans.settling("change_invisible", context, topic, group, (receipt,), said) as span:
             span.set_attribute("popgate.invisible_ms", invisible_ms)
-            newer = await super().change_invisible(context, topic, group, receipt, invisible_ms, **how)
+            newer = await super().change_invisible(
+                context, topic, group, receipt, invisible_ms, said=said, suspend=suspend
+            )
         self._spans.renamed(receipt, newer)
         return newer
 
-    async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
-        with self._spans.settling("dead_letter", context, topic, group, (receipt,)):
-            await super().dead_letter(context, topic, group, receipt)
+    async def dead_letter(
+        self, context: Context, topic: str, group: str, receipt: str, *, said: Said = NOTHING_SAID
+    ) -> None:
+        with self._spans.settling("dead_letter", context, topic, group, (receipt,), said):
+            await super().dead_letter(context, topic, group, receipt, said=said)
         self._spans.finished((receipt,))
 
     async def give_back(
@@ -94,8 +118,10 @@ class TracedProcessor(MessagingProcessor):
         with self._spans.asking("recall", context, topic):
             return await super().recall(context, topic, recall_handle)
 
-    async def end_transaction(self, context: Context, end: EndTransaction) -> None:
-        with self._spans.asking(end.resolution.value, context, end.topic, end.message_id):
+    async def end_transaction(
+        self, context: Context, end: EndTransaction, *, trace_context: str = ""
+    ) -> None:
+        with self._spans.asking(end.resolution.value, context, end.topic, end.message_id, trace_context):
             await super().end_transaction(context, end)
 
 

@@ -22,6 +22,7 @@ from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Message, StoredMessage
 from popgate.wire.properties import TRACE_CONTEXT, UNIQ_KEY, find_property
+from processors.requests import NOTHING_SAID, Said
 from proxy.tracing.traceparent import encode_traceparent, parse_traceparent
 
 _TRACE_CONTEXT = TRACE_CONTEXT.encode()
@@ -114,24 +115,41 @@ class Spans:
 
     @contextmanager
     def settling(
-        self, what: str, context: Context, topic: str, group: str, receipts: Sequence[str]
+        self,
+        what: str,
+        context: Context,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        said: Said = NOTHING_SAID,
     ) -> Iterator[Span]:
-        """What becomes of deliveries: `what` is ack, change_invisible, dead_letter or give_back."""
+        """What becomes of deliveries: `what` is ack, change_invisible, dead_letter or give_back.
+
+        `said`: what the client says of the only one of them, or of the last.
+        """
         known = (self._contexts.get(receipt, "") for receipt in receipts[:_MOST_LINKS])
         attributes = _attributes(what, "settle", topic, context, group)
         attributes["messaging.batch.message_count"] = len(receipts)
+        attributes |= _said(said)
         parent = parse_traceparent(context.traceparent)
         with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, _parsed(known)) as span:
             yield span
 
     @contextmanager
-    def asking(self, what: str, context: Context, topic: str, message_id: str = "") -> Iterator[Span]:
-        """Another request about a message: commit, rollback, recall, a receive that is refused."""
+    def asking(
+        self, what: str, context: Context, topic: str, message_id: str = "", trace_context: str = ""
+    ) -> Iterator[Span]:
+        """Another request about a message: commit, rollback, recall, a receive that is refused.
+
+        `trace_context`: as the request itself has it; continued like that of its call, or linked beside it.
+        """
         attributes = _attributes(what, "settle", topic, context)
         if message_id:
             attributes["messaging.message.id"] = message_id
-        parent = parse_traceparent(context.traceparent)
-        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, []) as span:
+        parent, links = parse_traceparent(context.traceparent), _parsed((trace_context,))
+        if parent is None and links:
+            parent = links.pop()
+        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, links) as span:
             yield span
 
     def refused(self, context: Context, topic: str, group: str, error: GatewayError, began_ns: int) -> None:
@@ -220,6 +238,17 @@ def _attributes(name: str, kind: str, topic: str, context: Context, group: str =
     if group:
         told["messaging.consumer.group.name"] = group
     return told
+
+
+def _said(said: Said) -> Told:
+    said = said.bounded()
+    told: Told = {
+        "messaging.message.id": said.message_id,
+        "popgate.message.lite_topic": said.lite_topic,
+        "popgate.message.attempt": said.attempt,
+        "popgate.message.max_attempts": said.max_attempts,
+    }
+    return {name: value for name, value in told.items() if value}
 
 
 def _parsed(texts: Iterable[str]) -> list[SpanContext]:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
 from brokers.remote.configs import group_body, topic_fields
+from popgate.errors import PeerWireError
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.rocketmq import JavaServer, RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.fastjson import loads
+from tests.cluster.load import until
+from tests.cluster.records import Records
 
 QUEUES = 4
+ACCOUNT = ("gateway", "gateway-secret")
+"""The name and the secret of the one who may ask a guarded broker."""
 _WITHIN_S = 60.0
 
 
@@ -72,3 +79,37 @@ def configure(server: JavaServer, **settings: str) -> None:
     """As `mqadmin updateBrokerConfig` does it."""
     lines = "".join(f"{name}={value}\n" for name, value in settings.items())
     asked(server.address, RequestCode.UPDATE_BROKER_CONFIG, body=lines.encode())
+
+
+def register_now(server: JavaServer) -> None:
+    """Have a broker tell the name servers of itself, which it does else every 10 s."""
+    configure(server, brokerPermission="6")  # as shipped; whoever is given one registers with it
+
+
+async def comes_back(cluster: RocketMQ, name: str, records: Records, cause: str) -> None:
+    """Start a master that died. Clients may feel it as soon as a name server tells of it, and it takes
+    messages when its slave follows it: that is RocketMQ's own work."""
+    master = cluster.brokers[name, 0]
+    unseen = time.monotonic()
+    await asyncio.to_thread(master.launch)
+
+    def told() -> bool:
+        nonlocal unseen
+        now = time.monotonic()
+        known = [addresses_known(address) for address in cluster.addresses]
+        if any(master.address in one.get(name, {}).values() for one in known):
+            return True
+        unseen = now
+        return False
+
+    await until(lambda: asyncio.to_thread(told))
+    fault = records.fault(name, cause=cause, at=unseen)
+    await asyncio.to_thread(master.wait_until_ready)
+
+    def followed() -> bool:
+        with contextlib.suppress(OSError, PeerWireError):
+            return cluster.is_followed(name)
+        return False
+
+    await until(lambda: asyncio.to_thread(followed))
+    fault.is_over()

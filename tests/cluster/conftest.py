@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import getpass
+import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from popgate.testing.papers import Papers
 from popgate.testing.rocketmq import BrokerPlan, Missing, RocketMQ, pairs, replicas
-from tests.cluster.brokers import make
+from tests.cluster.brokers import ACCOUNT, make
 
 _SMALL = (
     "-Xms64m",
@@ -23,7 +26,7 @@ _SMALL = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+ExitOnOutOfMemoryError",
 )
-TOPICS = ("ns", "masters", "official", "leaving", "acting", "controlled")
+TOPICS = ("ns", "masters", "official", "leaving", "acting", "controlled", "seen")
 """Each is of one test, with a group of that name; made at the start, because slaves hear of them late."""
 
 
@@ -43,6 +46,30 @@ def _controlled() -> RocketMQ:
     return RocketMQ(brokers=replicas("broker-a"), controllers=True, options=_SMALL)
 
 
+def _guarded(papers: Papers) -> RocketMQ:
+    """One broker that serves nobody but its one account, and has retry topics of the second kind.
+
+    Who speaks TLS to it, or to its name server, is shown a certificate of an authority of the test's.
+    """
+    certificate, key = papers.pair("server")
+    account = {"accessKey": ACCOUNT[0], "secretKey": ACCOUNT[1]}
+    provider = "org.apache.rocketmq.auth.authentication.provider"
+    settings = {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{provider}.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": f"{provider}.LocalAuthenticationMetadataProvider",
+        "initAuthenticationUser": json.dumps({"username": ACCOUNT[0], "password": ACCOUNT[1]}),
+        "innerClientAuthenticationCredentials": json.dumps(account),
+        "enableRetryTopicV2": "true",
+    }
+    properties = {
+        "tls.test.mode.enable": "false",  # else a server makes up a certificate
+        "tls.server.certPath": str(certificate),
+        "tls.server.keyPath": str(key),
+    }
+    return RocketMQ(settings=settings, options=_SMALL, properties=properties)
+
+
 class Clusters:
     """Starts a cluster when a test asks for it, after the one before was stopped."""
 
@@ -51,8 +78,8 @@ class Clusters:
         self._kind: Callable[[], RocketMQ] | None = None
         self._cluster: RocketMQ | None = None
 
-    def of(self, kind: Callable[[], RocketMQ]) -> RocketMQ:
-        if os.environ.get("TEST_CLUSTER") != "true":
+    def of(self, kind: Callable[[], RocketMQ], topics: Sequence[str] = TOPICS) -> RocketMQ:
+        if os.environ.get("TEST_CLUSTER", os.environ.get("CI")) != "true":
             pytest.skip("starts whole clusters of brokers: TEST_CLUSTER=true runs it")
         if self._kind is not kind or self._cluster is None:
             self.stop()
@@ -67,10 +94,14 @@ class Clusters:
                 pytest.skip(f"no RocketMQ: {missing}")
             self._stack.callback(self.stop)
             self._kind = kind
-            make(self._cluster, TOPICS)
-        for server in (*self._cluster.name_servers, *self._cluster.brokers.values()):
-            if not server.runs:  # a test that failed left it so
-                server.start()
+            if topics:
+                make(self._cluster, topics)
+        servers = [*self._cluster.name_servers, *self._cluster.brokers.values()]
+        ended = [server for server in servers if not server.runs]  # a test left it so
+        for server in ended:
+            server.start()
+        for broker in self._cluster.brokers.values() if ended else ():
+            broker.wait_until_ready()  # name servers that begin know of it some seconds later
         return self._cluster
 
     def stop(self) -> None:
@@ -96,6 +127,23 @@ def pair_cluster(clusters: Clusters) -> RocketMQ:
 def controlled_cluster(clusters: Clusters) -> RocketMQ:
     """Two replicas of broker-a, of which a controller makes one the master."""
     return clusters.of(_controlled)
+
+
+@pytest.fixture(scope="session")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+    """The authority that the servers of the guarded cluster have their certificate of."""
+    return Papers(tmp_path_factory.mktemp("papers"))
+
+
+@pytest.fixture(scope="session")
+def guarded(papers: Papers) -> Callable[[], RocketMQ]:
+    return functools.partial(_guarded, papers)
+
+
+@pytest.fixture
+def guarded_cluster(clusters: Clusters, guarded: Callable[[], RocketMQ]) -> RocketMQ:
+    """A broker with an account, which the gateway must have; it has no topics."""
+    return clusters.of(guarded, ())
 
 
 @pytest.fixture

@@ -6,40 +6,43 @@ import asyncio
 import contextlib
 import json
 import sys
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 from tests.cluster.records import Records
 
-PROGRAM = Path(__file__).parents[1] / "crash" / "official.py"
+PROGRAM = Path(__file__).parents[1] / "replicas" / "official.py"
 
 
 @contextlib.asynccontextmanager
 async def official_producer(endpoint: str, records: Records) -> AsyncIterator[None]:
-    """Sends to the topic "official" until the block ends, and has its own ways to try again."""
+    """Sends to the topic "official" until the block ends, and has its own ways to try again.
+
+    What it sent again is known from the ends of its own attempts. When they began proves nothing: a broker
+    that is about to be killed takes messages until it is dead.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        str(PROGRAM),
-        endpoint,
+        *(str(PROGRAM), endpoint, "producer", "official", "official"),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
     )
-    began: dict[str, float] = {}
+    trying: dict[str, float] = {}
 
     async def read() -> None:
         assert process.stdout is not None
         async for line in process.stdout:
             told = json.loads(line)
-            if told["fact"] == "trying":
-                began[told["body"]] = time.monotonic()
-            elif told["fact"] == "sent":
-                records.sent[told["body"]] = time.monotonic()
-                if any(fault.at >= began[told["body"]] for fault in records.faults):
-                    records.repeated.add(told["body"])
-            else:
-                records.failed(began[told["body"]], "the official client's send", told["why"])
+            match told["fact"]:
+                case "trying":
+                    trying[told["body"]] = told["at"]
+                case "attempt lost" | "attempt refused":
+                    records.repeated.update(told["bodies"])
+                case "sent":
+                    records.sent[told["body"]] = told["at"]
+                case "failed":
+                    records.failed(trying[told["body"]], "the official client's send", told["why"])
 
     reading = asyncio.ensure_future(read())
     try:

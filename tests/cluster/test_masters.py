@@ -10,11 +10,11 @@ from popgate.testing import running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from tests.cluster.brokers import QUEUES
-from tests.cluster.load import Client, Code, Load, until
+from tests.cluster.brokers import QUEUES, comes_back
+from tests.cluster.load import PATIENT, Client, Code, Load, until
 from tests.cluster.official import official_producer
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BOTH = ("broker-a", "broker-b")
 CAUSE = "a master died, and how far the group had come is written down, and told its slave, only now and then"
@@ -30,14 +30,18 @@ async def writable(client: Client, topic: str, broker: str) -> bool:
     )
 
 
+async def read_only(client: Client, topic: str, broker: str) -> bool:
+    return not await writable(client, topic, broker)
+
+
 async def test_scenario_11_a_master_killed_under_load_costs_no_answered_send_and_its_slave_is_read_from(
     pair_cluster: RocketMQ,
 ) -> None:
     master = pair_cluster.brokers["broker-a", 0]
     async with (
-        running_gateway(options=("--broker", pair_cluster.url)) as gateway,
-        Load(gateway.endpoint, "masters", "masters") as load,
-        Load(gateway.endpoint, "official", "official", producers=0, like=load) as other,
+        running_gateway(options=("--broker", pair_cluster.url), environment=PATIENT) as gateway,
+        Load(gateway.endpoint, pair_cluster, "masters", "masters") as load,
+        Load(gateway.endpoint, pair_cluster, "official", "official", producers=0, like=load) as other,
     ):
         async with official_producer(gateway.endpoint, other.records):
             await load.works(brokers=BOTH)
@@ -46,15 +50,16 @@ async def test_scenario_11_a_master_killed_under_load_costs_no_answered_send_and
             await asyncio.to_thread(master.kill)
             await load.outlasts()
             await other.works()
-            assert not await writable(load.client, "masters", "broker-a")
+            await until(lambda: read_only(load.client, "masters", "broker-a"))
             assert await writable(load.client, "masters", "broker-b")
             answered = set(load.records.sent)
-            found = await load.client.pull_all("masters", "masters", BOTH, QUEUES)
-            assert set(found.values()) == set(BOTH)
-            assert answered <= found.keys()
-            await asyncio.to_thread(master.start)
-            # Until its slave follows it, it does not answer in time.
-            load.records.fault("broker-a", cause=CAUSE)
+
+            async def all_there() -> bool:
+                found = await load.client.pull_all("masters", "masters", BOTH, QUEUES)
+                return set(found.values()) == set(BOTH) and answered <= found.keys()
+
+            await until(all_there, what="what was answered is not read")  # shown a moment after the answer
+            await comes_back(pair_cluster, "broker-a", load.records, CAUSE)
             await load.works(brokers=BOTH)
         await load.ends()
         await other.ends()
@@ -65,16 +70,18 @@ async def test_scenario_11_an_acting_master_serves_pops_and_acks_and_ends_no_tra
 ) -> None:
     master = pair_cluster.brokers["broker-b", 0]
     async with (
-        running_gateway(options=("--broker", pair_cluster.url)) as gateway,
-        Load(gateway.endpoint, "acting", "acting", consumers=0) as load,
+        running_gateway(options=("--broker", pair_cluster.url), environment=PATIENT) as gateway,
+        Load(gateway.endpoint, pair_cluster, "acting", "acting", consumers=0) as load,
     ):
         await until(lambda: len(load.records.sent) > 200)
         halves = [await half_message(load.client, n) for n in range(12)]
         load.records.fault("broker-b", cause=CAUSE)
         await asyncio.to_thread(master.kill)
         await load.outlasts(consumed=False)
-        assert not await writable(load.client, "acting", "broker-b")
-        async with Load(gateway.endpoint, "acting", "acting", producers=0, like=load) as consumers:
+        await until(lambda: read_only(load.client, "acting", "broker-b"))
+        async with Load(
+            gateway.endpoint, pair_cluster, "acting", "acting", producers=0, like=load
+        ) as consumers:
             # All of it, what the dead one had as well.
             await load.stops_sending()
             consumers.records.sent |= load.records.sent
@@ -84,8 +91,7 @@ async def test_scenario_11_an_acting_master_serves_pops_and_acks_and_ends_no_tra
             assert {status.code for status in told} > {Code.OK}, told
             refused = [status for status in told if status.code != Code.OK]
             assert all("has no master now" in status.message for status in refused), refused
-            await asyncio.to_thread(master.start)
-            load.records.fault("broker-b", cause=CAUSE)
+            await comes_back(pair_cluster, "broker-b", load.records, CAUSE)
 
             async def ended() -> bool:
                 again = [

@@ -12,24 +12,28 @@ so that one crash hides no other result. Each test then waits for the facts of i
 from __future__ import annotations
 
 import contextlib
+import http.client
 import importlib.util
 import itertools
 import json
 import os
+import re
+import signal
 import socket
-import subprocess
 import threading
+import time
 import urllib.error
 import urllib.request
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
+from popgate.testing.driving import Driver, Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
@@ -56,7 +60,6 @@ BROKERS: tuple[str, ...] = drivers.BROKERS
 TABLE: dict[str, dict[str, Any]] = drivers.TABLE
 CLIENTS: tuple[str, ...] = drivers.CLIENTS
 
-LONGEST_RUN_S = 300.0
 START_S = 240.0
 """For a gateway, on a machine that starts many other things."""
 SIDE_BY_SIDE = 6
@@ -69,122 +72,6 @@ ALONE = ("python", "python-oldest")
 """Clients of which every scenario has a process of its own; those of the others share one."""
 IN_CI = os.environ.get("CI") == "true"
 OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
-
-
-class Facts(list[dict[str, Any]]):
-    """What a driver told about one run, in order."""
-
-    def of(self, fact: str, **fields: Any) -> list[dict[str, Any]]:
-        """The facts of one kind with these values."""
-        return [
-            one
-            for one in self
-            if one["fact"] == fact and all(one.get(name) == value for name, value in fields.items())
-        ]
-
-    def received(self, by: str | None = None) -> list[dict[str, Any]]:
-        return self.of("received") if by is None else self.of("received", by=by)
-
-    def bodies(self, by: str | None = None) -> list[str]:
-        return [one["body"] for one in self.received(by)]
-
-    def step(self, step: str) -> dict[str, Any]:
-        """How a step ended: its `done` or `refused`."""
-        [found] = [one for one in self if one.get("step") == step]
-        return found
-
-    def refusal(self, step: str) -> str:
-        """The name of the code a step was refused with; `client` when the client refused by itself."""
-        found = self.step(step)
-        assert found["fact"] == "refused", f"{step} was not refused"
-        return found["error"]["code"] or "client"
-
-
-class Driver:
-    """A driver process; several runs may go on in it."""
-
-    def __init__(self, command: Sequence[str], endpoint: str, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        home = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
-        self._process = subprocess.Popen(
-            [*command, endpoint],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **home},
-            cwd=folder,
-        )
-        # Not a file: the Rust client can write gigabytes.
-        self._words: deque[bytes] = deque(maxlen=30)
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self._kept = folder / "facts.jsonl"
-        self._news = threading.Condition()
-        self._facts: dict[str, Facts] = {}
-        self._over = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith(b"{"):
-                with self._kept.open("ab") as kept:  # for who looks into a failure
-                    kept.write(line)
-                fact = json.loads(line)
-                with self._news:
-                    self._facts.setdefault(fact["run"], Facts()).append(fact)
-                    self._news.notify_all()
-        self._process.wait()
-        with self._news:
-            self._over = True
-            self._news.notify_all()
-
-    def _listen(self) -> None:
-        assert self._process.stderr is not None
-        self._words.extend(self._process.stderr)
-
-    def _tell(self, line: str) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):  # it died: the reader tells
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
-
-    def run(self, run: str, scenario: str, params: Mapping[str, str]) -> None:
-        pairs = " ".join(f"{name}={value}" for name, value in params.items())
-        self._tell(f"run {run} {scenario} {pairs}")
-
-    def go(self, run: str) -> None:
-        self._tell(f"go {run}")
-
-    def wait(self, run: str, arrived: Callable[[Facts], bool], seconds: float = LONGEST_RUN_S) -> Facts:
-        """The facts of a run, once enough `arrived`, the run is over, or the process or the time ended."""
-        with self._news:
-            self._news.wait_for(
-                lambda: self._over or self.ended(run) or arrived(self._facts.get(run, Facts())), seconds
-            )
-            return Facts(self._facts.get(run, ()))
-
-    def ended(self, run: str) -> bool:
-        facts = self._facts.get(run)
-        return bool(facts) and facts[-1]["fact"] in ("end", "crash")
-
-    @property
-    def dead(self) -> bool:
-        return self._over
-
-    def last_words(self) -> str:
-        return b"".join(self._words.copy())[-3000:].decode(errors="replace")
-
-    def close(self) -> None:
-        """End the process: at once, whatever goes on."""
-        self._process.kill()
-        self._reader.join()
-        self._listener.join()
-        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
-            assert pipe is not None
-            with contextlib.suppress(OSError):
-                pipe.close()
 
 
 # the gateway
@@ -216,8 +103,13 @@ def _has_ipv6() -> bool:
 
 
 HOSTS = ("127.0.0.1", "127.0.0.2", *(["[::1]"] if _has_ipv6() else []))
-LISTEN = tuple(f"grpc://{host}:0" for host in HOSTS)
-"""Doors of the gateway: several, so that a client can be told the wrong one."""
+TRANSPORT = os.environ.get("TEST_GRPC_TRANSPORT", "http2")
+"""What carries gRPC: `http2`, the gateway's own, or `grpcio`."""
+
+
+def listen_by(transport: str) -> tuple[str, ...]:
+    """Doors of the gateway: several, so that a client can be told the wrong one."""
+    return tuple(f"grpc://{host}:0?transport={transport}" for host in HOSTS)
 
 
 def dialled(addresses: Sequence[str], host: str) -> str:
@@ -272,7 +164,7 @@ def ended_well(wait: Callable[[], tuple[Facts, str]]) -> Facts:
         facts, words = wait()
     except Missing as what:
         missing(what)
-    if not facts or facts[-1]["fact"] != "end":
+    if not facts.ended_well:
         told = "\n".join(map(str, facts[-20:]))
         pytest.fail(f"the run did not end well; its last facts:\n{told}\nand words:\n{words}")
     return facts
@@ -304,7 +196,7 @@ class Stage:
         except Missing as what:
             missing(what)
         facts = driver.wait(scenario, lambda facts: False)
-        if not facts or facts[-1]["fact"] != "end":
+        if not facts.ended_well:
             told = "\n".join(map(str, facts[-20:]))
             pytest.fail(
                 f"the run did not end well; its last facts:\n{told}\nand words:\n{driver.last_words()}"
@@ -365,11 +257,14 @@ CHECK_SOON = {
     CLUSTER: ("remote.transaction_check_s=10",),  # of the one time; the other one is the cluster's
 }
 CREATE_NOTHING = ("topics.auto_create=false", "groups.auto_create=false")
+PATIENT = ("remote.request_timeout_s=30", "remote.connect_timeout_s=30", "remote.probe_s=30")
+"""A cluster that shares two cores with many clients is slow, and clients here wait for longer than 3 s."""
 
 
 def options_of(broker: str, settings: Sequence[str], cluster: SharedRocketMQ | None) -> list[str]:
     """The flags of a gateway in front of a broker."""
-    options = [word for setting in settings for word in ("--set", setting)]
+    patience = PATIENT if broker == CLUSTER else ()
+    options = [word for setting in (*settings, *patience) for word in ("--set", setting)]
     if broker == CLUSTER:
         assert cluster is not None
         options += ["--broker", cluster.url]
@@ -471,7 +366,7 @@ def stages(
             folder = tmp_path_factory.mktemp("stage")
             options = options_of(broker, CHECK_SOON[broker] if creation else CREATE_NOTHING, there)
             gateway = closing.enter_context(
-                GatewayProcess(folder / "data", listen=LISTEN, options=options).start(START_S)
+                GatewayProcess(folder / "data", listen=listen_by(TRANSPORT), options=options).start(START_S)
             )
             stage = stages[place] = Stage(gateway, folder, f"{uuid.uuid4().hex[:6]}-" if there else "")
             closing.callback(stage.close)
@@ -486,19 +381,44 @@ def stages(
 
 
 @pytest.fixture(scope="session")
-def before(
-    cluster: Callable[[], SharedRocketMQ], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], contextlib.AbstractContextManager[GatewayProcess]]:
-    """A gateway before a broker, `embedded` or `cluster`; skips the test where that is missing."""
+def by_transport(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str, Sequence[tuple[str, str]]], contextlib.AbstractContextManager[Stage]]:
+    """A stage for runs of (client, scenario) before the embedded broker, with a transport of gRPC."""
 
     @contextlib.contextmanager
-    def started(broker: str) -> Iterator[GatewayProcess]:
+    def started(transport: str, runs: Sequence[tuple[str, str]]) -> Iterator[Stage]:
+        folder = tmp_path_factory.mktemp(transport)
+        options = options_of(EMBEDDED, CHECK_SOON[EMBEDDED], None)
+        gateway = GatewayProcess(folder / "data", listen=listen_by(transport), options=options)
+        with gateway.start(START_S):
+            stage = Stage(gateway, folder)
+            try:
+                for client, scenario in runs:
+                    stage.launch(client, scenario)
+                yield stage
+            finally:
+                stage.close()
+            check_log(gateway)
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def before(
+    cluster: Callable[[], SharedRocketMQ], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., contextlib.AbstractContextManager[GatewayProcess]]:
+    """A gateway before a broker, `embedded` or `cluster`, with settings; skips where that is missing."""
+
+    @contextlib.contextmanager
+    def started(broker: str, *settings: str) -> Iterator[GatewayProcess]:
         try:
             there = cluster() if broker == CLUSTER else None
         except Missing as what:
             missing(what)
-        options = options_of(broker, (), there)
-        with GatewayProcess(tmp_path_factory.mktemp(broker) / "data", options=options).start(START_S) as made:
+        options = options_of(broker, settings, there)
+        data = tmp_path_factory.mktemp(broker) / "data"
+        with GatewayProcess(data, listen=listen_by(TRANSPORT), options=options).start(START_S) as made:
             yield made
 
     return started
@@ -520,21 +440,30 @@ def selected_clients(request: pytest.FixtureRequest) -> list[tuple[str, str]]:
     return list(dict.fromkeys((client, broker) for broker, client, _ in selected(request)))
 
 
+ALONE_DRAIN = "stopping.drain_s=1"
+"""For a gateway that is alone: before a cluster it leaves Telemetry streams open while it drains, and until
+that is over nobody serves. What consumers hold (for five minutes here) must outlast it, and the start of the
+next one, which on a busy machine took more than one."""
+
+
 @pytest.fixture(scope="module")
 def interrupt(cluster: Callable[[], SharedRocketMQ]) -> Callable[[str, str, Path], tuple[Facts, str]]:
     """Runs `interrupted` with a client and a broker: SIGTERM at its first `ready`, SIGKILL at its second."""
 
     def run(client: str, broker: str, folder: Path) -> tuple[Facts, str]:
         command = command_of(client)
-        options = options_of(broker, CHECK_SOON[broker], cluster() if broker == CLUSTER else None)
+        settings = (*CHECK_SOON[broker], ALONE_DRAIN)
+        options = options_of(broker, settings, cluster() if broker == CLUSTER else None)
         with contextlib.ExitStack() as closing:
-            gateway = closing.enter_context(GatewayProcess(folder / "data", options=options).start(START_S))
+            gateway = GatewayProcess(folder / "data", options=options, holds_ports=True)
+            closing.enter_context(gateway.start(START_S))
             params = prepare(gateway, "interrupted", f"{uuid.uuid4().hex[:6]}-{client}")
             endpoint = closing.enter_context(endpoint_for(client, gateway, folder))
             driver = Driver(command, endpoint, folder / "driver")
             closing.callback(driver.close)
             driver.run("it", "interrupted", params)
-            for number, end in enumerate((GatewayProcess.terminate, GatewayProcess.kill), 1):
+            ends = (lambda it: it.terminate(START_S), GatewayProcess.kill)
+            for number, end in enumerate(ends, 1):
                 told = driver.wait("it", lambda facts, number=number: len(facts.of("ready")) >= number)
                 if len(told.of("ready")) < number:
                     break
@@ -549,11 +478,103 @@ def interrupt(cluster: Callable[[], SharedRocketMQ]) -> Callable[[str, str, Path
     return run
 
 
-@pytest.fixture(scope="module")
-def judged() -> Callable[[Future[tuple[Facts, str]]], Facts]:
-    """The facts of a run that came to its end; skips or fails where there are none."""
+PATIENCE_S = 60.0
+LONG_DRAIN_S = 240
+"""Longer than any client takes to end: what ends before was not ended by the drain's own time."""
 
-    def wait(future: Future[tuple[Facts, str]]) -> Facts:
-        return ended_well(lambda: future.result())
+
+@dataclass(slots=True)
+class Drained:
+    """What was seen of a gateway that drained under a client."""
+
+    before: int
+    """Clients with an open Telemetry stream before the drain,"""
+    during: int
+    """and, before a cluster, when the client was told to go elsewhere; 0 when the gateway had ended, and of a
+    client that closes them by itself, for which nobody asks."""
+    summary: dict[str, int]
+    """What it told at its end."""
+
+
+@pytest.fixture(scope="module")
+def drain(
+    cluster: Callable[[], SharedRocketMQ],
+) -> Callable[[str, str, str, int, Path], tuple[tuple[Facts, Drained], str]]:
+    """Runs `drained` with a client, a broker and a transport: SIGTERM at its `ready`, the next one at `go`.
+
+    Before a cluster the next one is started while the first one drains, at the same addresses. `stay`: so
+    many streams should be open then.
+    """
+
+    def run(
+        client: str, broker: str, transport: str, stay: int, folder: Path
+    ) -> tuple[tuple[Facts, Drained], str]:
+        command = command_of(client)
+        settings = (f"stopping.drain_s={LONG_DRAIN_S}",)
+        options = options_of(broker, settings, cluster() if broker == CLUSTER else None)
+        with contextlib.ExitStack() as closing:
+            first = GatewayProcess(
+                folder / "data", listen=listen_by(transport), options=options, holds_ports=True
+            )
+            closing.enter_context(first.start(START_S))
+            params = prepare(first, "drained", f"{uuid.uuid4().hex[:6]}-{client}")
+            endpoint = closing.enter_context(endpoint_for(client, first, folder))
+            driver = Driver(command, endpoint, folder / "driver")
+            closing.callback(driver.close)
+            driver.run("it", "drained", params)
+            if not driver.wait("it", lambda facts: bool(facts.of("ready"))).of("ready"):
+                return (driver.wait("it", lambda facts: False), Drained(0, 0, {})), driver.last_words()
+            before = connected(first, 2)
+            # On a busy machine a receive may have failed before.
+            failed = len(driver.wait("it", lambda facts: True).of("unanswered"))
+            first.signal(signal.SIGTERM)
+            if broker == EMBEDDED:
+                first.wait(LONG_DRAIN_S / 2)
+                next_one, during = first.successor(), 0
+            else:
+                # It was told to go, and nobody serves it elsewhere yet.
+                driver.wait("it", lambda facts: len(facts.of("unanswered")) > failed)
+                during = connected(first, stay)
+                next_one = GatewayProcess(folder / "next", listen=first.addresses, options=options)
+            closing.enter_context(next_one.start(START_S))
+            driver.go("it")
+            facts = driver.wait("it", lambda facts: False)
+            driver.close()
+            first.wait(LONG_DRAIN_S / 2)
+            for one in (first, next_one):
+                check_log(one)
+            told = next(line for line in first.output.splitlines() if line.startswith("stopped "))
+            summary = {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", told)}
+            return (facts, Drained(before, during, summary)), driver.last_words()
+
+    return run
+
+
+def connected(gateway: GatewayProcess, wanted: int) -> int:
+    """How many clients have their Telemetry stream open, as the gateway's admin page tells; 0: it ended.
+
+    Asked until there are as many as wanted: a worker that does not answer another one in time, because the
+    machine is busy, is missing in what that one tells. No client comes while a gateway drains: who was let go
+    does not count again.
+    """
+    told, end = 0, time.monotonic() + PATIENCE_S
+    while told < wanted and time.monotonic() < end and "stopped " not in gateway.output:
+        try:
+            with urllib.request.urlopen(f"{gateway.admin}/api/clients", timeout=PATIENCE_S) as answer:
+                told = sum(one["connected"] for one in json.load(answer)["clients"])
+        except (OSError, http.client.HTTPException):
+            # A worker that has nobody to drain ends at once, with the connection that it was just handed.
+            told = 0
+        if told < wanted:
+            time.sleep(0.1)
+    return told
+
+
+@pytest.fixture(scope="module")
+def judged() -> Callable[..., Facts]:
+    """The facts of a run that came to its end, as `told` finds them; skips or fails where there are none."""
+
+    def wait(future: Future[Any], told: Callable[[Future[Any]], tuple[Facts, str]] = Future.result) -> Facts:
+        return ended_well(lambda: told(future))
 
     return wait

@@ -19,7 +19,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from popgate.testing.made import Missing, ToolFailed, cache_folder, digest, locked, made_once, run_tool
+from popgate.testing.made import (
+    FETCH_TRIES,
+    Missing,
+    ToolFailed,
+    cache_folder,
+    digest,
+    locked,
+    made_once,
+    run_tool,
+)
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -33,6 +42,9 @@ EMBEDDED, CLUSTER = BROKERS = ("embedded", "cluster")
 
 MINIMUM_CARGO = (1, 88)
 """What the locked crates ask for."""
+
+NOT_COMPILED = ("COMPILATION ERROR", "could not compile `conformance`")
+"""What tools say of a driver that is wrong."""
 
 
 def goes(row: Mapping[str, Any], client: str, broker: str = EMBEDDED) -> bool | str | None:
@@ -79,7 +91,7 @@ def _python(age: str) -> tuple[str, ...] | Missing:
         lines = [line for line in constraints.read_text().splitlines() if not line.startswith("rocketmq")]
         kept = made / "constraints.txt"
         kept.write_text("\n".join(lines))
-        quiet = ["--quiet", "--disable-pip-version-check"]
+        quiet = ["--quiet", "--disable-pip-version-check", "--retries", "10", "--timeout", "60"]
         _ask([python, "-m", "pip", "install", *quiet, "-c", str(kept), wanted], made)
 
     made = _made("python-oldest", f"{wanted} {sys.version}", [constraints], make)
@@ -95,7 +107,7 @@ def _java(age: str) -> tuple[str, ...] | Missing:
 
     def make(made: Path) -> None:
         _copied("java", made)
-        fetch = ["mvn", "-q", "-B", "dependency:copy-dependencies"]
+        fetch = ["mvn", "-q", "-B", "-U", "dependency:copy-dependencies"]
         newest = [f"-Dclient.version={versions['newest']}", "compiler:compile"]
         oldest = [f"-Dclient.version={versions['oldest']}", "-DoutputDirectory=target/oldest"]
         with locked("maven"):  # processes that fill Maven's own cache at once spoil it
@@ -206,11 +218,11 @@ def _copied(language: str, made: Path) -> None:
 
 
 def _ask(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
-    """Run a tool. Raises Missing where it fails: mostly a registry that is out of reach."""
+    """Run a tool. Raises Missing where it fails again and again: mostly a registry that is out of reach."""
     try:
-        run_tool(command, folder, environment)
+        run_tool(command, folder, environment, tries=FETCH_TRIES, unless=NOT_COMPILED)
     except ToolFailed as failed:
-        if "COMPILATION ERROR" in str(failed) or "could not compile `conformance`" in str(failed):
+        if any(text in str(failed) for text in NOT_COMPILED):
             raise AssertionError(f"the driver does not compile: {failed}") from None
         raise
 

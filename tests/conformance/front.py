@@ -12,6 +12,8 @@ import threading
 from pathlib import Path
 from typing import Self
 
+from popgate.servers import close_server
+
 _CHUNK = 64 * 1024
 
 
@@ -33,11 +35,11 @@ class TlsFront:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(self._start(), self._loop).result(240)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(30)
+        asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(240)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -49,7 +51,7 @@ class TlsFront:
 
     async def _stop(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await close_server(self._server)
         carrying = asyncio.all_tasks() - {asyncio.current_task()}
         for task in carrying:
             task.cancel()
@@ -95,7 +97,7 @@ def _context(folder: Path) -> ssl.SSLContext:
             "-nodes",
         ]
         named = ["-subj", "/CN=localhost", "-days", "2", "-keyout", str(key), "-out", str(certificate)]
-        subprocess.run([*command, *named], check=True, capture_output=True, timeout=60)
+        subprocess.run([*command, *named], check=True, capture_output=True, timeout=240)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
     context.set_alpn_protocols(["h2"])

@@ -6,12 +6,12 @@ A client is a language, for its newest published version, or a language with `-o
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 LIMIT = 4 * 1024 * 1024
 LADDER_MS = (1_000, 5_000)
@@ -164,8 +164,8 @@ def test_fifo_held(facts: Any) -> None:
     assert facts.bodies("afterwards") == ["a0", "a1"]
     [again, after] = facts.received("afterwards")
     assert (again["attempt"], after["attempt"]) == (2, 1)
-    # Its time of 10 s begins when the broker takes it, on a busy machine long before the client has it.
-    assert again["at"] >= facts.received("first")[0]["at"] + 8_000
+    # Its time of 30 s begins at the broker, on a busy machine long before the client has it.
+    assert again["at"] >= facts.of("sent", body="a0")[0]["at"] + 29_900
     assert not facts.received("quiet")
 
 
@@ -282,7 +282,9 @@ def test_redelivery(facts: Any, client: str) -> None:
     first, second = facts.received("")
     assert first["id"] == second["id"]
     assert (first["attempt"], second["attempt"]) == (1, 2)
-    assert second["at"] >= first["at"] + 9_900, "an invisible message came early"
+    # The time of 10 s begins at the broker, when this message was sent at the earliest; on a busy machine the
+    # client has it long after that.
+    assert second["at"] >= facts.of("sent")[0]["at"] + 9_900, "an invisible message came early"
     assert facts.refusal("ack by expired handle") == "INVALID_RECEIPT_HANDLE"
     if not client.startswith("rust"):  # its API cannot change invisible times
         assert facts.refusal("change by expired handle") == "INVALID_RECEIPT_HANDLE"
@@ -293,15 +295,17 @@ def test_redelivery(facts: Any, client: str) -> None:
 def test_change_invisible(facts: Any) -> None:
     bodies = [(one["by"], one["body"], one["attempt"]) for one in facts.received()]
     assert sorted(bodies) == [("", "longer", 1), ("", "shorter", 1), ("early", "shorter", 2)]
-    changed = facts.of("changed", seconds=1)[0]["at"]
-    assert facts.received("early")[0]["at"] >= changed + 900
+    [shorter] = [one for one in facts.received("") if one["body"] == "shorter"]
+    assert facts.of("changed", seconds=1)
+    assert facts.received("early")[0]["at"] >= shorter["at"] + 900
 
 
 def test_nack(facts: Any) -> None:
     received = facts.received("")
     assert [one["attempt"] for one in received] == [1, 2, 3, 4]
-    for changed, again in zip(facts.of("changed"), received[1:], strict=True):
-        assert again["at"] >= changed["at"] + 900
+    assert len(facts.of("changed")) == 3
+    for before, again in itertools.pairwise(received):
+        assert again["at"] >= before["at"] + 900
     assert not facts.received("quiet")
 
 
@@ -322,7 +326,10 @@ def test_asked(facts: Any) -> None:
 
 
 def test_push_shared(facts: Any) -> None:
-    assert sorted(received_ids(facts)) == sorted(sent_ids(facts))
+    odd = Counter(received_ids(facts))
+    odd.subtract(sent_ids(facts))
+    wrong = {one for one, count in odd.items() if count}
+    assert not wrong, [one for one in facts if one.get("id") in wrong or one["fact"] == "finished"]
 
 
 def test_broadcast(facts: Any) -> None:

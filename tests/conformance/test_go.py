@@ -24,10 +24,12 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 
-pytestmark = pytest.mark.conformance
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-PATIENCE_S = 45.0
+PATIENCE_S = 90.0
+DEADLINE_S = 20.0
+"""Shorter than the poll. An empty answer comes a fifth of it before: a busy machine may need that."""
 GROUPS = "abcd"
 
 
@@ -61,7 +63,7 @@ class Raw:
         )
         self.call("SendMessage", rpc.SendMessageRequest(messages=[message]))
 
-    def frames(self, topic: str, group: str, *, wait_s: int = 1, invisible_s: int = 60) -> list[Any]:
+    def frames(self, topic: str, group: str, *, wait_s: int = 1, invisible_s: int = 600) -> list[Any]:
         """The elements of one receive."""
         request = rpc.ReceiveMessageRequest(
             group=pb.Resource(name=group),
@@ -90,7 +92,7 @@ class Raw:
 
 @pytest.fixture(scope="module", params=["embedded", "cluster"])
 def gateway(request: pytest.FixtureRequest, before: Any) -> Iterator[GatewayProcess]:
-    with before(request.param) as gateway:
+    with before(request.param, "limits.poll_margin_s=5") as gateway:
         yield gateway
 
 
@@ -122,7 +124,14 @@ def test_others_get_many_messages_of_one_message_group_in_an_answer(
     channel: grpc.Channel, ordered: str
 ) -> None:
     """What the next test rests on: that what it looks for would be seen."""
-    assert lanes(Raw(channel, "JAVA").receive(ordered, ordered)).most_common(1)[0][1] > 1
+    java, most = Raw(channel, "JAVA"), 0
+    deadline = time.monotonic() + PATIENCE_S
+    while most < 2 and time.monotonic() < deadline:  # a busy broker may have only one ready at first
+        messages = java.receive(ordered, ordered)
+        most = max(lanes(messages).values(), default=0)
+        for message in messages:
+            java.ack(ordered, message)
+    assert most > 1
 
 
 @pytest.mark.parametrize("language", ["GO", "GOLANG"])
@@ -153,28 +162,40 @@ def test_an_empty_receive_is_message_not_found(channel: grpc.Channel, ordered: s
     assert frames[0].status.code == pb.Code.MESSAGE_NOT_FOUND
 
 
-@pytest.mark.parametrize("version", ["5.0.0", "5.2.0"])
+VERSIONS = ("5.0.0", "5.2.0")
+
+
+@pytest.fixture(scope="module")
+def short(channel: grpc.Channel, gateway: GatewayProcess, admin: Any) -> dict[str, Any]:
+    """Receives with a deadline shorter than their poll, by the version of their client, all under way."""
+    calls = {}
+    for version in VERSIONS:
+        name = f"short-{version.replace('.', '-')}-{uuid.uuid4().hex[:6]}"
+        # That something is made at first use does not count into the deadline.
+        admin(gateway.admin, "/api/topics", {"name": name, "types": ["NORMAL"]})
+        admin(gateway.admin, "/api/groups", {"name": name})
+        request = rpc.ReceiveMessageRequest(
+            group=pb.Resource(name=name),
+            message_queue=pb.MessageQueue(topic=pb.Resource(name=name), id=-1),
+            filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+            batch_size=32,
+            invisible_duration=Duration(seconds=60),
+            long_polling_timeout=Duration(seconds=30),
+        )
+        method = channel.unary_stream(
+            f"{SERVICE}ReceiveMessage",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=rpc.ReceiveMessageResponse.FromString,
+        )
+        headers = (("x-mq-language", "JAVA"), ("x-mq-client-version", version), ("x-mq-client-id", version))
+        calls[version] = method(request, metadata=headers, timeout=DEADLINE_S)
+    return calls
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_a_deadline_shorter_than_the_poll_is_an_empty_answer_in_time(
-    channel: grpc.Channel, ordered: str, version: str
+    short: dict[str, Any], version: str
 ) -> None:
     """RocketMQ's proxy refuses it: new versions with ILLEGAL_POLLING_TIME, older ones with BAD_REQUEST."""
-    request = rpc.ReceiveMessageRequest(
-        group=pb.Resource(name=f"{ordered}-nobody"),
-        message_queue=pb.MessageQueue(topic=pb.Resource(name=f"{ordered}-nothing"), id=-1),
-        filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
-        batch_size=32,
-        invisible_duration=Duration(seconds=60),
-        long_polling_timeout=Duration(seconds=30),
-    )
-    method = channel.unary_stream(
-        f"{SERVICE}ReceiveMessage",
-        request_serializer=type(request).SerializeToString,
-        response_deserializer=rpc.ReceiveMessageResponse.FromString,
-    )
-    headers = (("x-mq-language", "JAVA"), ("x-mq-client-version", version), ("x-mq-client-id", version))
-    statuses = [
-        frame.status.code
-        for frame in method(request, metadata=headers, timeout=3)
-        if frame.WhichOneof("content") == "status"
-    ]
+    statuses = [frame.status.code for frame in short[version] if frame.WhichOneof("content") == "status"]
     assert statuses == [pb.Code.MESSAGE_NOT_FOUND]

@@ -26,7 +26,7 @@ def test_every_scenario_that_works_has_a_test_and_every_test_a_scenario(
 ) -> None:
     functions = {
         node.name.removeprefix("test_")
-        for module in ("test_clients.py", "test_interrupted.py")
+        for module in ("test_clients.py", "test_drained.py", "test_interrupted.py")
         for node in ast.parse((HERE / module).read_text()).body
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }

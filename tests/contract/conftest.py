@@ -11,6 +11,7 @@ chooses one for the whole run. A real RocketMQ, `remote`, is started and used by
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import importlib.util
 import os
@@ -19,7 +20,7 @@ import sys
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -54,11 +55,14 @@ from popgate.model import (
     TransactionCheck,
 )
 from popgate.testing import MovableClock
+from popgate.testing.rocketmq.fetching import chosen_version
 from popgate.wire.properties import decode_properties, encode_properties
+from tests.replicas.books import RocketMQBooks
 
 T = TypeVar("T")
-PATIENCE_S = 10.0
-"""How long a fact may take to show itself before the test fails, in real seconds."""
+PATIENCE_S = 120.0
+"""How long a fact may take to show itself before the test fails, in real seconds. A busy
+machine that stood still for 10 s must not have used up all of it."""
 
 
 def _sibling(name: str) -> Any:
@@ -77,6 +81,12 @@ class Site(ABC):
     broker: Broker
     movable: bool
     """Whether time is moved by hand, so that hours cost nothing."""
+    rocketmq: str = ""
+    """The version of the RocketMQ behind it, where there is one,"""
+    books: RocketMQBooks | None = None
+    """and what that one noted of acknowledgements."""
+    slowness: int = 1
+    """By how much times are longer than a test says: those of messages, and those that are let pass."""
 
     @abstractmethod
     async def start(self) -> None: ...
@@ -196,11 +206,14 @@ class RemoteSite(Site):
 
     def __init__(self, name_servers: Sequence[str]) -> None:
         self.clock = WrongClock()
+        self.rocketmq = chosen_version()
+        self.books = RocketMQBooks(name_servers[0])
         self._settings = RemoteSettings(
             name_servers=tuple(name_servers),
             transaction_keys=(b"contract" * 4,),
             connect_timeout_s=30.0,  # many tests begin at the same time, and machines that test are busy
             request_timeout_s=30.0,
+            probe_s=30.0,  # a broker that stands still for some seconds is there all the same
         )
 
     async def start(self) -> None:
@@ -217,7 +230,7 @@ class RemoteSite(Site):
         return self.clock.monotonic()
 
     async def pass_ms(self, ms: float) -> None:
-        await asyncio.sleep(ms / 1000)
+        await asyncio.sleep(ms * self.slowness / 1000)
 
     async def turn(self) -> None:
         await asyncio.sleep(0.05)
@@ -246,7 +259,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "site" not in metafunc.fixturenames:
         return
-    names = ["embedded", "shared"]
+    names = ["embedded", "shared", "remote"]
     if metafunc.definition.get_closest_marker("every_durability"):
         names += ["embedded-sync", "embedded-none"]
     if metafunc.definition.get_closest_marker("also_in_real_time"):
@@ -338,8 +351,9 @@ def _site_of(item: pytest.Item) -> str:
 
 
 def _live_fixtures(cluster: Any) -> dict[str, Callable[..., Any]]:
-    async def site() -> AsyncIterator[Site]:
+    async def site(slowness: int) -> AsyncIterator[Site]:
         made = RemoteSite([cluster.name_server])
+        made.slowness = slowness
         await made.start()
         _note_traits("remote", made.broker)
         yield made
@@ -355,11 +369,19 @@ class User:
         self.site = site
         self.context = Context(client_id="contract", peer="127.0.0.1:40404")
         self.checks: list[TransactionCheck] = []
+        self.asked_ms: list[int] = []
+        """When each of the checks came."""
         self.producer_group = f"producers-{uuid.uuid4().hex[:12]}"
         self._topics: set[str] = set()
         self._ordered: set[str] = set()
         self._popped: dict[str, set[str]] = {}
         """The topics that each group popped."""
+        self._taken: dict[tuple[str, str], StoredMessage] = {}
+        """What was popped, by group and receipt,"""
+        self._latest: dict[tuple[str, str, str], str] = {}
+        """the receipt that came last, by topic, group and message id,"""
+        self._finished: dict[tuple[str, str, str], StoredMessage] = {}
+        """and what was acknowledged in time by that receipt."""
         self._tasks: list[asyncio.Task[Any]] = []
 
     @property
@@ -378,24 +400,72 @@ class User:
     async def pass_ms(self, ms: float) -> None:
         await self.site.pass_ms(ms)
 
+    def slow(self, ms: int) -> int:
+        """How long a time is that the test gives as `ms`."""
+        return ms * self.site.slowness
+
+    @contextlib.contextmanager
+    def in_time(self, until_ms: float) -> Iterator[None]:
+        """What is done within must be done before then; else nothing can be said of it: raises StoodStill."""
+        try:
+            yield
+        except Exception as error:
+            if self._is_over(until_ms):
+                raise _live.StoodStill(f"after {until_ms}") from error
+            raise
+        if self._is_over(until_ms):
+            raise _live.StoodStill(f"after {until_ms}")
+
+    def while_held(self, *messages: StoredMessage) -> contextlib.AbstractContextManager[None]:
+        """What is done within must be done while all of them are hidden."""
+        return self.in_time(min(message.invisible_until_ms for message in messages))
+
+    def _is_over(self, until_ms: float) -> bool:
+        return not self.site.movable and self.now_ms() >= until_ms
+
     async def lag(self, ms: float = 0) -> None:
         """Let `ms` and the time pass by which this broker may be late with a redelivery."""
         await self.site.pass_ms(ms + self.broker.traits.redelivery_lag_ms)
+
+    async def positions_are_kept(self) -> None:
+        """Let the time pass by which a broker may write down late how far a group popped."""
+        await self.site.pass_ms(self.broker.traits.reading_lag_ms)
+
+    async def is_written_down(self, topic: str, group: str, count: int) -> None:
+        """Wait until it is written down that a group popped so many messages, where that takes a moment."""
+        if not self.broker.traits.reading_lag_ms:
+            return
+
+        async def written() -> bool:
+            popped = 0
+            for queue in await self.queues(topic):
+                place = (topic, queue.broker, queue.queue_id)
+                position = await self.broker.committed(self.context, group, *place)
+                if position is not None:
+                    popped += position - (await self.broker.bounds(self.context, *place)).minimum
+            return popped == count
+
+        await self.eventually(written)
 
     async def precision(self, ms: float = 0) -> None:
         """Let `ms` and the time pass by which this broker may be late with a delayed message."""
         await self.site.pass_ms(ms + self.broker.traits.timer_precision_ms)
 
-    async def eventually(self, fact: Callable[[], Any]) -> Any:
-        """The first true value of `fact`, a function or coroutine function, asked again and again."""
-        deadline = time.monotonic() + self.either(1, 3) * PATIENCE_S
+    async def eventually(self, fact: Callable[[], Any], seen: Callable[[], object] | None = None) -> Any:
+        """The first true value of `fact`, a function or coroutine function, asked again and again.
+
+        `seen` tells who reads of a failure how far it came.
+        """
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             value = fact()
             if asyncio.iscoroutine(value):
                 value = await value
             if value:
                 return value
-            assert time.monotonic() < deadline, "it did not happen in time"
+            if time.monotonic() >= deadline:
+                instead = "" if seen is None else f", but {seen()}"
+                raise AssertionError(f"it did not happen in time{instead}")
             await self.site.turn()
 
     async def restart(self) -> None:
@@ -410,6 +480,13 @@ class User:
         """End the test where hours would have to be waited for; others are there with shorter times."""
         if not self.site.movable:
             _differs("hours would have to be waited for", *instead)
+
+    def before(self, version: str) -> bool:
+        """Whether this is a RocketMQ older than that."""
+        mine = self.site.rocketmq
+        return bool(mine) and [int(part) for part in mine.split(".")] < [
+            int(part) for part in version.split(".")
+        ]
 
     def differs(self, why: str, *instead: str) -> NoReturn:
         """End a test that this broker need not pass, because of a trait; name the tests that it must pass."""
@@ -473,7 +550,7 @@ class User:
             block["__SHARDINGKEY"] = message_group
             kind = MessageType.FIFO
         if delay_ms:
-            kind, deliver_at = MessageType.DELAY, self.now_ms() + delay_ms
+            kind, deliver_at = MessageType.DELAY, self.now_ms() + self.slow(delay_ms)
             block["TIMER_DELIVER_MS"] = str(deliver_at)
         if priority is not None:
             kind = MessageType.PRIORITY
@@ -562,7 +639,7 @@ class User:
             topic,
             group,
             compile_filter(kind, expression),
-            invisible_ms,
+            self.slow(invisible_ms),
             max_messages=at_most,
             ordered=group in self._ordered,
             wait_until=None if wait_ms is None else self.until(wait_ms),
@@ -573,7 +650,42 @@ class User:
 
     async def pop(self, topic: str, group: str, at_most: int = 32, **how: Any) -> list[StoredMessage]:
         """One pop, without waiting unless `wait_ms` is given."""
-        return await self.broker.pop(self.context, self.request(topic, group, at_most, **how))
+        found = await self.broker.pop(self.context, self.request(topic, group, at_most, **how))
+        if self.site.books is None:
+            return found
+        found = [message for message in found if not await self._is_revived(topic, group, message)]
+        for message in found:
+            place = topic, group, id_of(message)
+            self._taken[group, message.receipt] = message
+            self._latest[place] = message.receipt
+            self._finished.pop(place, None)
+        return found
+
+    async def _is_revived(self, topic: str, group: str, message: StoredMessage) -> bool:
+        """Whether a RocketMQ gives out again what it knows to be finished; then it is finished once more.
+
+        One that stood still revives what it gave out before it reads the acknowledgement, which came in time
+        and is in its books (docs/real-cluster.md). What is not there was not acknowledged, and comes rightly.
+        """
+        before = self._finished.get((topic, group, id_of(message)))
+        if self.site.books is None or before is None or message.attempt != before.attempt + 1:
+            return False
+        if not await self.site.books.will_have(topic, group, before.receipt):
+            return False
+        await self.broker.ack(self.context, topic, group, [message.receipt])
+        return True
+
+    def _note_finished(
+        self, topic: str, group: str, handles: Sequence[str], answers: Sequence[GatewayError | None]
+    ) -> None:
+        for handle, answer in zip(handles, answers, strict=True):
+            message = self._taken.get((group, handle))
+            if message is None or answer is not None or self.now_ms() >= message.invisible_until_ms:
+                continue
+            place = topic, group, id_of(message)
+            # A message may be under way anew, since a position was set: an old handle finishes the old one.
+            if self._latest.get(place) == handle:
+                self._finished[place] = message
 
     async def collect(self, topic: str, group: str, count: int, **how: Any) -> list[StoredMessage]:
         """Pop again and again until there are `count` messages; never more."""
@@ -584,7 +696,7 @@ class User:
                 taken.extend(await self.pop(topic, group, count - len(taken), **how))
             return len(taken) == count
 
-        await self.eventually(enough)
+        await self.eventually(enough, lambda: [(m.body[:40], m.attempt, m.receipt) for m in taken])
         return taken
 
     async def one(self, topic: str, group: str, **how: Any) -> StoredMessage:
@@ -594,9 +706,30 @@ class User:
         """Nothing can be popped now."""
         assert texts(await self.pop(topic, group, **how)) == []
 
+    async def when_due(
+        self, topic: str, group: str, due_ms: float, *, late_ms: int | None = None, **how: Any
+    ) -> StoredMessage:
+        """The only message that the group can get: not there before that time, and then it is.
+
+        Where time cannot be moved a look that finds it says nothing of when it was there first: whoever looks
+        may have stood still. But there what comes again, or late, is stored for it, and the broker wrote down
+        when it did so.
+        """
+        if late_ms is None:
+            late_ms = self.broker.traits.redelivery_lag_ms
+        early_ms = self.either(10, 2_500)
+        await self.pass_ms(max(due_ms - early_ms - self.now_ms(), 0))
+        if self.site.movable:
+            await self.nothing(topic, group, **how)
+            await self.pass_ms(early_ms + late_ms)
+        message = await self.one(topic, group, **how)
+        if not self.site.movable:
+            assert message.store_ms >= due_ms
+        return message
+
     def waiting(self, topic: str, group: str, at_most: int = 32, **how: Any) -> asyncio.Task[Any]:
         """A pop that waits, as a task; cancelled at the end of the test if it still does."""
-        return self.task(self.pop(topic, group, at_most, **{"wait_ms": 20_000, **how}))
+        return self.task(self.pop(topic, group, at_most, **{"wait_ms": self.either(20_000, 120_000), **how}))
 
     def task(self, work: Any) -> asyncio.Task[Any]:
         task = asyncio.ensure_future(work)
@@ -617,17 +750,30 @@ class User:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    async def looked_up(self, look: Callable[[], Any], count: int = 1) -> list[StoredMessage]:
+        """What a look-up finds, as soon as it finds so many: readers may see late what is stored."""
+
+        async def found() -> list[StoredMessage] | None:
+            messages: list[StoredMessage] = await look()
+            return messages if len(messages) >= count else None
+
+        return list(await self.eventually(found))
+
     # -- finishing ------------------------------------------------------------------------------
 
     async def ack(self, topic: str, group: str, *messages: StoredMessage) -> None:
-        answers = await self.broker.ack(self.context, topic, group, [m.receipt for m in messages])
+        answers = await self.ack_handles(topic, group, *(m.receipt for m in messages))
+        if answers != [None] * len(messages) and self._is_over(min(m.invisible_until_ms for m in messages)):
+            raise _live.StoodStill(f"{answers}")
         assert answers == [None] * len(messages)
 
     async def ack_handles(self, topic: str, group: str, *handles: str) -> list[GatewayError | None]:
-        return await self.broker.ack(self.context, topic, group, list(handles))
+        answers = await self.broker.ack(self.context, topic, group, list(handles))
+        self._note_finished(topic, group, handles, answers)
+        return answers
 
     async def hide(self, topic: str, group: str, handle: str, ms: int) -> str:
-        return await self.broker.change_invisible(self.context, topic, group, handle, ms)
+        return await self.broker.change_invisible(self.context, topic, group, handle, self.slow(ms))
 
     async def give_back(self, topic: str, group: str, *messages: StoredMessage) -> int:
         return await self.broker.give_back(self.context, topic, group, [m.receipt for m in messages])
@@ -651,19 +797,26 @@ class User:
 
     async def _has_buried(self, group: str, count: int) -> bool:
         """Whether there are so many dead letters; if not, the group looks once more for what it buries."""
-        name = f"%DLQ%{group}"
-        try:
-            bounds = [
-                await self.broker.bounds(self.context, name, queue.broker, queue.queue_id)
-                for queue in await self.queues(name)
-            ]
-        except TopicNotFound:
-            bounds = []
-        if sum(each.maximum - each.minimum for each in bounds) >= count:
+        if await self.buried(group) >= count:
             return True
         for topic in self._popped.get(group, ()):
             await self.nothing(topic, group)
         return False
+
+    async def buried(self, group: str) -> int:
+        """How many dead letters of a group there are now."""
+        return await self.readable(f"%DLQ%{group}")
+
+    async def readable(self, topic: str) -> int:
+        """How many messages of a topic readers see now; 0 of one that is not there."""
+        try:
+            bounds = [
+                await self.broker.bounds(self.context, topic, queue.broker, queue.queue_id)
+                for queue in await self.queues(topic)
+            ]
+        except TopicNotFound:
+            return 0
+        return sum(each.maximum - each.minimum for each in bounds)
 
     # -- transactions ---------------------------------------------------------------------------
 
@@ -672,6 +825,7 @@ class User:
 
         def note(check: TransactionCheck) -> bool:
             self.checks.append(check)
+            self.asked_ms.append(self.now_ms())
             return asked
 
         self.broker.on_check(note)
@@ -704,6 +858,10 @@ def texts(messages: Iterable[StoredMessage]) -> list[str]:
 
 def properties_of(message: StoredMessage) -> dict[str, str]:
     return decode_properties(bytes(message.properties))
+
+
+def id_of(message: StoredMessage) -> str:
+    return properties_of(message).get("UNIQ_KEY", "")
 
 
 @pytest.fixture(name="texts")

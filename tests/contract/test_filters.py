@@ -64,7 +64,7 @@ async def test_sql_chooses_what_is_delivered(user, texts, sql, expected):
 async def test_what_does_not_pass_uses_up_no_attempt_and_is_no_dead_letter(user, texts):
     topic, group = await user.topic(), await user.group(max_attempts=1)
     await send_tags(user, topic, "red", "blue")
-    (red,) = await user.collect(topic, group, 1, tags="red", invisible_ms=5_000)
+    (red,) = await user.collect(topic, group, 1, tags="red")
     await user.ack(topic, group, red)
     await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group, tags="red")

@@ -30,11 +30,18 @@ async def test_a_waiting_pop_gets_the_message_that_arrives(user, texts):
 @pytest.mark.also_in_real_time
 async def test_scenario_25_an_empty_poll_ends_at_its_time_with_nothing(user):
     topic, group = await user.topic(), await user.group()
-    waiting = user.waiting(topic, group, wait_ms=400)
+    began = user.site.monotonic()
+
+    async def timed() -> tuple[list[object], float]:
+        return await user.pop(topic, group, wait_ms=400), user.site.monotonic() - began
+
+    waiting = user.task(timed())
     await user.pass_ms(100)
-    assert still(waiting)
+    assert still(waiting) or not user.site.movable  # there the machine may have stood still
     await user.pass_ms(300 + 100)
-    assert await user.done(waiting) == []
+    got, after_s = await user.done(waiting)
+    assert got == []
+    assert after_s > 0.3
 
 
 async def test_a_time_that_is_over_is_no_wait(user):
@@ -169,8 +176,9 @@ async def test_what_a_cancelled_pop_had_taken_wakes_a_waiter(user, texts, turns)
     taking.cancel()
     (outcome,) = await asyncio.gather(taking, return_exceptions=True)
     await user.lag()
-    if isinstance(outcome, list):
-        assert len(outcome) + (len(stays.result()) if stays.done() else 0) == 1
+    if isinstance(outcome, list) and outcome:
+        assert texts(outcome) == ["a"]
+        assert still(stays)
     else:
         assert texts(await user.done(stays)) == ["a"]
 
@@ -179,10 +187,10 @@ async def test_what_a_cancelled_pop_had_taken_wakes_a_waiter(user, texts, turns)
 async def test_a_message_whose_time_is_over_wakes_a_waiter(user):
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
-    await user.one(topic, group, invisible_ms=300)
+    held = await user.one(topic, group, invisible_ms=300)
     waiting = user.waiting(topic, group)
     await user.pass_ms(50)
-    assert still(waiting)
+    assert still(waiting) or user.now_ms() >= held.invisible_until_ms  # we stood still
     await user.lag(250)
     (message,) = await user.done(waiting)
     assert message.attempt == 2
@@ -222,13 +230,15 @@ async def test_a_returned_message_wakes_a_waiter(user):
 
 
 @pytest.mark.also_in_real_time
-async def test_a_delayed_message_wakes_a_waiter(user, texts):
+async def test_a_delayed_message_wakes_a_waiter(user, texts, traits):
+    delay = max(300, 3 * traits.timer_precision_ms)
     topic, group = await user.topic(), await user.group()
     waiting = user.waiting(topic, group)
-    await user.send(topic, "a", delay_ms=300)
+    due = user.now_ms() + delay
+    await user.send(topic, "a", delay_ms=delay)
     await user.settle()
-    assert still(waiting)
-    await user.precision(300)
+    assert still(waiting) or user.now_ms() >= due - traits.timer_precision_ms  # we stood still
+    await user.precision(delay)
     assert texts(await user.done(waiting)) == ["a"]
 
 
@@ -265,13 +275,19 @@ async def test_what_a_pop_leaves_behind_wakes_a_waiter(user, texts):
     first = await user.done(taking)
     await user.lag()
     if len(first) < 2:
-        assert sorted(texts(first + await user.done(waiting))) == ["a", "b"]
+        woken = await user.done(waiting)
+        assert woken
+        # What is free at once is given at once; a RocketMQ may free one after the other.
+        rest = await user.collect(topic, group, 2 - len(first) - len(woken))
+        assert rest == [] or not user.site.movable
+        assert sorted(texts(first + woken + rest)) == ["a", "b"]
 
 
 async def test_a_reset_wakes_as_many_as_there_are_messages_for(user, texts):
     topic, group = await user.topic(), await user.group()
     await user.send(topic, *"abc")
     await user.ack(topic, group, *await user.collect(topic, group, 3))
+    await user.is_written_down(topic, group, 3)
     waiters = [user.waiting(topic, group, 1) for _ in range(4)]
     await user.settle()
     await user.broker.reset(group, topic, 0)
@@ -299,6 +315,7 @@ async def test_a_reset_wakes_a_waiter(user, texts):
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
     await user.ack(topic, group, await user.one(topic, group))
+    await user.is_written_down(topic, group, 1)
     waiting = user.waiting(topic, group)
     await user.settle()
     await user.broker.reset(group, topic, 0)
@@ -358,7 +375,7 @@ async def test_a_waiter_behind_a_blocked_one_gets_another_message_group(user, te
 @pytest.mark.parametrize("what", ["topic", "group", "broker"])
 async def test_a_waiting_pop_ends_with_what_it_waits_for(user, what):
     topic, group = await user.topic(), await user.group()
-    waiters = [user.waiting(topic, group) for _ in range(2)]
+    waiters = [user.waiting(topic, group, wait_ms=20_000) for _ in range(2)]
     await user.settle()
     if what == "topic":
         await user.broker.delete_topic(topic)
@@ -408,12 +425,13 @@ async def test_scenario_27_the_first_request_after_an_idle_hour_is_served(user, 
     await user.pass_ms(idle)
     await user.send(topic, "a")
     waiting = user.waiting(topic, group, wait_ms=10 * 3_600_000)
-    assert texts(await user.done(waiting)) == ["a"]
+    (first,) = await user.done(waiting)
+    assert first.body == b"a"
+    await user.ack(topic, group, first)
     waiting = user.waiting(topic, group, wait_ms=10 * 3_600_000)
     await user.pass_ms(idle)
     await user.send(topic, "b")
-    (first,) = await user.done(waiting)
-    assert first.body in (b"a", b"b")  # "a" came back meanwhile
+    assert texts(await user.done(waiting)) == ["b"]
 
 
 async def test_scenario_24_waiters_that_come_and_go_leave_nothing_behind(user):

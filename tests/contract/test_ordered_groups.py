@@ -104,9 +104,10 @@ async def test_a_failed_head_comes_again_before_what_follows(user, texts):
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2")
     for attempt in (1, 2, 3):
-        head = await user.one(topic, group, invisible_ms=10_000)
+        head = await user.one(topic, group, invisible_ms=user.either(10_000, 20_000))
         assert (head.body, head.attempt) == (b"A1", attempt)
-        await user.nothing(topic, group)
+        with user.while_held(head):
+            await user.nothing(topic, group)
         await user.lag(10_000)
     again = await user.collect(topic, group, 2)
     assert texts(again) == ["A1", "A2"]
@@ -116,9 +117,10 @@ async def test_a_failed_head_comes_again_before_what_follows(user, texts):
 async def test_a_failed_middle_holds_its_followers_back_but_finished_ones_stay_away(user, texts, traits):
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2", "A3")
-    one, two, three = await user.collect(topic, group, 3, invisible_ms=10_000)
-    await user.ack(topic, group, one, three)
-    await user.nothing(topic, group)
+    one, two, three = await user.collect(topic, group, 3, invisible_ms=user.either(10_000, 20_000))
+    with user.while_held(one, two, three):
+        await user.ack(topic, group, one, three)
+        await user.nothing(topic, group)
     await user.lag(10_000)
     again = await user.collect(topic, group, 1)
     assert texts(again) == ["A2"]
@@ -163,11 +165,14 @@ async def test_a_held_head_is_renewed_and_its_first_handle_still_acknowledges(us
     """any-replica section 1: ordered groups may be renewed freely, on every broker."""
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2")
-    head = await user.one(topic, group, invisible_ms=10_000)
-    await user.hide(topic, group, head.receipt, 60_000)
+    head = await user.one(topic, group, invisible_ms=user.either(10_000, 20_000))
+    until = user.now_ms() + user.slow(60_000)
+    with user.while_held(head):
+        await user.hide(topic, group, head.receipt, 60_000)
     await user.lag(15_000)
-    await user.nothing(topic, group)
-    await user.ack(topic, group, head)
+    with user.in_time(until):
+        await user.nothing(topic, group)
+        await user.ack(topic, group, head)
     assert texts(await user.collect(topic, group, 1)) == ["A2"]
 
 
@@ -186,9 +191,11 @@ async def test_a_head_that_rests_blocks_what_follows(user, texts):
     topic, group = await user.topic(), await user.group(ordered=True)
     await user.send_in_order(topic, "A1", "A2")
     head = await user.one(topic, group)
-    await user.hide(topic, group, head.receipt, 5_000)
-    await user.nothing(topic, group)
-    await user.lag(5_000)
+    rest = user.either(5_000, 20_000)
+    with user.in_time(user.now_ms() + user.slow(rest)):
+        await user.hide(topic, group, head.receipt, rest)
+        await user.nothing(topic, group)
+    await user.lag(user.either(5_000, 10_000))
     assert texts(await user.collect(topic, group, 2)) == ["A1", "A2"]
 
 
@@ -197,7 +204,7 @@ async def test_a_handle_of_an_older_delivery_finishes_nothing(user, texts, trait
     await user.send_in_order(topic, "A1", "A2")
     old = await user.one(topic, group, invisible_ms=10_000)
     await user.lag(10_000)
-    new = await user.one(topic, group, invisible_ms=10_000)
+    new = await user.one(topic, group)
     (answer,) = await user.ack_handles(topic, group, old.receipt)
     if traits.acks_are_checked:
         assert isinstance(answer, IllegalReceipt)

@@ -21,8 +21,10 @@ def bodies(messages):
 async def test_scenario_08_of_an_answer_only_what_was_not_acknowledged_comes_back(user):
     topic, group = await user.topic(queues=1), await user.group()
     await user.send(topic, "a", "b", "c", "d")
-    taken = {m.body: m for m in await user.collect(topic, group, 4, invisible_ms=10_000)}
-    await user.ack(topic, group, taken[b"b"], taken[b"d"])
+    hidden = user.either(10_000, 20_000)
+    taken = {m.body: m for m in await user.collect(topic, group, 4, invisible_ms=hidden)}
+    with user.while_held(*taken.values()):
+        await user.ack(topic, group, taken[b"b"], taken[b"d"])
     await user.lag(10_000)
     again = await user.collect(topic, group, 2)
     assert [(m.body, m.attempt) for m in sorted(again, key=lambda m: m.offset)] == [(b"a", 2), (b"c", 2)]
@@ -34,14 +36,15 @@ async def test_scenario_08_of_an_answer_only_what_was_not_acknowledged_comes_bac
 @pytest.mark.every_durability
 async def test_scenario_08_every_subset_of_an_answer_can_be_acknowledged_in_any_order(user):
     topic, group = await user.topic(queues=1), await user.group(max_attempts=100)
-    names = "abcd"
+    names, hidden = "abcd", user.either(10_000, 20_000)
     subsets = range(1 << len(names))
     for chosen in user.either(subsets, (0b0000, 0b0110, 0b1001, 0b1111)):
         await user.send(topic, *names)
-        taken = {m.body.decode(): m for m in await user.collect(topic, group, 4, invisible_ms=10_000)}
+        taken = {m.body.decode(): m for m in await user.collect(topic, group, 4, invisible_ms=hidden)}
         acknowledged = [name for bit, name in enumerate(names) if chosen >> bit & 1]
-        for name in reversed(acknowledged):
-            await user.ack(topic, group, taken[name])
+        with user.while_held(*taken.values()):
+            for name in reversed(acknowledged):
+                await user.ack(topic, group, taken[name])
         await user.lag(10_000)
         rest = (
             await user.collect(topic, group, len(names) - len(acknowledged)) if len(acknowledged) < 4 else []
@@ -55,10 +58,12 @@ async def test_scenario_08_every_subset_of_an_answer_can_be_acknowledged_in_any_
 async def test_scenario_08_a_partly_acknowledged_answer_survives_a_restart(user):
     topic, group = await user.topic(queues=1), await user.group()
     await user.send(topic, "a", "b", "c")
-    taken = {m.body: m for m in await user.collect(topic, group, 3, invisible_ms=10_000)}
-    await user.ack(topic, group, taken[b"b"])
-    await user.restart()
-    await user.ack(topic, group, taken[b"c"])
+    hidden = user.either(10_000, 20_000)
+    taken = {m.body: m for m in await user.collect(topic, group, 3, invisible_ms=hidden)}
+    with user.while_held(*taken.values()):
+        await user.ack(topic, group, taken[b"b"])
+        await user.restart()
+        await user.ack(topic, group, taken[b"c"])
     await user.lag(10_000)
     [again] = await user.collect(topic, group, 1)
     assert (again.body, again.attempt) == (b"a", 2)
@@ -70,8 +75,9 @@ async def test_each_message_of_an_answer_may_be_hidden_for_a_time_of_its_own(use
     topic, group = await user.topic(queues=1), await user.group()
     await user.send(topic, "a", "b", "c")
     taken = {m.body: m for m in await user.collect(topic, group, 3, invisible_ms=mean)}
-    await user.hide(topic, group, taken[b"a"].receipt, late)
-    await user.hide(topic, group, taken[b"b"].receipt, 1_000)
+    with user.while_held(*taken.values()):
+        await user.hide(topic, group, taken[b"a"].receipt, late)
+        await user.hide(topic, group, taken[b"b"].receipt, 1_000)
     for passed, came in zip(steps, "bca", strict=True):
         await user.lag(passed)
         [message] = await user.collect(topic, group, 1, invisible_ms=600_000)
@@ -108,7 +114,7 @@ async def test_scenario_08_a_partly_acknowledged_answer_of_a_topic_made_again_to
 ):
     topic, group = await user.topic(queues=1), await user.group()
     await user.send(topic, "a", "b")
-    taken = await user.collect(topic, group, 2, invisible_ms=10_000)
+    taken = await user.collect(topic, group, 2, invisible_ms=30_000)
     await user.ack(topic, group, taken[0])
     await user.broker.delete_topic(topic)
     await user.broker.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))
@@ -125,7 +131,8 @@ async def test_scenario_08_a_partly_acknowledged_answer_of_a_topic_made_again_to
 async def test_settings_of_a_group_changed_between_two_deliveries_of_an_answer_hold_for_the_next_one(user):
     topic, group = await user.topic(queues=1), await user.group(max_attempts=10)
     await user.send(topic, "a", "b")
-    first = {m.body: m for m in await user.collect(topic, group, 2, invisible_ms=10_000)}
+    hidden = user.either(10_000, 20_000)
+    first = {m.body: m for m in await user.collect(topic, group, 2, invisible_ms=hidden)}
     await user.ack(topic, group, first[b"a"])
     await user.broker.update_group(GroupConfig(group, max_attempts=1))
     await user.lag(10_000)

@@ -61,11 +61,11 @@ async def test_the_returned_handle_acknowledges_where_a_change_gives_a_new_one(u
         )
     topic, group = await user.topic(), await user.group()
     await user.send(topic, "a")
-    message = await user.one(topic, group, invisible_ms=10_000)
-    handle = await user.hide(topic, group, message.receipt, user.either(60_000, 15_000))
+    message = await user.one(topic, group, invisible_ms=20_000)
+    handle = await user.hide(topic, group, message.receipt, user.either(60_000, 25_000))
     assert handle != message.receipt
     assert await user.ack_handles(topic, group, handle) == [None]
-    await user.lag(user.either(120_000, 15_000))
+    await user.lag(user.either(120_000, 25_000))
     await user.nothing(topic, group)
 
 

@@ -21,12 +21,14 @@ from popgate.message_id import make_message_id
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from tests.crash.records import Delivery, Records, Send, Stored
+from tests.crash.records import Check, Delivery, Records, Send, Stored
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 TIMEOUT_S = 3.0
 """Of a request, as official clients have it."""
 INVISIBLE_S = 2
+FIRST_CHECK_S = 1
+"""After so long a half message may be asked about."""
 REST_S = 0.05
 Code = pb.Code
 _OPTIONS = (
@@ -206,13 +208,17 @@ class TransactionProducer(Client):
                 body = f"{self.name}/{number}"
                 commit = self.stage.fates[body] = self.dice.random() < 0.6
                 send = Send("transactions", body, make_message_id(), delivered=commit)
+                # Stored by the first attempt, or by a later one.
+                self.records.checkable_ms[body] = time.time_ns() // 1_000_000 + FIRST_CHECK_S * 1_000
                 entries = await self.send(
                     send,
                     message_type=pb.TRANSACTION,
-                    orphaned_transaction_recovery_duration=Duration(seconds=1),
+                    orphaned_transaction_recovery_duration=Duration(seconds=FIRST_CHECK_S),
                 )
                 if entries and self.dice.random() < 0.75:
                     await self._end(body, entries[0].message_id, entries[0].transaction_id, pb.SOURCE_CLIENT)
+                elif entries:
+                    self.records.left_open.add(body)
                 await self.pause(0.05)
             await self.stage.over.wait()
         finally:
@@ -249,6 +255,7 @@ class TransactionProducer(Client):
                         asked = command.recover_orphaned_transaction_command
                         self.records.counts["checks"] += 1
                         body = asked.message.body.decode()
+                        self.records.checks.append(Check(body, time.time_ns() // 1_000_000))
                         message_id = asked.message.system_properties.message_id
                         await self._end(body, message_id, asked.transaction_id, pb.SOURCE_SERVER_CHECK)
             except grpc.aio.AioRpcError:

@@ -87,11 +87,19 @@ class Lives:
         self.gateway = self.gateway.successor(options=self._options())
         starting = asyncio.create_task(asyncio.to_thread(self.gateway.start))
         await asyncio.sleep(self.dice.uniform(0.2, 1.0))
-        with contextlib.suppress(RuntimeError):
-            await asyncio.to_thread(self.gateway.kill)
+        while not await asyncio.to_thread(self._killed) and not starting.done():
+            await asyncio.sleep(0.005)  # on a busy machine there is no process yet
         with contextlib.suppress(GatewayDidNotStart):
             await starting
         self.ends.append("killed at its start")
+
+    def _killed(self) -> bool:
+        """Kill it; False: it was not started yet."""
+        try:
+            self.gateway.kill()
+        except RuntimeError:
+            return False
+        return True
 
     async def _end_itself(self, longest: float) -> None:
         """The next life ends in the middle of a step, or by a kill if that step never comes."""
@@ -127,7 +135,7 @@ class Lives:
             request = urllib.request.Request(
                 f"{self.gateway.admin}{path}", data, {"content-type": "application/json"}
             )
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=100) as answer:
                 return json.loads(answer.read() or b"null")
 
         return await asyncio.to_thread(ask)

@@ -39,6 +39,14 @@ class Delivery:
 
 
 @dataclass(slots=True)
+class Check:
+    """A question about a half message, as it came to its producer."""
+
+    body: str
+    arrived_ms: int
+
+
+@dataclass(slots=True)
 class Stored:
     topic: str
     queue_id: int
@@ -57,6 +65,11 @@ class Records:
     unsure: set[str] = field(default_factory=set)
     """Bodies whose sender gave up: they may be there once, or not at all."""
     deliveries: list[Delivery] = field(default_factory=list)
+    checkable_ms: dict[str, int] = field(default_factory=dict)
+    """From when on a half message may be asked about: its first send began so long before."""
+    left_open: set[str] = field(default_factory=set)
+    """Half messages that are stored, and whose producer says nothing until it is asked."""
+    checks: list[Check] = field(default_factory=list)
     acking: dict[str, float] = field(default_factory=dict)
     """When the first acknowledgement was sent."""
     acked: dict[str, float] = field(default_factory=dict)
@@ -71,6 +84,10 @@ class Records:
         """Bodies that must be delivered and acknowledged, and are not yet."""
         return {send.body for send in self.sends.values() if send.delivered} - self.acked.keys()
 
+    def unasked(self) -> set[str]:
+        """Half messages that must be asked about, and were not yet."""
+        return self.left_open - {check.body for check in self.checks}
+
     # -- the verdict ----------------------------------------------------------------------------
 
     def complaints(self) -> list[str]:
@@ -81,6 +98,7 @@ class Records:
             *self._of_finished_ones(),
             *self._of_order(),
             *self._of_times(),
+            *self._of_checks(),
         ]
 
     def _of_the_stored(self) -> list[str]:
@@ -150,4 +168,16 @@ class Records:
             send = self.sends.get(delivery.body)
             if send is not None and delivery.arrived_ms < send.due_ms:
                 found.append(f"{delivery.body} came {send.due_ms - delivery.arrived_ms} ms too early")
+        return found
+
+    def _of_checks(self) -> list[str]:
+        """No half message is asked about too early, and none is forgotten."""
+        found = []
+        for check in self.checks:
+            from_ms = self.checkable_ms.get(check.body)
+            if from_ms is None:
+                found.append(f"{check.body} was asked about, and is no half message")
+            elif check.arrived_ms < from_ms:
+                found.append(f"{check.body} was asked about {from_ms - check.arrived_ms} ms too early")
+        found += [f"{body} was left open, and nobody asked about it" for body in sorted(self.unasked())]
         return found

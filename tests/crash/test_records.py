@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.records import Delivery, Records, Send, Stored
+from tests.crash.records import Check, Delivery, Records, Send, Stored
 
 
 def deliver(records: Records, body: str, at: float, *, answer: int, place: int = 0) -> None:
@@ -97,3 +97,26 @@ def test_what_comes_too_early_is_seen(records: Records) -> None:
 def test_odd_answers_are_told(records: Records) -> None:
     records.odd.append("odd")
     assert records.complaints() == ["odd"]
+
+
+def test_what_is_asked_about_too_early_is_seen(records: Records) -> None:
+    records.checkable_ms = {"back": 2_000}
+    records.checks = [Check("back", 2_000), Check("back", 3_500)]
+    assert records.complaints() == []
+    records.checks.append(Check("back", 1_997))
+    assert records.complaints() == ["back was asked about 3 ms too early"]
+
+
+def test_what_is_asked_about_and_was_no_half_message_is_seen(records: Records) -> None:
+    records.checks.append(Check("one", 9_000))
+    assert records.complaints() == ["one was asked about, and is no half message"]
+
+
+def test_what_is_left_open_and_never_asked_about_is_seen(records: Records) -> None:
+    records.checkable_ms = {"back": 2_000}
+    records.left_open = {"back"}
+    assert records.unasked() == {"back"}
+    assert records.complaints() == ["back was left open, and nobody asked about it"]
+    records.checks.append(Check("back", 60_000))
+    assert records.unasked() == set()
+    assert records.complaints() == []

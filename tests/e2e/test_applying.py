@@ -2,44 +2,22 @@
 
 from __future__ import annotations
 
-import io
 import json
-import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from popgate.testing import GatewayProcess
-from proxy.cli import applying, main
+from proxy.cli import applying
 from proxy.cli.calling import Gateway
+from tests.e2e.commands import Ended, run_command
 
 
-@dataclass
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-def popgate(*arguments: object, admin: str, stdin: str = "") -> Ran:
-    out, err = io.BytesIO(), io.BytesIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POPGATE_ADMIN", admin)
-        patch.setattr(sys, "argv", ["popgate", *map(str, arguments)])
-        patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        patch.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
-        patch.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        sys.stdout.detach()  # type: ignore[union-attr]
-        sys.stderr.detach()  # type: ignore[union-attr]
-    ran = Ran(int(ended.value.code or 0), out.getvalue().decode(), err.getvalue().decode())
-    assert "Traceback" not in ran.err, ran.err
-    return ran
+def popgate(*arguments: object, admin: str, stdin: str = "") -> Ended:
+    return run_command(*arguments, stdin=stdin.encode(), POPGATE_ADMIN=admin)
 
 
 @pytest.fixture(scope="module")

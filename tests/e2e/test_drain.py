@@ -5,114 +5,44 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import urllib.request
 from typing import Any
 
 import grpc
 import grpc.aio
+import pytest
 
-from popgate.message_id import make_message_id
 from popgate.testing import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.e2e.clients import PATIENCE_S, SERVICE, Client, metadata
 
-SERVICE = "/apache.rocketmq.v2.MessagingService/"
-PATIENCE_S = 60.0
 RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """What a call ends with that came too late: it was never looked at, and the client makes it again elsewhere.
 
 gRPC cancels what it has received and not handed out when the server closes."""
 
+POLL_S = 300
+"""Of those who wait until the gateway leaves, however long it takes until then."""
 
-def metadata(client: str) -> tuple[tuple[str, str], ...]:
-    return ("x-mq-client-id", client), ("x-mq-language", "JAVA"), ("x-mq-client-version", "5.2.0")
-
-
-class Client:
-    """One client on a connection of its own."""
-
-    def __init__(self, address: str, name: str) -> None:
-        self.name = name
-        options = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
-        self.channel = grpc.aio.insecure_channel(address, options=options)
-
-    async def unary(self, name: str, request: Any, answer: Any) -> Any:
-        call = self.channel.unary_unary(
-            SERVICE + name,
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=answer.FromString,
-        )
-        return await call(request, metadata=metadata(self.name), timeout=PATIENCE_S)
-
-    async def send(self, topic: str, body: bytes) -> None:
-        system = pb.SystemProperties(message_id=make_message_id(), born_host="here")
-        message = pb.Message(topic=pb.Resource(name=topic), body=body, system_properties=system)
-        answer = await self.unary(
-            "SendMessage", rpc.SendMessageRequest(messages=[message]), rpc.SendMessageResponse
-        )
-        assert answer.status.code == pb.OK, answer
-
-    async def receive(self, topic: str, group: str, wait_s: int) -> tuple[int, list[pb.Message]]:
-        call = self.channel.unary_stream(
-            SERVICE + "ReceiveMessage",
-            request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=rpc.ReceiveMessageResponse.FromString,
-        )
-        request = rpc.ReceiveMessageRequest(
-            group=pb.Resource(name=group),
-            message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=-1),
-            filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
-            batch_size=4,
-            invisible_duration=Duration(seconds=300),
-            long_polling_timeout=Duration(seconds=wait_s),
-        )
-        code, messages = 0, []
-        async for frame in call(request, metadata=metadata(self.name), timeout=PATIENCE_S):
-            match frame.WhichOneof("content"):
-                case "status":
-                    code = frame.status.code
-                case "message":
-                    messages.append(frame.message)
-        return code, messages
-
-    async def ack(self, topic: str, group: str, messages: list[pb.Message]) -> None:
-        entries = [
-            rpc.AckMessageEntry(
-                message_id=one.system_properties.message_id,
-                receipt_handle=one.system_properties.receipt_handle,
-            )
-            for one in messages
-        ]
-        request = rpc.AckMessageRequest(
-            topic=pb.Resource(name=topic), group=pb.Resource(name=group), entries=entries
-        )
-        answer = await self.unary("AckMessage", request, rpc.AckMessageResponse)
-        assert answer.status.code == pb.OK, answer
-
-    def telemetry(self, kind: Any, topic: str, group: str = "") -> Any:
-        call = self.channel.stream_stream(
-            SERVICE + "Telemetry",
-            request_serializer=rpc.TelemetryCommand.SerializeToString,
-            response_deserializer=rpc.TelemetryCommand.FromString,
-        )(metadata=metadata(self.name))
-        settings = pb.Settings(client_type=kind)
-        if group:
-            entry = pb.SubscriptionEntry(
-                topic=pb.Resource(name=topic),
-                expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
-            )
-            settings.subscription.CopyFrom(
-                pb.Subscription(group=pb.Resource(name=group), subscriptions=[entry])
-            )
-        else:
-            settings.publishing.CopyFrom(pb.Publishing(topics=[pb.Resource(name=topic)]))
-        return call, rpc.TelemetryCommand(settings=settings)
+FIXED_WINDOW = ("grpc.http2.bdp_probe", 0)
+"""A client that measures its connection lets 16 MB come unread where the measured round trip is slow."""
 
 
 def told(gateway: GatewayProcess) -> dict[str, int]:
     """The summary that the gateway printed."""
     line = next(line for line in gateway.output.splitlines() if line.startswith("stopped "))
     return {name: int(count) for name, count in re.findall(r"(\w+)=(\d+)", line)}
+
+
+def waiting(gateway: GatewayProcess) -> int:
+    """How many receives wait there."""
+    with urllib.request.urlopen(f"{gateway.admin}/metrics", timeout=PATIENCE_S) as answer:
+        text = answer.read().decode()
+    found = re.search(r"^popgate_waiting_receives (\S+)$", text, re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
 
 
 class Town:
@@ -161,7 +91,9 @@ class Town:
 
 
 async def test_a_gateway_under_load_leaves_with_nothing_lost_and_says_what_became_of_everything() -> None:
-    gateway = GatewayProcess().start()
+    # Longer than a machine stands still: what is cut off here was not served.
+    options = ("--set", "stopping.drain_s=50", "--set", f"limits.max_wait_s={POLL_S}")
+    gateway = GatewayProcess(options=options).start()
     try:
         town = Town()
         address = gateway.endpoint
@@ -180,7 +112,10 @@ async def test_a_gateway_under_load_leaves_with_nothing_lost_and_says_what_becam
             )
             listening.append(asyncio.ensure_future(town.listen(client, kind, "orders", group, ready)))
             await asyncio.wait_for(ready.wait(), PATIENCE_S)
-        polls = [asyncio.ensure_future(one.receive("quiet", "sleepers", 15)) for one in idle]
+        polls = [asyncio.ensure_future(one.receive("quiet", "sleepers", POLL_S)) for one in idle]
+        async with asyncio.timeout(PATIENCE_S):
+            while await asyncio.to_thread(waiting, gateway) < len(idle):
+                await asyncio.sleep(0.01)
         work = [asyncio.ensure_future(town.produce(one)) for one in producers]
         work += [asyncio.ensure_future(town.consume(one)) for one in consumers]
         async with asyncio.timeout(PATIENCE_S):
@@ -204,7 +139,7 @@ async def test_a_gateway_under_load_leaves_with_nothing_lost_and_says_what_becam
         # Whoever goes on finds everything that was answered, and nothing that is held by the dead.
         with gateway.successor() as after:
             late = Client(after.endpoint, "late")
-            while len(set(town.got)) < len(town.sent):
+            while not town.sent <= set(town.got):
                 code, messages = await late.receive("orders", "workers", 5)
                 assert code == pb.OK, f"{len(town.sent - set(town.got))} of {len(town.sent)} are missing"
                 town.got += [one.body for one in messages]
@@ -223,7 +158,7 @@ async def test_a_second_signal_cuts_off_what_is_left_and_counts_it() -> None:
     """A reader that stopped reading holds its request open: the first signal waits, the second does not."""
     gateway = GatewayProcess(options=("--set", "stopping.drain_s=300")).start()
     try:
-        client = Client(gateway.endpoint, "deaf")
+        client = Client(gateway.endpoint, "deaf", FIXED_WINDOW)
         for _ in range(4):
             await client.send("large", b"x" * (4 << 20))
         call = client.channel.unary_stream(SERVICE + "ReceiveMessage")(
@@ -247,6 +182,31 @@ async def test_a_second_signal_cuts_off_what_is_left_and_counts_it() -> None:
         summary = told(gateway)
         assert (summary["connections"], summary["requests_cut_off"]) == (1, 1)
         assert summary["messages_returned"] >= 1
+        await client.channel.close()
+    finally:
+        gateway.close()
+
+
+async def test_what_does_not_end_is_cut_off_at_the_deadline_and_counted() -> None:
+    """One signal is enough: a call whose answer never comes holds up the end for no longer than was set."""
+    options = ("--set", "stopping.drain_s=1", "--set", "faults=seed=1;hang=AckMessage")
+    gateway = GatewayProcess(options=options).start()
+    try:
+        client = Client(gateway.endpoint, "patient")
+        await client.send("orders", b"one")
+        code, messages = await client.receive("orders", "workers", 20)
+        assert (code, [one.body for one in messages]) == (pb.OK, [b"one"])
+        held = asyncio.ensure_future(client.ack("orders", "workers", messages))
+        async with asyncio.timeout(PATIENCE_S):
+            while "fault 1: hang=AckMessage" not in gateway.log:
+                await asyncio.sleep(0.01)
+        gateway.signal(signal.SIGTERM)
+        assert await asyncio.to_thread(gateway.wait) == 0
+        with pytest.raises(grpc.aio.AioRpcError) as cut:
+            await held
+        assert cut.value.code() in RETRYABLE
+        summary = told(gateway)
+        assert (summary["connections"], summary["requests_cut_off"]) == (1, 1)
         await client.channel.close()
     finally:
         gateway.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 import shutil
@@ -12,40 +11,21 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from popgate.testing import GatewayProcess
-from proxy.cli import main
 from proxy.cli.calling import Gateway
 from proxy.cli.failing import Failure
+from tests.e2e.commands import Ended, run_command
 
 ROOT = Path(__file__).parents[2]
 
 
-@dataclass
-class Ran:
-    code: int
-    out: str
-    err: str
-
-
-def popgate(*arguments: object, admin: str = "") -> Ran:
-    """Run a command in this process: an interpreter for each would take longer than all that it does."""
-    out, err = io.BytesIO(), io.BytesIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POPGATE_ADMIN", admin or "http://127.0.0.1:9")
-        patch.setattr(sys, "argv", ["popgate", *map(str, arguments)])
-        patch.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
-        patch.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        sys.stdout.detach()  # type: ignore[union-attr]
-        sys.stderr.detach()  # type: ignore[union-attr]
-    return Ran(int(ended.value.code or 0), out.getvalue().decode(), err.getvalue().decode())
+def popgate(*arguments: object, admin: str = "") -> Ended:
+    return run_command(*arguments, POPGATE_ADMIN=admin or "http://127.0.0.1:9")
 
 
 @pytest.fixture
@@ -91,7 +71,7 @@ class Producer:
 
     def __exit__(self, *_unused: object) -> None:
         self._going = False
-        self._thread.join(30)
+        self._thread.join(60)
 
     def _run(self) -> None:
         try:
@@ -103,7 +83,7 @@ class Producer:
             return  # the gateway was killed
 
     def reaches(self, count: int) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(self.answered) < count:
             assert time.monotonic() < deadline, "the producer makes no progress"
             time.sleep(0.002)
@@ -153,11 +133,11 @@ def test_a_kill_while_a_backup_is_taken_leaves_none_that_would_be_restored(
             stderr=subprocess.DEVNULL,
         )
         folder = gateway.data / "backups"
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while not (folder.exists() and list(folder.iterdir())):
             assert time.monotonic() < deadline, "the backup never began"
         gateway.kill()
-    asking.wait(30)
+    asking.wait(60)
     left = list(folder.iterdir())
     for path in left:
         restored = popgate("restore", path, "--data", tmp_path / "again")

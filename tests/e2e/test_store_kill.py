@@ -23,16 +23,26 @@ from popgate.testing import MovableClock
 ROOT = Path(__file__).parents[2]
 WORKER = Path(__file__).with_name("store_worker.py")
 LITE_WORKER = WORKER.with_name("lite_worker.py")
+COMPACTION_WORKER = WORKER.with_name("compaction_worker.py")
 ROUNDS = 8
 LITE_ROUNDS = 4
 CONTEXT = Context(client_id="judge")
 EVERYTHING = compile_filter(FilterKind.TAG, "*")
 
 
+ENOUGH = {
+    WORKER: {"sent": 5, "acked": 5, "delayed": 5, "recalled": 1, "committed": 1, "rolled-back": 1},
+    LITE_WORKER: {"sent": 5, "acked": 5, "again": 5},
+    COMPACTION_WORKER: {"sent": 300},
+}
+"""What every worker says at least before it is killed, however fast the machine and its disk are."""
+
+
 def run_and_kill(folder: Path, durability: Durability, seed: int, program: Path = WORKER) -> list[list[str]]:
     """What a worker said until it was killed, at a moment that the seed chooses.
 
-    Most live for a number of answers; every fourth is killed at its start, while it recovers.
+    Most live for a number of answers, and until there is something of each kind; every fourth is killed at
+    its start, while it recovers.
     """
     chance = random.Random(seed)
     worker = subprocess.Popen(
@@ -44,22 +54,29 @@ def run_and_kill(folder: Path, durability: Durability, seed: int, program: Path 
     )
     assert worker.stdout is not None
     assert worker.stderr is not None
-    said = []
+    said, kinds = list[bytes](), Counter[str]()
     with worker.stdout, worker.stderr:
-        if seed % 4 == 3:
-            lines_to_live = 0
+        lives = seed % 4 != 3
+        lines_to_live = chance.randint(300, 3000) if lives else 0
+        if not lives:
             time.sleep(chance.uniform(0.05, 0.3))
             worker.kill()
-        else:
-            lines_to_live = chance.randint(300, 3000)
         for line in worker.stdout:
             said.append(line)
-            if len(said) == lines_to_live:
+            kinds[kind_of(line)] += 1
+            if lives and len(said) >= lines_to_live and kinds >= Counter(ENOUGH[program]):
+                lives = False
                 worker.kill()
         worker.wait()
         assert len(said) >= lines_to_live, worker.stderr.read().decode()
     # A line is written in one piece, so the last one is whole.
     return [line.decode().split() for line in said]
+
+
+def kind_of(line: bytes) -> str:
+    """Its first word; `again` for what was not got for the first time."""
+    kind, *words = line.decode().split()
+    return "again" if kind == "got" and words[1:] != ["1"] else kind
 
 
 class Ledger:
@@ -112,9 +129,11 @@ class Ledger:
 class Judge:
     """Reads the broker that the workers left behind, an hour later."""
 
-    def __init__(self, folder: Path, durability: Durability) -> None:
+    def __init__(self, folder: Path, durability: Durability, *, tombstone_ms: int = 0) -> None:
         self.clock = MovableClock(time.time_ns() // 1_000_000 + 3_600_000)
-        settings = EmbeddedSettings(durability=durability, transaction_check_after_ms=10**9)
+        settings = EmbeddedSettings(
+            durability=durability, transaction_check_after_ms=10**9, tombstone_retention_ms=tombstone_ms
+        )
         self.broker = EmbeddedBroker(folder, clock=self.clock, settings=settings)
 
     async def rest(self) -> None:

@@ -31,8 +31,8 @@ from protocols.grpc.rpcs import STREAMED, UNARY, Streamed
 ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "30"))
 STREAMS = {what.name: what for what in STREAMED}
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-DEADLINE_S = 2.0
-"""Of requests that may wait; long enough for a busy machine to answer an empty poll before it."""
+DEADLINE_S = 60.0
+"""Of all requests: what waits is answered long before it, after `limits.max_wait_s` at the latest."""
 
 INTS = (0, 1, -1, 5, 16, 17, 127, 999_999_999, 2**31 - 1, -(2**31), 2**53, 2**62, 2**63 - 1, -(2**63))
 TEXTS = (
@@ -56,12 +56,17 @@ TEXTS = (
 )
 BYTES = (b"", b"\x00", b"\x1f\x8b", b"\x1f\x8b\x08" + b"x" * 50, b"\x28\xb5\x2f\xfd", bytes(70_000))
 
+_MOST_BYTES = 16 * 1024 * 1024
+"""One change makes a list longer by so much at most: four are less than the largest request that is taken."""
+
 Code = pb.Code
 
 
 @pytest.fixture
 async def gateway() -> AsyncIterator[GatewayProcess]:
-    async with running_gateway(options=("--set", "limits.max_body_bytes=64KiB")) as running:
+    async with running_gateway(
+        options=("--set", "limits.max_body_bytes=64KiB", "--set", "limits.max_wait_s=1")
+    ) as running:
         yield running
 
 
@@ -130,7 +135,7 @@ class Odd:
         elif items and self.random.random() < 0.6:
             self.change_one(self.random.choice(items), depth + 1)
         elif items:
-            items.extend([items[0]] * many)
+            items.extend([items[0]] * min(many, _MOST_BYTES // max(items[0].ByteSize(), 1)))
         else:
             for _ in range(min(many, 3)):
                 self.change_one(items.add(), depth + 1)
@@ -166,17 +171,15 @@ class Raw:
 
     async def unary(self, name: str, answer: Any, data: bytes, metadata: Any = None) -> Any:
         method = self.channel.unary_unary(SERVICE + name, response_deserializer=answer.FromString)
-        told = await method(data, metadata=metadata, timeout=30.0)
+        told = await method(data, metadata=metadata, timeout=DEADLINE_S)
         self.note(name, told.status)
         for entry in getattr(told, "entries", ()):
             self.note(name, entry.status)
         return told
 
-    async def streamed(
-        self, what: Streamed, data: bytes, metadata: Any = None, wait_s: float = DEADLINE_S
-    ) -> list[Any]:
+    async def streamed(self, what: Streamed, data: bytes, metadata: Any = None) -> list[Any]:
         method = self.channel.unary_stream(SERVICE + what.name, response_deserializer=what.answer.FromString)
-        parts = [part async for part in method(data, metadata=metadata, timeout=wait_s)]
+        parts = [part async for part in method(data, metadata=metadata, timeout=DEADLINE_S)]
         assert sum(part.HasField("status") for part in parts) == 1, parts
         for part in parts:
             if part.HasField("status"):
@@ -188,7 +191,7 @@ class Raw:
             SERVICE + "Telemetry", response_deserializer=rpc.TelemetryCommand.FromString
         )
         try:
-            async for part in method(iter(data), metadata=metadata, timeout=30.0):
+            async for part in method(iter(data), metadata=metadata, timeout=DEADLINE_S):
                 self.note("Telemetry", part.status)
         except grpc.aio.AioRpcError as error:
             if error.details() == "Internal error from Core":
@@ -337,7 +340,7 @@ async def test_no_request_however_odd_is_answered_with_an_internal_error(
         wanted = rpc.ReceiveMessageRequest(group=group, batch_size=1, auto_renew=True)
         wanted.message_queue.topic.CopyFrom(topic)
         receive = STREAMS["ReceiveMessage"]
-        parts = await raw.streamed(receive, wanted.SerializeToString(), metadata, wait_s=20.0)
+        parts = await raw.streamed(receive, wanted.SerializeToString(), metadata)
         assert [part.message.body for part in parts if part.HasField("message")] == [b"sound"]
     assert '"level": "error"' not in gateway.log
     assert "Traceback" not in gateway.log

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import subprocess
 import sys
@@ -11,18 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import long
-from tests.fuzz.test_wire_fuzz import TARGETS
+from processors.messaging import MessagingProcessor
+from tests.fuzz import classic, long, rpcs, sites
 
 SCRIPT = Path(long.__file__)
 
 
+@pytest.mark.timeout(1560)
 def test_every_target_gets_its_inputs() -> None:
-    command = [sys.executable, SCRIPT, "--inputs", "200", "--processes", "2", "--seconds", "90"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110)
+    # Seconds of work: no target runs out of its part of an hour.
+    command = [sys.executable, SCRIPT, "--inputs", "200", "--processes", "2", "--seconds", "3600"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     told = {line.split(":")[0]: int(line.split(": ")[1].split()[0]) for line in done.stdout.splitlines()}
-    assert told.keys() >= {*long.RPCS, *(f"wire {target[0]}" for target in TARGETS)}
+    assert told.keys() >= {*rpcs.RPCS, *classic.served(), *(f"wire {target[0]}" for target in long.WIRES)}
     assert min(told.values()) >= 200
 
 
@@ -39,16 +42,42 @@ async def test_an_internal_error_of_a_call_is_told_with_its_input(monkeypatch: p
     async def broken(*_: object) -> None:
         raise KeyError("foreign")
 
-    monkeypatch.setattr(long.MessagingProcessor, "route", broken)
+    monkeypatch.setattr(MessagingProcessor, "route", broken)
     with pytest.raises(long.Wrong, match=r"QueryRoute was answered INTERNAL_\w*ERROR.*input \['[0-9a-f]*'\]"):
-        await long.fuzz_rpcs("seed", 40, time.monotonic() + 60, Counter())
+        await rpcs.fuzz_rpcs("seed", 40, time.monotonic() + 60, Counter())
+
+
+async def test_a_bug_at_the_remoting_door_is_told_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise KeyError("foreign")
+
+    monkeypatch.setattr(MessagingProcessor, "send", broken)
+    with pytest.raises(long.Wrong, match=r"(?s)remoting SEND_\w+: .*its log tells more.*input [0-9a-f]+"):
+        await classic.fuzz_classic("seed", 40, time.monotonic() + 60, Counter())
+
+
+async def test_an_error_in_the_log_is_told() -> None:
+    async def batch(_: sites.Site, __: int) -> None:
+        logging.getLogger("somewhere").error("something is wrong behind an answer")
+
+    with pytest.raises(long.Wrong, match="something is wrong behind an answer"):
+        await sites.each_batch(sites.Site, batch, 4, time.monotonic() + 60)
+
+
+async def test_a_budget_that_nobody_gives_back_is_told() -> None:
+    async def batch(site: classic.ClassicSite, _: int) -> None:
+        site.processor.budgets.add("connection", "", 5)
+        await site.quiet()
+
+    with pytest.raises(long.Wrong, match="5 of the budgets are held by nobody"):
+        await sites.each_batch(classic.ClassicSite, batch, 4, time.monotonic() + 60)
 
 
 def test_a_process_that_grows_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    growth = long.Growth()
+    growth = sites.Growth()
     for resident in (100.0, 150.0, 160.0, 200.0):
-        monkeypatch.setattr(long, "resident_mb", lambda now=resident: now)
+        monkeypatch.setattr(sites, "resident_mb", lambda now=resident: now)
         growth.sample()
-    monkeypatch.setattr(long, "resident_mb", lambda: 230.0)
+    monkeypatch.setattr(sites, "resident_mb", lambda: 230.0)
     with pytest.raises(long.Wrong, match="grew by 70 MB"):
         growth.sample()

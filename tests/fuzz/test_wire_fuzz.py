@@ -6,7 +6,9 @@ comes back. `TEST_FUZZ_ROUNDS` asks for more.
 
 import os
 import random
+import re
 from collections.abc import Callable
+from ipaddress import ip_address
 
 import pytest
 
@@ -29,6 +31,11 @@ from popgate.wire.remoting import Command, RemotingWire, encode_command
 from popgate.wire.routes import decode_route
 from popgate.wire.running import ConsumerRunningInfo
 from popgate.wire.standings import TopicStats
+from protocols.grpc.http2.hpack import HeaderDecoder, HeadersTooLarge, encode_fields
+from protocols.proxy_protocol import ProxyHeader
+from tests.fuzz.bodies import BODIES
+from tests.fuzz.http2 import FRAMES as HTTP2_FRAMES
+from tests.fuzz.http2 import GRPCIO, read_http2, read_http2_frames
 
 ROUNDS = int(os.environ.get("TEST_FUZZ_ROUNDS", "400"))
 LIMIT = 1 << 16
@@ -66,6 +73,46 @@ def read_records(data: bytes) -> None:
     reader.receive(b"")
     while reader.next_event() is not None:
         pass
+
+
+def read_headers(data: bytes) -> None:
+    """Blocks of one connection behind their lengths, each read twice."""
+    decoder = HeaderDecoder(max_list_bytes=1_000)
+    while data:
+        end = 2 + int.from_bytes(data[:2], "big")
+        for _ in range(2):
+            try:
+                fields = decoder.decode(data[2:end])
+            except HeadersTooLarge:
+                continue
+            for field in fields:
+                assert field.bad in (True, False)
+                assert field.size == 32 + len(field.name) + len(field.raw)
+                assert isinstance(field.text, str)
+            assert sum(field.size for field in fields) <= 1_000
+        assert 0 <= decoder.held <= 4_096
+        data = data[end:]
+
+
+def read_proxy_header(data: bytes) -> None:
+    """However it comes in pieces, it says the same, and what is behind it stays as it is."""
+    whole, pieces = ProxyHeader(), ProxyHeader()
+    whole.receive(data)
+    told = whole.next_event()
+    if told is None:
+        whole.receive(b"")
+        with pytest.raises(PeerWireError):
+            whole.next_event()
+        raise PeerWireError("it is not there as a whole")
+    at, again = 0, None
+    while again is None:
+        pieces.receive(data[at : at + 7])
+        at += 7
+        again = pieces.next_event()
+    assert again == told
+    assert pieces.rest() + data[at:] == whole.rest()
+    for place in (told.peer, told.local):
+        assert place is None or (ip_address(place[0]) and 0 <= place[1] <= 0xFFFF)
 
 
 def unpack(data: bytes) -> None:
@@ -185,6 +232,25 @@ SQL = (
     b" AND y ENDSWITH 'z' IS NOT NULL"
 )
 BATCH = encode_batch([BatchItem(n, BODY[: n * 50], BLOCK) for n in range(5)])
+HEADER_BLOCKS = (
+    # Three calls of one client, with Huffman: most enters the table; a new size of the table, references
+    # and fields that stay outside; a value that enters by the name of an entry.
+    bytes.fromhex(
+        "8386418cf1e3c2e5f23a6ba0ab90f4ff4082497f864d833505b11f5f831b11ff4089f2b585ed6950958d27"
+        "88765000000056003f"
+    ),
+    bytes.fromhex("3fc9078386c1c0bfbe1f0884ea5f4a07")
+    + encode_fields([("x", "v" * 300), ("grpc-timeout", "5S")]),
+    bytes.fromhex("8386c1c0bf7e0b37663030303030312d3031"),
+)
+HEADERS = b"".join(len(block).to_bytes(2, "big") + block for block in HEADER_BLOCKS)
+PROXY_BINARY = (
+    b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x28"
+    + bytes(15)
+    + b"\1"
+    + bytes(15)
+    + b"\2\x9c\x40\x1f\x91\4\0\1\0behind"
+)
 TARGETS: list[tuple[str, bytes, Callable[[bytes], None]]] = [
     ("records", records(), read_records),
     ("batch", BATCH, read_batch),
@@ -204,11 +270,40 @@ TARGETS: list[tuple[str, bytes, Callable[[bytes], None]]] = [
     ("acks", ACKS, read_acks),
     ("pop_info", b"0 2 100;1 0 7;2 3 12", read_pop_info),
     ("bits", b"BwAAAAAAAIA=", read_bits),
+    *BODIES,
+    ("proxy_line", b"PROXY TCP4 10.0.0.1 10.0.0.2 40000 8081\r\nbehind", read_proxy_header),
+    ("proxy_binary", PROXY_BINARY, read_proxy_header),
+    ("hpack", HEADERS, read_headers),
+    ("http2", GRPCIO, read_http2),
+    ("http2_frames", HTTP2_FRAMES, read_http2_frames),
     ("receipt", b"100 1700000000000 60000 3 0 broker-a 2 101 4096", read_receipt),
 ]
 
 
+JSON_WORD = re.compile(rb'"(?:[^"\\]|\\.)*"|-?[0-9][-+.0-9eE]*|true|false|null')
+JSON_WORDS = (
+    *(b"null", b"true", b"false", b"[]", b"{}", b"[[]]", b"[null]", b'{"a":1}', b"[" * 200, b"NaN"),
+    *(b"-1", b"0", b"1", b"255", b"2147483648", b"9223372036854775808", b"-" + b"9" * 40, b"1.5", b"1e999"),
+    *(b'""', b'" "', b'"x\\u0000\\u0001"', b'"\\ud800"', '"名字"'.encode(), b'"12"', b'"%s"' % (b"k" * 300)),
+)
+
+
+def odd_json(dice: random.Random, data: bytes) -> bytes:
+    """Some of its words, or names, in place of which stand others."""
+    for _ in range(dice.choice((1, 1, 2, 4))):
+        words = list(JSON_WORD.finditer(data))
+        if not words:
+            break
+        word = dice.choice(words)
+        other = dice.choice(JSON_WORDS) if dice.random() < 0.8 else dice.choice(words)[0]
+        data = data[: word.start()] + other + data[word.end() :]
+    return data
+
+
 def mutated(dice: random.Random, data: bytes) -> bytes:
+    """Changed bytes; half of what is JSON is mostly JSON afterwards, and says something else."""
+    if data[:1] in (b"{", b"[") and dice.random() < 0.5:
+        return odd_json(dice, data)
     changed = bytearray(data)
     for _ in range(dice.randint(1, 6)):
         at = dice.randrange(len(changed) + 1)

@@ -1,7 +1,6 @@
 """How hard hypothesis tries, and a broker that a state machine can drive step by step.
 
-`TEST_HYPOTHESIS` chooses: nothing is a few seconds per test, `ci` the same examples in every
-run, `long` minutes to hours of looking.
+`TEST_HYPOTHESIS` chooses, here and for all other properties (tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -47,11 +46,6 @@ _EFFORTS: dict[str, dict[str, Any]] = {
     "long": {"max_examples": 3_000, "stateful_step_count": 80},
 }
 _EFFORT = os.environ.get("TEST_HYPOTHESIS", "")
-
-settings.register_profile("ci", derandomize=True, deadline=None, database=None)
-settings.register_profile("long", max_examples=3_000, deadline=None)
-settings.register_profile("some", deadline=None)
-settings.load_profile(_EFFORT or "some")
 
 
 @pytest.fixture

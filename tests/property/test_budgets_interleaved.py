@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +52,13 @@ step = st.one_of(
 class Call:
     """One RPC of a client; the connection is the peer."""
 
-    metadata = (("x-mq-client-id", "c"), ("x-mq-language", "JAVA"))
     local = "127.0.0.1:8081"
 
     def __init__(self, connection: int) -> None:
         self.peer = f"10.0.0.{connection}:5"
+
+    def header(self, name: str) -> str:
+        return {"x-mq-client-id": "c", "x-mq-language": "JAVA"}.get(name, "")
 
     def time_remaining(self) -> float | None:
         return None
@@ -72,6 +75,12 @@ class SlowReader:
         await self._reads.get()
         if self.broken:
             raise BrokenStream
+
+    async def write_bytes(self, answer: bytes) -> None:
+        await self.write(answer)
+
+    def write_at_once(self, _answers: Sequence[bytes]) -> int:
+        return 0
 
     def read(self, count: int) -> None:
         for _ in range(count):

@@ -46,7 +46,7 @@ SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CLIENTS = 3
 MOST_ATTEMPTS = 3
 WINDOW_MS = 600_000
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 _MEMORY = Path("/dev/shm")
 _EFFORTS: dict[str, dict[str, Any]] = {
     "": {"max_examples": 25, "stateful_step_count": 30},

@@ -13,6 +13,7 @@ from popgate.wire.records import (
     decode_record,
     decode_records,
     encode_record,
+    encode_records,
     place_record,
     record_properties,
 )
@@ -46,6 +47,33 @@ def encode(arguments: dict[str, Any]) -> bytes:
 
 
 RECORD = ARGUMENTS.map(encode)
+
+
+@given(st.lists(ARGUMENTS, min_size=1, max_size=5), st.sampled_from([0, 900, 1_500]))
+def test_records_that_are_encoded_together_are_those_encoded_one_by_one(
+    several: list[dict[str, Any]], more: int
+) -> None:
+    first = several[0]
+    same = ("topic", "queue_id", "sys_flag", "store_ms", "store_host")
+    several = [
+        one
+        | {name: first[name] for name in same}
+        | {"reconsume_times": 0, "prepared_offset": 0, "properties": one["properties"] + bytes(more)}
+        for one in several
+    ]
+    together = encode_records(
+        first["topic"].encode(),
+        first["queue_id"],
+        [(one["offset"], one["commit_offset"]) for one in several],
+        [
+            (one["body"], one["properties"], one["flag"], (one["born_ms"], one["born_host"]))
+            for one in several
+        ],
+        first["sys_flag"],
+        first["store_ms"],
+        first["store_host"],
+    )
+    assert together == [encode(one) for one in several]
 
 
 @given(ARGUMENTS)

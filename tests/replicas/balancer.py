@@ -7,6 +7,8 @@ import contextlib
 import itertools
 from collections.abc import Callable, Sequence
 
+from popgate.servers import close_server
+
 _PIECE = 1 << 16
 
 
@@ -30,9 +32,13 @@ class Balancer:
         self._server = await asyncio.start_server(self._connected, "127.0.0.1", 0)
         return self
 
+    def serve(self, replicas: Callable[[], Sequence[str]]) -> None:
+        """These are what stands behind it from now on."""
+        self._replicas = replicas
+
     async def close(self) -> None:
         if self._server is not None:
-            self._server.close()
+            await close_server(self._server)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -53,6 +53,7 @@ class Pair:
             transaction_keys=(b"the same for all of the replicas",),
             connect_timeout_s=30.0,
             request_timeout_s=30.0,
+            probe_s=30.0,  # a broker that stands still for some seconds is there all the same
         )
 
     async def start(self) -> None:

@@ -8,6 +8,8 @@ no two sends have; what consumers do with it is kept by consumer group.
 from __future__ import annotations
 
 import enum
+import functools
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -31,9 +33,28 @@ class Fate(enum.Enum):
 
 
 SENT_AGAIN = "its producer repeated a send whose answer was lost"
-FREED_AGAIN = "its client gave it back again because an answer was lost"
-ASKED_AGAIN = "its broker had not written down its end yet and asked, and the end was told again"
-ENDED_AGAIN = "its transaction was committed again because an answer was lost"
+LATE_AND_LOST = "its acknowledgement was answered with OK after its time, and its broker had dropped it"
+DROPPED = "its acknowledgement is in the books of its broker, which gave it out all the same"
+ENDED_TOGETHER = "its producer answered two questions at once, through two gateways"
+FREED_AGAIN = "its client gave it back again because an answer was lost, or when its time was over"
+
+
+UNSEEN_S = 3.0
+"""For so long after it was answered, or given up, an end may not be seen by another gateway: a broker's index
+is behind, and a gateway waits so long for a broker when its client has gone."""
+
+
+@dataclass(slots=True, frozen=True)
+class End:
+    """A transaction was ended: by whom, how that was answered, when it was told and when answered."""
+
+    who: str
+    code: str
+    began: float
+    at: float
+
+    def told(self) -> str:
+        return f"{self.who} {self.code} {self.began:.3f}-{self.at:.3f}"
 
 
 @dataclass(slots=True, eq=False)
@@ -56,6 +77,7 @@ class Delivery:
     fate: Fate = Fate.HELD
     acking: float = NEVER
     settled: float = NEVER
+    handle: str = ""
 
     def told(self) -> str:
         return (
@@ -77,15 +99,14 @@ class Ledger:
     """Bodies whose producer gave up."""
     lost_answers: Counter[str] = field(default_factory=Counter)
     """By body: how often it was sent without an answer that says what became of it."""
-    lost_ends: Counter[str] = field(default_factory=Counter)
-    """By body: how often its transaction was committed without an answer that says what became of it."""
-    ends: dict[str, list[str]] = field(default_factory=dict)
-    """By body: each time that its transaction was ended: by whom, how that was answered, and when."""
+    ends: dict[str, list[End]] = field(default_factory=dict)
+    """By body: each time that its transaction was ended."""
     deliveries: list[Delivery] = field(default_factory=list)
     readers: dict[str, str] = field(default_factory=dict)
     """The topic that each consumer group reads."""
     freed_again: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By group and body: how often it was given back again because an answer was lost."""
+    """By group and body: how often it was given back again because an answer was lost, or taken back by its
+    broker when its time was over, which looks at nothing then (any-replica, section 1): it comes for both."""
     stored: list[Stored] = field(default_factory=list)
     ordered: set[str] = field(default_factory=set)
     """The groups that keep order."""
@@ -95,15 +116,21 @@ class Ledger:
 
     doubted: set[Delivery] = field(default_factory=set)
     """Those of which an acknowledgement was told, and an answer was lost."""
+    proven: set[Delivery] = field(default_factory=set)
+    """Of `unproven`, those whose acknowledgement the books of their broker have."""
+    dropped: set[Delivery] = field(default_factory=set)
+    """Of `undone`, those whose acknowledgement the books of their broker have: no gateway kept it back."""
 
     def missing(self) -> set[tuple[str, str]]:
-        """(group, body) of what was sent and is not consumed yet.
+        """(group, body) of what was sent and is not surely consumed yet.
 
-        What was doubted, and refused when it was told again, had been finished by the first one.
+        An acknowledgement that was refused, or not answered, finishes nothing, unless the broker's own
+        books have it.
         """
-        finishing = {Fate.DONE, Fate.DOUBTFUL, *([Fate.REFUSED] if self.rocketmq else [])}
         finished = {
-            (one.group, one.body) for one in self.deliveries if one.fate in finishing or one in self.doubted
+            (one.group, one.body)
+            for one in self.deliveries
+            if (one.fate is Fate.DONE and self._is_sure(one)) or one in self.proven
         }
         wanted = {
             (group, send.body)
@@ -112,6 +139,32 @@ class Ledger:
             if send.topic == topic and send.delivered
         }
         return wanted - finished
+
+    def unproven(self) -> list[Delivery]:
+        """Deliveries of what is missing that may be finished, though no answer says so: look them up."""
+        missing = self.missing()
+        return [
+            one
+            for one in self.deliveries
+            if (one.group, one.body) in missing
+            and (one.fate in (Fate.REFUSED, Fate.DOUBTFUL, Fate.DONE) or one in self.doubted)
+        ]
+
+    def undone(self) -> list[Delivery]:
+        """Deliveries that were finished in time, of what came once more without a cause: look them up.
+
+        A RocketMQ that stood still revives a check point before it has read the acknowledgement of it, which
+        is in its revive log by then (seen on 5.5.0). Positions of ordered groups prove nothing afterwards.
+        """
+        again = {(one.group, one.body) for one, cause in self._repeats() if not cause}
+        return [
+            one
+            for one in self.deliveries
+            if self.rocketmq
+            and (one.group, one.body) in again
+            and one.group not in self.ordered
+            and one.fate is Fate.DONE
+        ]
 
     # -- the verdict ----------------------------------------------------------------------------
 
@@ -141,10 +194,10 @@ class Ledger:
                 yield f"{body} was rolled back, and is there"
             most = 1
             if self.rocketmq:
-                most += self.lost_answers[body] + self.lost_ends[body] + self._asked_again(body)
+                most += self.lost_answers[body] + self._ended_together(body)
             if count > most:
                 lost = self.lost_answers[body]
-                told = f"; {', '.join(self.ends[body])}" if body in self.ends else ""
+                told = f"; {', '.join(end.told() for end in self.ends[body])}" if body in self.ends else ""
                 yield f"{body} is stored {count} times, {lost} answers of its send were lost{told}"
 
     def _of_deliveries(self) -> Iterable[str]:
@@ -157,12 +210,24 @@ class Ledger:
     def _repeats(self) -> Iterable[tuple[Delivery, str]]:
         """Deliveries of what its group had had before, each with its cause; empty where there is none."""
         copies = self._copies()
-        seen: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
-        for delivery in sorted(self.deliveries, key=lambda one: one.arrived):
-            earlier = seen[delivery.group, delivery.body]
-            if earlier:
-                yield delivery, self._cause(delivery, earlier, max(copies[delivery.body], 1))
-            earlier.append(delivery)
+        of_one: dict[tuple[str, str], list[Delivery]] = defaultdict(list)
+        for delivery in self.deliveries:
+            of_one[delivery.group, delivery.body].append(delivery)
+        for (_, body), all_of_it in of_one.items():
+            all_of_it.sort(key=functools.cmp_to_key(self._compared))
+            for at, delivery in enumerate(all_of_it[1:], start=1):
+                yield delivery, self._cause(delivery, all_of_it[:at], max(copies[body], 1))
+
+    def _compared(self, one: Delivery, other: Delivery) -> float:
+        """Less than 0 when the first of two deliveries of a message was given out before the other.
+
+        What was asked for after the other had come is later. Else the attempt tells, which their broker
+        counts: an answer may lie for seconds before it is read, while another is given out, read and settled.
+        Of a queue of an ordered group RocketMQ counts anew when a pop between had other messages of it.
+        """
+        if one.arrived <= other.asked or other.arrived <= one.asked:
+            return one.arrived - other.arrived
+        return one.attempt - other.attempt or one.arrived - other.arrived
 
     def _cause(self, delivery: Delivery, earlier: list[Delivery], copies: int) -> str:
         """Each copy comes once, and once more for each time that it was not finished."""
@@ -170,23 +235,38 @@ class Ledger:
         if copies + len(unfinished) <= len(earlier):
             again = self.freed_again[delivery.group, delivery.body]
             return FREED_AGAIN if copies + len(unfinished) + again > len(earlier) else ""
-        if unfinished:
-            return unfinished[-1].fate.value
-        if self._asked_again(delivery.body):
-            return ASKED_AGAIN
-        return ENDED_AGAIN if self.lost_ends[delivery.body] else SENT_AGAIN
+        if not unfinished:
+            return SENT_AGAIN if self.lost_answers[delivery.body] else ENDED_TOGETHER
+        last = unfinished[-1]
+        if last in self.dropped:
+            return DROPPED
+        lost = last.fate is Fate.DONE and last.settled < delivery.asked
+        return LATE_AND_LOST if lost else last.fate.value
 
-    def _asked_again(self, body: str) -> int:
-        """How often a check came, and was answered, after an end that was answered with OK."""
-        done = [end for end in self.ends.get(body, ()) if " OK " in end]
-        return sum(end.startswith("a check") for end in done[1:])
+    def _ended_together(self, body: str) -> int:
+        """How many of its ends were told while the end before them could not be seen yet."""
+        ends = sorted(self.ends.get(body, ()), key=lambda end: end.began)
+        return sum(later.began < end.at + UNSEEN_S for end, later in itertools.pairwise(ends))
 
-    @staticmethod
-    def _comes_again(one: Delivery, later: Delivery) -> bool:
+    def _is_sure(self, one: Delivery) -> bool:
+        """Whether an acknowledgement that was answered with OK is done.
+
+        A RocketMQ says so also of one that comes too late, and does nothing (any-replica, section 1); a
+        gateway knows better only when it knows that broker's clock.
+        """
+        return not self.rocketmq or one.settled < one.asked + one.hold_s
+
+    def freed(self, one: Delivery) -> None:
+        """Note that a broker took back what a client gave back, now that it is `settled`."""
+        if self.rocketmq and one.group not in self.ordered and one.settled >= one.asked + one.hold_s:
+            self.freed_again[one.group, one.body] += 1
+
+    def _comes_again(self, one: Delivery, later: Delivery) -> bool:
         if one.fate not in (Fate.DONE, Fate.HELD):
             return True
         # The time of a delivery begins somewhere between the question and the answer.
-        finished = one.fate is Fate.DONE and one.settled < later.asked
+        finished = one.fate is Fate.DONE and one.settled < later.asked and self._is_sure(one)
+        finished = finished and one not in self.dropped
         return not finished and later.arrived >= one.asked + one.hold_s
 
     def _copies(self) -> Counter[str]:

@@ -1,7 +1,9 @@
 """One official Python client in a process of its own: works until its input ends, and tells what it sees.
 
     python official.py 127.0.0.1:8081 producer TOPIC NAME
-    python official.py 127.0.0.1:8081 simple|push TOPIC GROUP
+    python official.py 127.0.0.1:8081 simple|push TOPIC GROUP [SECONDS]
+
+SECONDS is the invisible time of a simple consumer.
 
 One JSON line per fact; `at` is of the machine's monotonic clock. What the client's own methods do not tell,
 such as how each attempt to send ended, is seen at its public `rpc_client`.
@@ -29,7 +31,10 @@ from rocketmq import (
     SimpleConsumer,
 )
 
-INVISIBLE_S = 10
+REQUEST_TIMEOUT_S = 20
+"""Its own of 3 s is over when the machine stands still, and then its user sees what no gateway did."""
+STARTUP_S = 10
+"""For so long a client waits for its settings: on a machine that stands still it gives up, too."""
 OK = 20000
 ended = threading.Event()
 _out = threading.Lock()
@@ -46,10 +51,12 @@ def started(make: Callable[[], Any]) -> Any:
     while not ended.is_set():
         client = make()
         watch(client)
+        began = time.monotonic()
         try:
             client.startup()
         except Exception as error:
-            say("not started", why=repr(error))
+            in_time = time.monotonic() - began < STARTUP_S
+            say("not started" if in_time else "started too slowly", why=repr(error))
             ended.wait(0.2)
         else:
             say("started", id=client.client_id)
@@ -131,13 +138,14 @@ def produce(configuration: ClientConfiguration, topic: str, name: str) -> None:
 
 
 def consume(configuration: ClientConfiguration, topic: str, group: str) -> None:
+    invisible_s = int(sys.argv[5])
     consumer = started(
         lambda: SimpleConsumer(configuration, group, {topic: FilterExpression()}, await_duration=3)
     )
     while not ended.is_set():
         asked = time.monotonic()
         try:
-            messages = consumer.receive(8, INVISIBLE_S)
+            messages = consumer.receive(8, invisible_s)
         except Exception as error:
             say("receive failed", why=f"{type(error).__name__}: {error}")
             ended.wait(0.1)
@@ -169,7 +177,7 @@ def push(configuration: ClientConfiguration, topic: str, group: str) -> None:
 def main() -> None:
     threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
     endpoint, role, topic, name = sys.argv[1:5]
-    configuration = ClientConfiguration(endpoint, Credentials())
+    configuration = ClientConfiguration(endpoint, Credentials(), request_timeout=REQUEST_TIMEOUT_S)
     {"producer": produce, "simple": consume, "push": push}[role](configuration, topic, name)
     say("over")
 

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-import pytest
 
 from popgate.model import MessageType
 from protocols.grpc.pb import definition_pb2 as pb
@@ -19,7 +18,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.definition_pb2 import Code
 from protocols.grpc.pb.duration_pb2 import Duration
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 A, B = 0, 1
 
 
@@ -50,7 +49,7 @@ class Reader:
 
     async def take(self, wait_ms: int = 500) -> list[bytes]:
         """What came in this receive."""
-        messages = await self.client.receive(self.pair.topic, self.pair.group, wait_ms=wait_ms, timeout=40)
+        messages = await self.client.receive(self.pair.topic, self.pair.group, wait_ms=wait_ms, timeout=100)
         for message in messages:
             await acked(self.client, self.pair, message)
         found = bodies(messages)
@@ -78,7 +77,7 @@ async def taken(client: Any, pair: Any, count: int, **more: Any) -> list[Any]:
     """So many messages, in as many receives as it takes."""
     found: list[Any] = []
     while len(found) < count:
-        found += await client.receive(pair.topic, pair.group, wait_ms=20_000, timeout=40, **more)
+        found += await client.receive(pair.topic, pair.group, wait_ms=20_000, timeout=100, **more)
     assert len(found) == count
     return found
 
@@ -112,10 +111,10 @@ async def test_scenario_01_what_one_replica_hid_for_longer_is_finished_through_a
     await pair.make(MessageType.NORMAL)
     here, there = pair.client(A), pair.client(B)
     await here.send_one(pair.topic, b"long")
-    (message,) = await taken(here, pair, 1, invisible_duration=Duration(seconds=3))
-    changed = await here.change(handle(message), 6, pair.topic, pair.group)
+    (message,) = await taken(here, pair, 1, invisible_duration=Duration(seconds=12))
+    changed = await here.change(handle(message), 14, pair.topic, pair.group)
     assert changed.status.code == Code.OK
-    again = await there.change(changed.receipt_handle, 8, pair.topic, pair.group)
+    again = await there.change(changed.receipt_handle, 16, pair.topic, pair.group)
     assert again.status.code == Code.OK
     # The first handle is worth nothing any more, and the replica that knows says so.
     answer = await here.ack(handle(message), topic=pair.topic, group=pair.group)
@@ -125,7 +124,7 @@ async def test_scenario_01_what_one_replica_hid_for_longer_is_finished_through_a
     # Sent later with a time that is over later than those: whatever was to come has come before it.
     await here.send_one(pair.topic, b"marker")
     reader = Reader(pair, B)
-    (marker,) = await taken(reader.client, pair, 1, invisible_duration=Duration(seconds=10))
+    (marker,) = await taken(reader.client, pair, 1, invisible_duration=Duration(seconds=18))
     assert marker.body == b"marker"
     await reader.take_until(b"marker")
     assert reader.got == [b"marker"]
@@ -136,9 +135,12 @@ async def test_scenario_26_the_woken_replicas_client_vanishes_and_another_replic
     vanishing, patient = pair.client(A, "vanishing"), Reader(pair, B)
     await patient.client.send_one(pair.topic, b"first")
     await patient.take_until(b"first")
-    for number in range(3):
+    sent, vanished = 0, 0
+    while vanished < 3:
+        assert sent < 30, "every client has its message before it can go"
+        number, sent = sent, sent + 1
         gone = pair.client(A, f"vanishing-{number}")
-        leaving = asyncio.ensure_future(gone.frames(pair.topic, pair.group, wait_ms=20_000, timeout=40))
+        leaving = asyncio.ensure_future(gone.frames(pair.topic, pair.group, wait_ms=20_000, timeout=100))
         waiting = asyncio.ensure_future(patient.take(wait_ms=20_000))
         await soon(lambda: both_wait(pair))
         body = f"number {number}".encode()
@@ -147,13 +149,24 @@ async def test_scenario_26_the_woken_replicas_client_vanishes_and_another_replic
         found = await waiting
         if not found:
             await patient.take_until(body)
-        with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
+        try:
             await leaving
-    assert sorted(patient.got) == [b"first", *(b"number %d" % number for number in range(3))]
+        except (grpc.aio.AioRpcError, asyncio.CancelledError):
+            vanished += 1
+        # Else its answer was quicker than its end: what it held came back when its time was over.
+    assert sorted(patient.got) == sorted([b"first", *(b"number %d" % number for number in range(sent))])
 
 
 async def both_wait(pair: Any) -> bool:
     return all(gateway.broker.figures()["waiting_pops"] for gateway in pair.gateways)
+
+
+async def all_stored(pair: Any, count: int) -> bool:
+    """Whether so many can be received: a broker writes down a moment after its answer where they are."""
+    broker = pair.gateways[A].broker
+    queues = (await broker.route(pair.topic)).queues
+    bounds = [await broker.bounds(pair.context, pair.topic, queue.broker, queue.queue_id) for queue in queues]
+    return sum(one.maximum - one.minimum for one in bounds) >= count
 
 
 async def test_scenario_05_a_transaction_sent_through_one_replica_is_ended_through_another(pair: Any) -> None:
@@ -190,7 +203,7 @@ async def test_scenario_05_a_late_commit_after_a_check_makes_no_second_message(p
     assert reader.got == [b"once"]
 
 
-async def half(client: Any, pair: Any, body: bytes, recovery_s: int = 30) -> Any:
+async def half(client: Any, pair: Any, body: bytes, recovery_s: int = 300) -> Any:
     return await client.send_one(
         pair.topic,
         body,
@@ -223,8 +236,9 @@ async def test_scenario_02_an_ordered_receive_is_repeated_through_another_replic
         await here.send_one(
             pair.topic, b"%d" % number, message_type=pb.MessageType.FIFO, message_group="lane"
         )
+    await soon(lambda: all_stored(pair, 3))
     first = await here.receive(
-        pair.topic, pair.group, wait_ms=20_000, timeout=40, attempt_id="attempt", batch_size=2
+        pair.topic, pair.group, wait_ms=20_000, timeout=100, attempt_id="attempt", batch_size=2
     )
     assert first
     again = await there.receive(pair.topic, pair.group, attempt_id="attempt", batch_size=2)

@@ -7,7 +7,16 @@ from collections import Counter
 import pytest
 
 from tests.crash.records import Send, Stored
-from tests.replicas.ledger import ASKED_AGAIN, ENDED_AGAIN, SENT_AGAIN, Delivery, Fate, Ledger
+from tests.replicas.ledger import (
+    DROPPED,
+    ENDED_TOGETHER,
+    LATE_AND_LOST,
+    SENT_AGAIN,
+    Delivery,
+    End,
+    Fate,
+    Ledger,
+)
 
 GROUP = "readers"
 
@@ -48,12 +57,58 @@ def test_what_is_lost_is_seen(ledger: Ledger) -> None:
     ]
 
 
-def test_what_was_refused_is_not_finished_unless_an_answer_was_lost_before(ledger: Ledger) -> None:
-    ledger.deliveries[1].fate = Fate.REFUSED
-    # RocketMQ takes it when it does come in time, whatever the gateway could know of that.
-    assert ledger.missing() == (set() if ledger.rocketmq else {(GROUP, "two")})
-    ledger.doubted.add(ledger.deliveries[1])
+@pytest.mark.parametrize("fate", [Fate.REFUSED, Fate.DOUBTFUL, Fate.CUT])
+def test_what_no_answer_finished_is_missing_until_the_books_of_its_broker_have_it(
+    ledger: Ledger, fate: Fate
+) -> None:
+    """One that is lost then is seen: nobody finds it, and it does not come again."""
+    delivery = ledger.deliveries[1]
+    delivery.fate = fate
+    assert ledger.missing() == {(GROUP, "two")}
+    (complaint,) = ledger.complaints()
+    assert complaint.startswith(f"{GROUP} could not finish two")
+    assert ledger.unproven() == ([] if fate is Fate.CUT else [delivery])
+    ledger.doubted.add(delivery)
+    assert ledger.missing() == {(GROUP, "two")}
+    assert ledger.unproven() == [delivery]
+    ledger.proven.add(delivery)
     assert ledger.missing() == set()
+    assert ledger.complaints() == []
+    assert ledger.unproven() == []
+
+
+def test_an_acknowledgement_that_a_rocketmq_has_and_did_not_heed_is_a_cause_after_its_time(
+    ledger: Ledger,
+) -> None:
+    ledger.ordered.clear()
+    first, again = ledger.deliveries[0], deliver(ledger, "one", 20.0)
+    assert len(ledger.complaints()) == 1
+    assert ledger.undone() == ([first, again] if ledger.rocketmq else [])
+    ledger.dropped.add(first)
+    assert (ledger.complaints(), ledger.causes()) == ([], Counter({DROPPED: 1}))
+    again.arrived = 2.0
+    assert len(ledger.complaints()) == 1
+
+
+def test_positions_of_an_ordered_group_prove_no_acknowledgement(ledger: Ledger) -> None:
+    deliver(ledger, "one", 20.0)
+    assert len(ledger.complaints()) == 1
+    assert ledger.undone() == []
+
+
+@pytest.mark.parametrize("fate", [Fate.HELD, Fate.FREED, Fate.LEFT, Fate.CUT])
+def test_what_was_never_acknowledged_cannot_be_proven(ledger: Ledger, fate: Fate) -> None:
+    ledger.deliveries[1].fate = fate
+    assert ledger.missing() == {(GROUP, "two")}
+    assert ledger.unproven() == []
+
+
+def test_what_was_refused_is_finished_by_the_delivery_that_was_not(ledger: Ledger) -> None:
+    ledger.deliveries[1].fate = Fate.REFUSED
+    deliver(ledger, "two", 8.0)
+    assert ledger.missing() == set()
+    assert ledger.unproven() == []
+    assert ledger.complaints() == []
 
 
 def test_what_comes_after_its_acknowledgement_is_seen(ledger: Ledger) -> None:
@@ -74,6 +129,46 @@ def test_what_comes_when_its_time_is_over_has_a_cause(ledger: Ledger) -> None:
     deliver(ledger, "two", 8.0)
     assert ledger.complaints() == []
     assert ledger.causes() == {Fate.DONE.value: 1}
+
+
+def test_an_answer_that_is_read_late_was_given_out_first_as_its_attempt_tells(ledger: Ledger) -> None:
+    """When its time was over another one had it, and finished it before that answer was read."""
+    del ledger.deliveries[1]
+    asked = 3.0
+    late, other = deliver(ledger, "two", 9.2, Fate.REFUSED), deliver(ledger, "two", 9.0)
+    late.asked, other.attempt = asked, 2
+    assert ledger.complaints() == []
+    assert ledger.causes() == {Fate.REFUSED.value: 1}
+    late.attempt = 2
+    assert len(ledger.complaints()) == 1
+
+
+def test_what_was_asked_for_after_another_had_come_is_later_whatever_its_attempt_is(ledger: Ledger) -> None:
+    """RocketMQ may count the attempts of an ordered group anew."""
+    del ledger.deliveries[1]
+    first, second = deliver(ledger, "two", 3.0, Fate.LEFT), deliver(ledger, "two", 10.0, Fate.LEFT)
+    last = deliver(ledger, "two", 17.0)
+    first.attempt, second.attempt, last.attempt = 1, 2, 1
+    assert ledger.complaints() == []
+    assert ledger.causes() == {Fate.LEFT.value: 2}
+    deliver(ledger, "two", 24.0)
+    assert len(ledger.complaints()) == 1
+
+
+@pytest.mark.parametrize("settled", [14.9, 15.1])
+def test_what_is_given_back_when_its_time_is_over_comes_again_for_both_from_a_rocketmq(
+    ledger: Ledger, settled: float
+) -> None:
+    ledger.ordered.clear()
+    freed = deliver(ledger, "two", 10.1, Fate.FREED)
+    ledger.deliveries.remove(ledger.deliveries[1])
+    freed.settled = freed.asked + freed.hold_s + settled - 15.0
+    ledger.freed(freed)
+    deliver(ledger, "two", 30.0)
+    assert ledger.complaints() == []
+    deliver(ledger, "two", 31.0)
+    explained = ledger.rocketmq and settled > 15.0
+    assert len(ledger.complaints()) == (not explained)
 
 
 @pytest.mark.parametrize("fate", [Fate.CUT, Fate.FREED, Fate.REFUSED, Fate.DOUBTFUL, Fate.LEFT])
@@ -104,29 +199,46 @@ def test_a_second_copy_that_no_lost_answer_explains_is_seen(ledger: Ledger) -> N
     assert ledger.complaints() == ["two is stored 2 times, 0 answers of its send were lost"]
 
 
-def test_a_transaction_that_was_committed_again_is_a_cause(ledger: Ledger) -> None:
-    ledger.stored.append(Stored("t", 0, 7, "id-two", "two"))
-    ledger.lost_ends["two"] = 1
-    deliver(ledger, "two", 9.0)
-    if ledger.rocketmq:
-        assert ledger.complaints() == []
-        assert ledger.causes() == {ENDED_AGAIN: 1}
-    else:
-        assert ledger.complaints() == ["two is stored 2 times, 0 answers of its send were lost"]
-
-
-def test_a_check_after_an_end_is_a_cause_only_where_both_were_answered(ledger: Ledger) -> None:
+@pytest.mark.parametrize("code", ["OK", "lost", "BAD_REQUEST"])
+def test_a_transaction_that_became_two_messages_is_seen_when_the_first_end_could_be(
+    ledger: Ledger, code: str
+) -> None:
+    """However the first one was answered: whoever asks, or ends, later on finds the message."""
     ledger.stored.append(Stored("t", 0, 7, "id-two", "two"))
     deliver(ledger, "two", 9.0)
-    ledger.ends["two"] = ["its producer BAD_REQUEST 1.0", "a check OK 2.0"]
+    ledger.ends["two"] = [End("its producer", code, 1.0, 1.5), End("a check", "OK", 4.6, 5.0)]
     (complaint,) = ledger.complaints()
-    assert complaint.endswith("lost; its producer BAD_REQUEST 1.0, a check OK 2.0")
-    ledger.ends["two"] = ["its producer OK 1.0", "a check OK 2.0"]
+    told = f"its producer {code} 1.000-1.500, a check OK 4.600-5.000"
+    assert complaint == f"two is stored 2 times, 0 answers of its send were lost; {told}"
+
+
+def test_two_ends_that_could_not_see_each_other_are_a_cause_once(ledger: Ledger) -> None:
+    ledger.stored.append(Stored("t", 0, 7, "id-two", "two"))
+    deliver(ledger, "two", 9.0)
+    ledger.ends["two"] = [End("a check", "OK", 1.0, 3.0), End("a check", "OK", 2.0, 2.5)]
     if ledger.rocketmq:
         assert ledger.complaints() == []
-        assert ledger.causes() == {ASKED_AGAIN: 1}
-    else:
+        assert ledger.causes() == {ENDED_TOGETHER: 1}
+        ledger.stored.append(Stored("t", 0, 8, "id-two", "two"))
+    assert len(ledger.complaints()) == 1
+
+
+def test_an_ok_that_came_after_its_time_finishes_nothing_before_a_rocketmq(ledger: Ledger) -> None:
+    """Its broker says so of every acknowledgement, and drops what comes too late."""
+    delivery = ledger.deliveries[1]
+    delivery.acking, delivery.settled = 7.5, 7.6
+    if not ledger.rocketmq:
+        assert ledger.complaints() == []
+        deliver(ledger, "two", 9.0)
         assert len(ledger.complaints()) == 1
+        return
+    assert ledger.missing() == {(GROUP, "two")}
+    assert ledger.unproven() == [delivery]
+    deliver(ledger, "two", 9.0)
+    assert ledger.complaints() == []
+    assert ledger.causes() == {LATE_AND_LOST: 1}
+    deliver(ledger, "two", 12.0)
+    assert len(ledger.complaints()) == 1
 
 
 def test_what_was_rolled_back_or_never_sent_and_is_there_is_seen(ledger: Ledger) -> None:

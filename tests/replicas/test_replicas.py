@@ -11,22 +11,16 @@ import pytest
 
 from popgate.testing.rocketmq import Missing
 from tests.replicas.conftest import missing
-from tests.replicas.run import TOPICS, Report, run
+from tests.replicas.run import HAPPENED, TOPICS, Report, run
 from tests.replicas.town import BROKERS
 
-GRPC_CANCELLED = "StatusCode.CANCELLED"
-"""grpc.aio cancels a call that comes over a connection which was just told to go away, and was not looked at.
-Producers and push consumers of the official clients try again; an acknowledgement by a simple consumer is the
-one call that its user makes again himself."""
-STALLED = "StatusCode.DEADLINE_EXCEEDED"
-"""Three seconds without an answer, which no drain took: the machine had other things to do."""
-LONGEST_S = 400
+LONGEST_S = 1_800
 """On a machine with other things to do; a minute on a quiet one."""
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
 
 
 async def report_of(kind: str, seed: int, *, kills: int = 0, rolling: bool = False) -> Report:
-    if kind == "rocketmq" and os.environ.get("TEST_CLUSTER") != "true":
+    if kind == "rocketmq" and os.environ.get("TEST_CLUSTER", os.environ.get("CI")) != "true":
         pytest.skip("minutes before a real RocketMQ: TEST_CLUSTER=true runs it")
     # A path of pytest's own is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
@@ -47,9 +41,8 @@ async def test_scenario_08_replicas_that_are_killed_and_drained_cost_no_message_
     # It was no test if nothing had happened.
     assert set(report.town.ends) == {"killed", "drained"}, told
     assert {send.topic for send in report.ledger.sends.values()} == {report.town.named(one) for one in TOPICS}
-    counts = report.ledger.counts
-    for fact in ("ReceiveMessage lost", "checks", "official push acked", "official simple acked"):
-        assert counts[fact], told
+    for fact in HAPPENED:
+        assert report.ledger.counts[fact], told
 
 
 @pytest.mark.parametrize("kind", BROKERS)
@@ -58,8 +51,7 @@ async def test_scenario_07_users_of_official_clients_see_nothing_of_a_rolling_re
     report = await report_of(kind, seed=7, rolling=True)
     told = "\n".join(report.lines())
     assert report.complaints == [], told
-    unexplained = [one for one in report.failures if GRPC_CANCELLED not in one and STALLED not in one]
-    assert unexplained == [], told
+    assert report.failures == [], told
     assert report.ledger.unsure == set(), told
     assert report.town.ends == ["drained"] * 3
     assert report.ledger.counts["told to move"], told

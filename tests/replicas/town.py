@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from popgate.testing import GatewayProcess
-from popgate.testing.rocketmq import shared_rocketmq
+from popgate.testing.rocketmq import PATIENT, shared_rocketmq
 from tests.replicas.balancer import Balancer
+from tests.replicas.books import EmbeddedBooks, RocketMQBooks
 
 EMBEDDED, ROCKETMQ = "embedded", "rocketmq"
 BROKERS = (EMBEDDED, ROCKETMQ)
@@ -24,6 +25,8 @@ _QUICK = (
     *("--set", "transactions.first_check_s=2"),
     *("--set", "transactions.check_interval_s=2"),
     *("--set", "transactions.max_checks=1000"),
+    # Clients that do not leave by themselves stay to its end.
+    *("--set", "stopping.drain_s=15"),
 )
 CONSUME_TIMEOUT_MS = {EMBEDDED: 6_000, ROCKETMQ: 60_000}
 """RocketMQ counts it in minutes."""
@@ -34,13 +37,29 @@ HOLD_S = {EMBEDDED: 4, ROCKETMQ: 8}
 
 
 class Town:
-    """`prefix` makes names of topics and groups one's own: others may use the same RocketMQ."""
+    """`prefix` makes names of topics and groups one's own: others may use the same RocketMQ.
 
-    def __init__(self, kind: str, options: Sequence[str], host: GatewayProcess | None) -> None:
+    `classic`, started: a balancer for classic clients, which every replica has a door for then.
+    `name_server`: of the RocketMQ behind them, if there is one.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        options: Sequence[str],
+        host: GatewayProcess | None,
+        classic: Balancer | None = None,
+        name_server: str = "",
+    ) -> None:
         self.kind = kind
+        self.classic = classic
+        self.books = RocketMQBooks(name_server) if name_server else EmbeddedBooks(self.ask)
         self.host = host
         self.prefix = f"r{uuid.uuid4().hex[:8]}"
-        self.replicas = [GatewayProcess(options=options) for _ in range(3)]
+        doors = ["grpc://127.0.0.1:0"]
+        if classic is not None:
+            doors.append(f"remoting://127.0.0.1:0?advertised={classic.address}")
+        self.replicas = [GatewayProcess(listen=doors, options=options) for _ in range(3)]
         self.leaving: set[int] = set()
         """Of replicas that end or begin: a balancer knows that they are not ready."""
         self.ends: list[str] = []
@@ -56,6 +75,9 @@ class Town:
         # One after the other costs less than all at once, on few cores.
         await asyncio.gather(*(asyncio.to_thread(one.start, READY_WITHIN_S) for one in self.replicas))
         self.endpoints = [one.endpoint for one in self.replicas]
+        if self.classic is not None:
+            doors = [one.addresses[1].partition("://")[2].partition("?")[0] for one in self.replicas]
+            self.classic.serve(lambda: [doors[at] for at in range(3) if at not in self.leaving])
         await self.balancer.start()
 
     async def make_topic(self, name: str, kind: str, queues: int = 4) -> None:
@@ -73,7 +95,7 @@ class Town:
             request = urllib.request.Request(
                 f"{self.replicas[at].admin}{path}", data, {"content-type": "application/json"}
             )
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with urllib.request.urlopen(request, timeout=60) as answer:
                 return json.loads(answer.read() or b"null")
 
         return await asyncio.to_thread(ask)
@@ -119,6 +141,8 @@ class Town:
 
     async def close(self) -> None:
         await self.balancer.close()
+        if self.classic is not None:
+            await self.classic.close()
         for replica in [*self.replicas, *([self.host] if self.host is not None else [])]:
             with contextlib.suppress(RuntimeError):
                 await asyncio.to_thread(replica.close)
@@ -126,10 +150,12 @@ class Town:
 
 
 @contextlib.asynccontextmanager
-async def town_before(kind: str, folder: Path, *, options: Sequence[str] = ()) -> AsyncIterator[Town]:
+async def town_before(
+    kind: str, folder: Path, *, options: Sequence[str] = (), classic: bool = False
+) -> AsyncIterator[Town]:
     """Three gateways that are ready. Raises Missing where there is no RocketMQ."""
     async with contextlib.AsyncExitStack() as stack:
-        host = None
+        host, name_server = None, ""
         if kind == EMBEDDED:
             socket = folder / "s"
             host = GatewayProcess(folder / "host", options=(*_QUICK, "--share-broker", f"unix:{socket}"))
@@ -140,9 +166,11 @@ async def town_before(kind: str, folder: Path, *, options: Sequence[str] = ()) -
             sharing = shared_rocketmq()
             cluster = await asyncio.to_thread(sharing.__enter__)
             stack.callback(sharing.__exit__, None, None, None)
+            name_server = cluster.name_server
             key = "one key for all of the replicas."
-            where = ("--broker", cluster.url, "--set", f"remote.transaction_key={key}")
-        town = Town(kind, (*where, *_QUICK, *options), host)
+            where = ("--broker", cluster.url, *PATIENT, "--set", f"remote.transaction_key={key}")
+        door = await Balancer(lambda: ()).start() if classic else None
+        town = Town(kind, (*where, *_QUICK, *options), host, door, name_server)
         stack.push_async_callback(town.close)
         await town.start()
         yield town

@@ -10,44 +10,64 @@ import re
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 PAGE = ROOT / "docs" / "scenarios.md"
 NAME = re.compile(r"test_scenario_(\d\d)_(\w+)\Z")
 ROWS = 40
-LIVE = re.compile(r"tests/(?:contract/|cluster/|replicas/|scenarios/test_live_|conformance/)")
+LIVE = re.compile(r"tests/(?:contract/|cluster/|replicas/|scenarios/test_live_|conformance/|tools/)")
 """Where tests run before a real RocketMQ; those of the contract and the clients before both brokers."""
+REPLACED = re.compile(r"\b(?:differs|moved_by_hand)\(")
+"""How a test of the contract, or what it asks for, says that another one holds before some brokers."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class Proof(NamedTuple):
+    """A test: the path of its file, what it says, and whether it holds before a real RocketMQ."""
+
+    path: str
+    said: str
+    live: bool
+
 
 HEAD = """# Scenarios
 
 What hurt users of such gateways elsewhere, as promises of this one, and the tests that keep each of them.
 Written by `tests/scenarios/document.py` from the names of the tests; a test proves that it is current.
-Several use [faults on order](faults.md): the seed is in the test. Those marked *live* run before a real
-RocketMQ; those of the contract run before the embedded broker, too.
+Several use [faults on order](faults.md): the seed is in the test. Those marked *live* hold before a real
+RocketMQ; those of the contract run before the embedded broker, too, and those of them that are not marked are
+replaced by others there ([what differs](real-cluster.md#what-differs)).
 """
 
 
-def proofs(root: Path = ROOT) -> dict[int, list[tuple[str, str]]]:
-    """By promise: (path of the test's file, what the test says), in the order of paths and lines."""
-    found: dict[int, list[tuple[str, str]]] = {}
+def proofs(root: Path = ROOT) -> dict[int, list[Proof]]:
+    """By promise: its tests, in the order of paths and lines."""
+    found: dict[int, list[Proof]] = {}
     for path in sorted((root / "tests").rglob("*.py")):
         text = path.read_text()
         if "test_scenario_" not in text:
             continue
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                matched = NAME.match(node.name)
-                if matched:
-                    said = matched[2].replace("_", " ")
-                    found.setdefault(int(matched[1]), []).append((str(path.relative_to(root)), said))
+        told = str(path.relative_to(root))
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, Function)]
+        replaced = replaced_in(functions) if told.startswith("tests/contract/") else set()
+        for node in functions:
+            if matched := NAME.match(node.name):
+                live = LIVE.match(told) is not None and node.name not in replaced
+                proof = Proof(told, matched[2].replace("_", " "), live)
+                found.setdefault(int(matched[1]), []).append(proof)
     return found
 
 
-def is_live(path: str) -> bool:
-    """Whether the tests of a file run before a real RocketMQ."""
-    return LIVE.match(path) is not None
+def replaced_in(functions: list[Function]) -> set[str]:
+    """The names of tests and fixtures that may be replaced by others, themselves or by what they ask for."""
+    asks = {one.name: {each.arg for each in one.args.args} for one in functions}
+    found = {one.name for one in functions if REPLACED.search(ast.unparse(one))}
+    while more := {name for name, asked in asks.items() if asked & found} - found:
+        found |= more
+    return found
 
 
 def promises() -> dict[int, dict[str, Any]]:
@@ -59,10 +79,10 @@ def rendered() -> str:
     lines = [HEAD]
     rows = promises()
     done = [row for row in rows if row in tested]
-    paths = [path for row in done for path, _ in tested[row]]
-    live = sum(map(is_live, paths))
+    each = [proof for row in done for proof in tested[row]]
+    live = sum(proof.live for proof in each)
     lines.append(
-        f"{len(done)} of {len(rows)} promises have tests, {len(paths)} in all, {live} of them *live*.\n"
+        f"{len(done)} of {len(rows)} promises have tests, {len(each)} in all, {live} of them *live*.\n"
     )
     for row, about in rows.items():
         lines.append(f"## {row}. {about['title']}\n")
@@ -71,8 +91,8 @@ def rendered() -> str:
             lines.append(f"*Limits:* {about['limits']}\n")
         if row in tested:
             lines += [
-                f"- {said} ([{path}](../{path})){', *live*' if is_live(path) else ''}"
-                for path, said in tested[row]
+                f"- {said} ([{path}](../{path})){', *live*' if live else ''}"
+                for path, said, live in tested[row]
             ]
             lines.append("")
         else:

@@ -33,13 +33,14 @@ from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 """How long a fact may take to show itself, on a machine that does much else."""
 START_S = 240.0
 """For a gateway process, likewise."""
+ANSWER_S = 30.0
+"""For an answer of the cluster, or a sign of life: many of these tests begin at the same time, and a broker
+that stands still for some seconds is there all the same."""
 TRANSACTION_KEY = "live-scenarios-0123456789-abcdefghij"
-REDELIVERY_S = 15.0
-"""For what RocketMQ brings back at the end of its time: declared 3 s late, and a busy machine on top."""
 
 
 async def until(fact: Callable[[], Any], pause_s: float = 0.05) -> Any:
@@ -73,7 +74,13 @@ class Hall:
 
     def process(self, *settings: str) -> GatewayProcess:
         """One more gateway process, not started, that ends transactions of all others."""
-        wanted = (f"remote.transaction_key={TRANSACTION_KEY}", *settings)
+        wanted = (
+            f"remote.transaction_key={TRANSACTION_KEY}",
+            f"remote.connect_timeout_s={ANSWER_S:g}",
+            f"remote.request_timeout_s={ANSWER_S:g}",
+            f"remote.probe_s={ANSWER_S:g}",
+            *settings,
+        )
         options = ["--broker", self.cluster.url, *(word for one in wanted for word in ("--set", one))]
         return GatewayProcess(options=options)
 
@@ -165,6 +172,8 @@ class Live:
     ) -> Replica:
         """A gateway in this process."""
         servers = tuple(name_servers) or (self.cluster.name_server,)
+        patient = dict.fromkeys(("connect_timeout_s", "request_timeout_s", "probe_s"), ANSWER_S)
+        settings = {**patient, **settings}
         wanted = RemoteSettings(
             name_servers=servers, transaction_keys=(TRANSACTION_KEY.encode(),), **settings
         )
@@ -212,6 +221,11 @@ class Live:
         name = self.fresh()
         await self.admin(path, {"name": name, **settings})
         return name
+
+    async def written_down(self, client: Any, topic: str, count: int) -> None:
+        """Wait until one receive can have all that was sent: where it is a broker writes down a moment after
+        its answer, and of an ordered group what comes first keeps the rest back."""
+        assert len(await client.gather(topic, await self.group(), count)) == count
 
     async def admin(self, path: str, body: object) -> Any:
         """What the admin port answers to a body. Fails when it refuses."""

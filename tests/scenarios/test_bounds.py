@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import re
 import tracemalloc
@@ -72,6 +73,8 @@ async def test_scenario_24_groups_clients_and_filters_that_came_and_went_leave_n
         assert kept(gateway)["shares"] == 400
         await gateway.pass_s(400)
         gc.collect()
+        # What time has ended is forgotten when the store's threads are done with it.
+        await world.until(lambda: kept(gateway) == before)
         sizes.append(kept(gateway))
     assert sizes == [before] * 3
     assert compile_filter.cache_info().currsize <= 1024
@@ -82,33 +85,41 @@ async def test_scenario_24_the_same_work_again_and_again_takes_no_more_memory(wo
     client = world.client(gateway)
 
     async def work() -> None:
-        for number in range(40):
+        for number in range(160):
             await client.send_one(body=b"%d" % number)
-        messages = await client.receive()
-        await client.ack(*(one.system_properties.receipt_handle for one in messages))
+        while messages := await client.receive():
+            await client.ack(*(one.system_properties.receipt_handle for one in messages))
         await client.receive_status("nothing", "g")
         # Longer than repeats of a send are known.
         await gateway.pass_s(700)
 
-    def size() -> int:
+    def kept_now() -> tracemalloc.Snapshot:
+        gc.collect()
+        # What is remembered up to a number is no more of what is asked here than it was before it was full.
+        for remembered in gc.get_objects():
+            if isinstance(remembered, functools._lru_cache_wrapper):
+                remembered.cache_clear()
+        # Last, because it empties Python's own lists of freed objects, too, which count as kept.
+        del remembered
         gc.collect()
         rooms = ("brokers", "processors", "protocols")
         ours = [tracemalloc.Filter(True, f"*/{room}/*", all_frames=False) for room in rooms]
-        kept = tracemalloc.take_snapshot().filter_traces(ours).statistics("filename")
-        return sum(one.size for one in kept if "/tests/" not in one.traceback[0].filename)
+        return tracemalloc.take_snapshot().filter_traces([*ours, tracemalloc.Filter(False, "*/tests/*")])
 
     tracemalloc.start()
     try:
         for _ in range(4):
             await work()
-        before = size()
+        before = kept_now()
         for _ in range(12):
             await work()
-        grown = size() - before
+        more = kept_now().compare_to(before, "lineno")
     finally:
         tracemalloc.stop()
-    # 480 messages later: one small object that is kept of each would be more.
-    assert grown < 16 * KB, f"{grown} bytes more after twelve rounds"
+    # 1,920 messages later: one small object that is kept of each would be more. What Python and the binding
+    # of RocksDB keep for themselves goes up and down by half of it.
+    grown = sum(one.size_diff for one in more)
+    assert grown < 48 * KB, f"{grown} bytes more after twelve rounds: " + "; ".join(map(str, more[:5]))
 
 
 @pytest.fixture
@@ -277,11 +288,13 @@ async def test_scenario_25_a_polling_time_that_cannot_be_has_a_code_that_the_ver
 
 
 async def test_scenario_25_the_answer_comes_before_the_deadline_of_the_client(world: Any) -> None:
-    """With real time: a client that gives itself a second never sees DEADLINE_EXCEEDED."""
+    """A client that gives itself a second never sees DEADLINE_EXCEEDED."""
     gateway = await world.gateway()
-    client = world.client(gateway)
     for deadline_s in (1.0, 5.0):
-        poll = asyncio.ensure_future(client.frames(wait_ms=20_000, timeout=deadline_s))
+        # The gateway is told of it; the client itself waits on, since the time that passes is not real.
+        client = world.client(gateway)
+        client.headers["grpc-timeout"] = f"{deadline_s * 1000:.0f}m"
+        poll = asyncio.ensure_future(client.frames(wait_ms=20_000, timeout=None))
         await world.until(lambda: gateway.processor.figures()["waiting_receives"] == 1)
         await gateway.pass_s(deadline_s * 0.96)
         assert codes(await poll) == [Code.MESSAGE_NOT_FOUND]

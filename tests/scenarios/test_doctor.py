@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 import json
 import socket
 import ssl
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -23,7 +21,7 @@ from typing import Any
 import pytest
 
 from popgate.testing import GatewayProcess
-from proxy.cli import main
+from tests.e2e.commands import run_command
 
 
 @dataclass
@@ -48,22 +46,12 @@ class Seen:
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    out, err = io.BytesIO(), io.BytesIO()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("POPGATE_ADMIN", raising=False)
-        patch.setattr(sys, "argv", ["popgate", "doctor", *map(str, arguments)])
-        patch.setattr(sys, "stdout", io.TextIOWrapper(out, write_through=True))
-        patch.setattr(sys, "stderr", io.TextIOWrapper(err, write_through=True))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        sys.stdout.detach()  # type: ignore[union-attr]
-        sys.stderr.detach()  # type: ignore[union-attr]
-    assert "Traceback" not in err.getvalue().decode()
-    return int(ended.value.code or 0), out.getvalue().decode(), err.getvalue().decode()
+    ended = run_command("doctor", *arguments)
+    return ended.code, ended.out, ended.err
 
 
-def doctor(address: str, *options: object) -> Seen:
-    code, out, err = run(address, "-o", "json", *options)
+def doctor(address: str, *options: object, timeout: str = "60s") -> Seen:
+    code, out, err = run(address, "-o", "json", "--timeout", timeout, *options)
     return Seen(code, json.loads(out), err)
 
 
@@ -85,11 +73,19 @@ class Forwarder:
         with contextlib.suppress(OSError):
             while True:
                 here, _ = self._server.accept()
-                host, _, port = self._target.rpartition(":")
-                there = socket.create_connection((host.strip("[]"), int(port)))
-                self._open += [here, there]
+                self._open.append(here)
+                try:
+                    there = self._reached()
+                except OSError:
+                    here.close()  # as a balancer does, and the next one is taken all the same
+                    continue
+                self._open.append(there)
                 for one, other in ((here, there), (there, here)):
                     threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
+
+    def _reached(self) -> socket.socket:
+        host, _, port = self._target.rpartition(":")
+        return socket.create_connection((host.strip("[]"), int(port)))
 
     @staticmethod
     def _carry(one: socket.socket, other: socket.socket) -> None:
@@ -124,10 +120,12 @@ def gateway() -> Iterator[GatewayProcess]:
         yield gateway
 
 
-def free_port() -> int:
-    """Of an address where nothing listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+@pytest.fixture
+def nobody() -> Iterator[int]:
+    """A port where nothing listens, of all addresses of this machine; nobody else is given it meanwhile."""
+    with socket.socket() as held:
+        held.bind(("", 0))
+        yield int(held.getsockname()[1])
 
 
 ALL_WELL = {
@@ -194,8 +192,8 @@ def test_scenario_12_by_a_name_with_several_addresses_each_is_looked_at(gateway:
     assert seen.code == 0
 
 
-def test_scenario_12_an_advertised_address_that_cannot_be_reached_is_told() -> None:
-    nowhere = f"127.0.0.3:{free_port()}"
+def test_scenario_12_an_advertised_address_that_cannot_be_reached_is_told(nobody: int) -> None:
+    nowhere = f"127.0.0.3:{nobody}"
     with GatewayProcess(options=["--set", f"advertised.address={nowhere}"]) as gateway:
         seen = doctor(gateway.endpoint)
     assert (seen.code, seen.problems) == (1, ["advertised"])
@@ -216,8 +214,8 @@ def test_scenario_12_an_advertised_address_that_is_another_one_and_works_is_a_wa
     assert f"are told to use {balancer}" in seen["advertised"]["what"]
 
 
-def test_scenario_12_what_stands_in_the_way_is_named(gateway: GatewayProcess) -> None:
-    refused = doctor(f"127.0.0.1:{free_port()}")
+def test_scenario_12_what_stands_in_the_way_is_named(gateway: GatewayProcess, nobody: int) -> None:
+    refused = doctor(f"127.0.0.1:{nobody}")
     assert (refused.code, refused.problems) == (1, ["port"])
     assert "nothing listens there" in refused["port"]["what"]
 
@@ -228,6 +226,10 @@ def test_scenario_12_what_stands_in_the_way_is_named(gateway: GatewayProcess) ->
     assert admin.problems == ["http2"]
     assert "speaks HTTP/1.1" in admin["http2"]["what"]
     assert "admin port" in admin["http2"]["advice"]
+    with GatewayProcess(listen=("remoting://127.0.0.1:0",)) as classic:
+        other = doctor(classic.endpoint)
+    assert other.problems == ["http2"]
+    assert "speaks remoting, not gRPC" in other["http2"]["what"]
     for wrong in ("gateway", "a:b", "http://127.0.0.1:8081", "127.0.0.1:8081/path"):
         assert run(wrong)[0] == 2
 
@@ -251,7 +253,7 @@ class Listener:
         with contextlib.suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(10)
+        self._thread.join(100)
         for one in self._open:
             one.close()
 
@@ -309,14 +311,15 @@ def _says(words: bytes) -> Callable[[socket.socket], None]:
     ("treat", "said"),
     [
         (lambda taken: taken.close(), "closes connections without a word"),
-        (_says_nothing, "says nothing for 0.3 s"),
+        (_says_nothing, "says nothing for 3 s"),
         (_says(b"220 mail.example.com ESMTP\r\n"), "speaks something else: b'220 mail"),
         (_says(b"HTTP/1.0 400 Bad Request\r\n\r\n"), "speaks HTTP/1.1"),
     ],
 )
 def test_scenario_12_whatever_else_listens_there_is_named(treat: Any, said: str) -> None:
     with Listener(treat) as listener:
-        seen = doctor(listener.address, "--timeout", "300ms")
+        # Short only where its end is waited for.
+        seen = doctor(listener.address, timeout="3s" if treat is _says_nothing else "60s")
     assert (seen.code, seen.problems) == (1, ["http2"])
     assert said in seen["http2"]["what"]
     assert seen["http2"]["advice"]
@@ -349,7 +352,7 @@ async def test_scenario_12_a_clock_that_is_wrong_is_told(world: Any) -> None:
     world.clock.set_wall(world.clock.now_ms() + 90_000)
     gateway = await world.gateway()
     found = {}
-    wish = Wish("127.0.0.1", gateway.port, patience_s=5.0)
+    wish = Wish("127.0.0.1", gateway.port, patience_s=60.0)
 
     async def moving() -> None:
         while True:
@@ -375,12 +378,45 @@ async def test_scenario_12_what_another_look_left_is_tidied_up_and_what_one_need
     client = world.client(gateway)
     await client.send_one(topic="popgate-doctor", body=b"of another look")
     found = {}
-    async for finding in find_prober("grpc").probe(Wish("127.0.0.1", gateway.port)):
+    async for finding in find_prober("grpc").probe(Wish("127.0.0.1", gateway.port, patience_s=60.0)):
         found[finding.check] = finding.level
     assert found["round-trip"] is Level.OK
     # The other one's message is still there for it, and ours is not.
     left = await client.receive(topic="popgate-doctor", group="popgate-doctor")
     assert [message.body for message in left] == [b"of another look"], found
+
+
+def test_scenario_12_a_door_for_classic_clients_is_looked_at_as_one_of_them_would() -> None:
+    doors = ("grpc://127.0.0.1:0", "remoting://127.0.0.1:0")
+    with GatewayProcess(listen=doors) as gateway:
+        seen = doctor(gateway.addresses[1], "--admin", gateway.admin)
+        assert (seen.code, seen.problems) == (0, [])
+        assert {seen[check]["level"] for check in ("remoting", "route", "advertised", "round-trip")} == {"ok"}
+        # What it made is taken away again.
+        assert doctor(gateway.addresses[1], "--no-write", "--topic", "popgate-doctor").problems == ["route"]
+
+        looked = doctor(gateway.addresses[1], "--no-write", "--topic", "no-such-topic")
+        assert looked.problems == ["route"]
+        assert "TOPIC_NOT_EXIST" in looked["route"]["what"]
+
+        wrong = doctor(f"remoting://{gateway.endpoint}")
+        assert wrong.problems == ["remoting"]
+        assert "may be that of gRPC" in wrong["remoting"]["advice"]
+    host, _, port = gateway.addresses[1].rpartition("/")[2].rpartition(":")
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, int(port)))
+        gone = doctor(gateway.addresses[1])
+    assert gone.problems == ["port"]
+
+
+def test_scenario_12_a_door_that_tells_classic_clients_another_address_is_told(nobody: int) -> None:
+    away = f"127.0.0.1:{nobody}"
+    with GatewayProcess(listen=(f"remoting://127.0.0.1:0?advertised={away}",)) as gateway:
+        seen = doctor(gateway.addresses[0])
+    assert seen.problems == ["advertised"]
+    assert f"told to use {away}, which cannot be reached from here" in seen["advertised"]["what"]
+    assert f"?advertised={gateway.endpoint}" in seen["advertised"]["advice"]
 
 
 def test_addresses_that_have_no_prober_are_refused() -> None:

@@ -38,19 +38,33 @@ def test_a_promise_without_a_test_says_what_it_comes_with(document: Any) -> None
     tested = document.proofs()
     for row, about in document.promises().items():
         assert len(about["promise"]) > 20
-        assert row in tested or about["later"], row
+        assert (row in tested) != bool(about.get("later")), row
 
 
 def test_the_first_nine_have_tests_of_their_own(document: Any) -> None:
     tested = document.proofs()
     for row in range(1, 10):
-        assert any(path.startswith("tests/scenarios/") for path, _ in tested[row]), row
+        assert any(proof.path.startswith("tests/scenarios/") for proof in tested[row]), row
 
 
 @pytest.mark.parametrize("row", [*range(1, 7), 8, 11, 15, *range(24, 29)])
 def test_what_a_cluster_must_keep_is_tested_before_a_real_one(document: Any, row: int) -> None:
-    live = [path for path, _ in document.proofs()[row] if document.is_live(path)]
+    live = [proof.path for proof in document.proofs()[row] if proof.live]
     assert [path for path in live if not path.startswith("tests/contract/")], f"{row}: only the contract"
+
+
+def test_what_is_replaced_before_a_real_cluster_does_not_count_as_tested_there(
+    document: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "tests" / "contract").mkdir(parents=True)
+    (tmp_path / "tests" / "contract" / "test_it.py").write_text(
+        "def make(user):\n    user.differs('why', 'test_other')\ndef rooms(make): ...\n"
+        "def test_scenario_01_asks_for_what_is_not_there(rooms): ...\n"
+        "def test_scenario_01_differs(user):\n    user.differs('why', 'test_other')\n"
+        "def test_scenario_01_cannot_wait(user):\n    user.moved_by_hand('test_other')\n"
+        "def test_scenario_01_holds_everywhere(user): ...\n"
+    )
+    assert [proof.said for proof in document.proofs(tmp_path)[1] if proof.live] == ["holds everywhere"]
 
 
 def test_tests_are_found_wherever_they_are(document: Any, tmp_path: Path) -> None:
@@ -62,6 +76,6 @@ def test_tests_are_found_wherever_they_are(document: Any, tmp_path: Path) -> Non
         "# test_scenario_04_is_a_comment\n"
     )
     assert document.proofs(tmp_path) == {
-        38: [("tests/far/away/test_it.py", "plain")],
-        7: [("tests/far/away/test_it.py", "in a class")],
+        38: [("tests/far/away/test_it.py", "plain", False)],
+        7: [("tests/far/away/test_it.py", "in a class", False)],
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -12,13 +13,12 @@ from typing import Any
 import grpc
 import pytest
 
-from popgate.testing.rocketmq.ports import free_ports
 from popgate.wire.codes import RequestCode
 from processors.limits import Limits
 from protocols.grpc.pb.definition_pb2 import Code
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
 
-pytestmark = pytest.mark.timeout(600)  # the first waits until all of them have begun
+pytestmark = pytest.mark.timeout(1800)  # the first waits until all of them have begun
 
 IDLE_S = 125.0
 """A broker cuts a link on which nothing happens after 120 s (protocol facts 5.11)."""
@@ -42,11 +42,13 @@ def waiting(gateway: Any) -> int:
 
 async def test_scenario_11_before_a_cluster_a_name_server_that_is_not_there_stops_nothing(live: Any) -> None:
     topic, group = await live.topic(), await live.group()
-    nobody = f"127.0.0.1:{free_ports()}"
-    client = live.client(await live.gateway(name_servers=(nobody, live.cluster.name_server)))
-    await client.send_one(topic)
-    messages = await client.gather(topic, group, 1)
-    assert await client.settle(messages, topic, group) == [Code.OK]
+    with socket.socket() as held:  # and not listened at
+        held.bind(("127.0.0.1", 0))
+        nobody = f"127.0.0.1:{held.getsockname()[1]}"
+        client = live.client(await live.gateway(name_servers=(nobody, live.cluster.name_server)))
+        await client.send_one(topic)
+        messages = await client.gather(topic, group, 1)
+        assert await client.settle(messages, topic, group) == [Code.OK]
 
 
 # 13. the gateway's commands work before a cluster, too
@@ -67,6 +69,7 @@ async def test_topics_and_groups_are_made_and_told_by_the_command_line(live: Any
     client = live.client(await live.gateway())
     for number in range(3):
         await client.send_one(topic, b"%d" % number, message_group="a")
+    await live.written_down(client, topic, 3)
     assert bodies(await client.gather(topic, group, 3)) == [b"0", b"1", b"2"]
     assert re.search(r"\b2\b", await command("topic", "show", topic))
     assert re.search(r"\b3\b", await command("group", "show", group))
@@ -87,6 +90,7 @@ async def test_scenario_15_before_a_cluster_a_batch_has_a_result_for_each(live: 
     assert [entry.status.code for entry in answer.entries] == [Code.OK] * 10
     ids = [entry.message_id for entry in answer.entries]
     assert ids == [message.system_properties.message_id for message in batch]
+    await live.written_down(client, topic, 10)
     came = await client.gather(topic, group, 10)
     found = {one.system_properties.message_id: one.body for one in came}
     assert [found[one] for one in ids] == [message.body for message in batch]
@@ -115,7 +119,7 @@ async def test_scenario_24_before_a_cluster_polls_that_come_and_go_leave_nothing
     for first in range(0, 60, 20):
         await asyncio.gather(*(ask(first + number) for number in range(20)))
         await live.until(lambda: not any(gateway.processor.figures()[name] for name in names))
-        assert len(gateway.processor.budgets) == 0
+        await live.until(lambda: len(gateway.processor.budgets) == 0)
     await live.until(lambda: gateway.broker.figures()["requests_in_flight"] == 0)
 
 
@@ -124,7 +128,7 @@ async def test_scenario_24_before_a_cluster_polls_that_wait_hold_nothing_and_los
     topic, group = await live.topic(queues=1), await live.group()
     gateway = await live.gateway(limits=limits)
     client, sender = live.client(gateway), live.client(gateway)
-    polls = [asyncio.ensure_future(client.frames(topic, group, wait_ms=15_000)) for _ in range(6)]
+    polls = [asyncio.ensure_future(client.frames(topic, group, wait_ms=40_000)) for _ in range(6)]
     await live.until(lambda: waiting(gateway) == 6)
     assert gateway.processor.budgets.used == 0
     for number in range(6):
@@ -132,7 +136,7 @@ async def test_scenario_24_before_a_cluster_polls_that_wait_hold_nothing_and_los
     came = [
         frame.message for frames in await asyncio.gather(*polls) for frame in frames if frame.message.body
     ]
-    assert gateway.processor.budgets.used == 0
+    await live.until(lambda: gateway.processor.budgets.used == 0)
     while len(came) < 6:  # whoever was refused asks again, and nothing was lost
         came += await client.gather(topic, group, 1)
     assert sorted(body[:1] for body in bodies(came)) == [b"%d" % number for number in range(6)]
@@ -163,9 +167,10 @@ async def test_scenario_25_before_a_cluster_the_answer_comes_before_the_deadline
     live: Any,
 ) -> None:
     topic, group = await live.topic(), await live.group()
-    client = live.client(await live.survivor())
+    # A margin that a busy machine keeps, too.
+    client = live.client(await live.gateway(limits=Limits(poll_margin_s=10.0)))
     assert codes(await client.frames(topic, group)) == [Code.MESSAGE_NOT_FOUND]  # the connection is there
-    frames = await client.frames(topic, group, wait_ms=60_000, timeout=25.0)
+    frames = await client.frames(topic, group, wait_ms=60_000, timeout=50.0)
     assert codes(frames) == [Code.MESSAGE_NOT_FOUND]
 
 
@@ -181,7 +186,7 @@ async def test_scenario_26_before_a_cluster_one_message_is_looked_for_once_howev
     await client.receive(topic, group)  # the route is known
     await sender.send_one(topic, b"before")
     await client.settle(await client.gather(topic, group, 1), topic, group)
-    polls = [asyncio.ensure_future(client.receive(topic, group, wait_ms=25_000)) for _ in range(20)]
+    polls = [asyncio.ensure_future(client.receive(topic, group, wait_ms=50_000)) for _ in range(20)]
     await live.until(lambda: waiting(gateway) == 20)
     gateway.watch()
     await asyncio.sleep(2)  # nothing comes: what is looked for in this time is looked for in vain
@@ -204,9 +209,9 @@ async def test_scenario_26_before_a_cluster_who_gives_up_after_being_woken_passe
     topic, group = await live.topic(queues=1), await live.group()
     woken, other = await live.gateway("seed=26;cancel=ReceiveMessage"), await live.gateway()
     first, second, sender = live.client(woken), live.client(other), live.client(await live.survivor())
-    vanishing = asyncio.ensure_future(first.receive(topic, group, wait_ms=40_000))
+    vanishing = asyncio.ensure_future(first.receive(topic, group, wait_ms=50_000))
     await live.until(lambda: waiting(woken) == 1)
-    staying = asyncio.ensure_future(second.receive(topic, group, wait_ms=40_000))
+    staying = asyncio.ensure_future(second.receive(topic, group, wait_ms=50_000))
     await live.until(lambda: waiting(other) == 1)
     vanishing.cancel()
     await sender.send_one(topic, b"one")

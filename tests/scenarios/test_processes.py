@@ -90,10 +90,20 @@ async def told(gateway: GatewayProcess) -> Any:
     """What the gateway says of its faults."""
 
     def read() -> Any:
-        with urllib.request.urlopen(f"{gateway.admin}/api/faults", timeout=10) as answer:
+        with urllib.request.urlopen(f"{gateway.admin}/api/faults", timeout=60) as answer:
             return json.load(answer)
 
     return await asyncio.to_thread(read)
+
+
+async def waiting(gateway: GatewayProcess) -> bool:
+    """Whether a receive waits there."""
+
+    def read() -> str:
+        with urllib.request.urlopen(f"{gateway.admin}/metrics", timeout=60) as answer:
+            return str(answer.read().decode())
+
+    return "\npopgate_waiting_receives 1.0\n" in await asyncio.to_thread(read)
 
 
 class Producer:
@@ -129,7 +139,7 @@ class Producer:
         )
         request = rpc.SendMessageRequest(messages=[message])
         try:
-            answer = await send(request, metadata=self.client.metadata, timeout=30, wait_for_ready=True)
+            answer = await send(request, metadata=self.client.metadata, timeout=60, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:
             failures.append(str(error.details()))
             return False
@@ -180,12 +190,12 @@ async def test_scenario_07_consumers_go_on_at_the_successor_without_settings(
         stream = await client.introduce(client.subscribing(PUSH_CONSUMER))
         await client.send_one(body=b"held")
         (held,) = await client.receive(auto_renew=True)
-        poll = asyncio.ensure_future(client.frames(wait_ms=20_000, timeout=30))
-        await client.send_one("other")  # behind the poll on its connection: it waits by now
+        poll = asyncio.ensure_future(client.frames(wait_ms=50_000))
+        await world.until(lambda: waiting(gateway))
         stopping = asyncio.ensure_future(asyncio.to_thread(gateway.terminate))
         frames = await poll
         assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
-        while (command := await asyncio.wait_for(stream.read(), 10)) is not grpc.aio.EOF:
+        while (command := await asyncio.wait_for(stream.read(), 60)) is not grpc.aio.EOF:
             assert command.WhichOneof("command") != "settings"
         assert await stopping == 0
         with gateway.successor() as successor:
@@ -229,6 +239,6 @@ def test_faults_that_are_not_spelled_exactly_keep_a_gateway_from_starting(tmp_pa
 
 def test_without_the_setting_there_is_no_page_about_faults(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as gateway, pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"{gateway.admin}/api/faults", timeout=10)
+        urllib.request.urlopen(f"{gateway.admin}/api/faults", timeout=60)
     assert refused.value.code == 404
     refused.value.close()

@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from popgate.context import Context
+from popgate.model import TopicConfig
 from popgate.testing import GatewayDidNotStart, GatewayProcess
 from protocols.grpc.pb.definition_pb2 import Code
+from protocols.grpc.pb.duration_pb2 import Duration
 
 HOUR_MS = 3_600_000
 
@@ -53,6 +56,36 @@ async def test_a_full_disk_fails_aloud_and_everything_goes_on_when_it_is_over(
     messages = await client.receive()
     assert sorted(m.body for m in messages) == [b"after", b"before"]
     assert (await client.ack(*(handle(m) for m in messages))).status.code == Code.OK
+
+
+async def test_positions_are_read_on_while_the_disk_is_full_and_what_must_be_written_is_refused(
+    world: Any, handle: Any
+) -> None:
+    """A delivery that cannot be written down would come again when its client has done the work."""
+    gateway = await world.gateway("seed=1;full=commit:after=1000000:for=60s:times=1")
+    await gateway.broker.create_topic(TopicConfig("t", read_queues=1, write_queues=1))
+    client = world.client(gateway)
+    for n in range(3):
+        await client.send_one(body=b"%d" % n)
+    (held,) = await client.receive(batch_size=1, invisible_duration=Duration(seconds=3600))
+    gateway.arm("commit")
+    assert (await client.send(client.message(body=b"lost"))).status.code == Code.HA_NOT_AVAILABLE
+    for _ in range(3):
+        await gateway.pass_s(12)
+        assert gateway.broker.figures()["store_failing"] == 1
+        frames = await client.pull(wait_ms=0)
+        assert [f.message.body for f in frames if f.WhichOneof("content") == "message"] == [b"0", b"1", b"2"]
+        found = await gateway.broker.find_by_id(
+            Context(client_id="c"), "t", held.system_properties.message_id
+        )
+        assert [message.body for message in found] == [held.body]
+        (status,) = [f.status for f in await client.frames() if f.WhichOneof("content") == "status"]
+        assert status.code == Code.HA_NOT_AVAILABLE
+        assert "No space left on device" in status.message
+    await gateway.pass_s(60)
+    assert gateway.broker.figures()["store_failing"] == 0
+    messages = [held, *await client.receive()]
+    assert sorted(m.body for m in messages) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("hours", [-100, -1, 1, 100])

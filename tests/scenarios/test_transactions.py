@@ -26,7 +26,7 @@ async def bodies(client: Any, topic: str = "t") -> list[bytes]:
 async def question(stream: Any) -> Any:
     """The next question that comes; other commands are not what is waited for."""
     while True:
-        command = await asyncio.wait_for(stream.read(), 10)
+        command = await asyncio.wait_for(stream.read(), 60)
         if command.WhichOneof("command") == "recover_orphaned_transaction_command":
             return command.recover_orphaned_transaction_command
 
@@ -179,7 +179,7 @@ async def test_scenario_06_a_stream_that_breaks_at_the_question_hands_it_to_the_
     entry = await half(first)
     await gateway.pass_s(7)
     with pytest.raises(grpc.aio.AioRpcError, match="on purpose"):
-        await asyncio.wait_for(broken.read(), 10)
+        await asyncio.wait_for(broken.read(), 60)
     stream = await second.introduce(second.producing("t"))
     await gateway.pass_s(31)
     assert (await question(stream)).transaction_id == entry.transaction_id

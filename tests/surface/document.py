@@ -19,7 +19,9 @@ What becomes of every field of every message of `apache.rocketmq.v2`. Written by
 - **honoured**: it decides something
 - **told**: the gateway fills it in; what a client writes there means nothing
 - **echoed**: it comes back as it was sent
-- **ignored**: it is let pass, for the reason given
+- **kept**: it decides nothing here, for the reason given; operators are shown it
+
+No field is ignored.
 
 A code in the last column is what a value that cannot be is refused with; each is sent and seen refused by
 `tests/unit/protocols/grpc/test_refusals.py`. Fields that are not known (of a newer client) are let pass.

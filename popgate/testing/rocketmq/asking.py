@@ -11,6 +11,9 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.fastjson import loads
 from popgate.wire.remoting import Command, RemotingWire
 
+ANSWERED_WITHIN_S = 60.0
+"""On a machine of two cores a server of Java stands still for seconds, and answers all the same."""
+
 
 def ask(
     address: str,
@@ -18,7 +21,7 @@ def ask(
     fields: Mapping[str, str] | None = None,
     body: bytes = b"",
     *,
-    timeout_s: float = 5.0,
+    timeout_s: float = ANSWERED_WITHIN_S,
 ) -> Command:
     """The answer, whatever it says. Raises OSError (also TimeoutError), PeerWireError."""
     host, _, port = address.rpartition(":")
@@ -38,12 +41,12 @@ def ask(
             wire.receive(data)
 
 
-def addresses_known(name_server: str) -> dict[str, dict[int, str]]:
+def addresses_known(name_server: str, *, timeout_s: float = ANSWERED_WITHIN_S) -> dict[str, dict[int, str]]:
     """The brokers that a name server knows: the addresses of each by broker id, 0 being the master.
 
     Raises OSError, PeerWireError.
     """
-    answer = ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO)
+    answer = ask(name_server, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
     told: dict[str, Any] = loads(answer.body) if answer.body else {}
     return {
         name: {int(number): str(address) for number, address in entry["brokerAddrs"].items()}

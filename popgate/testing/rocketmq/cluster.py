@@ -25,7 +25,11 @@ from popgate.wire.fastjson import loads
 _ORG = "org.apache.rocketmq"
 _BROKER_PORTS = 4
 """A broker takes the port before the last but one, its own, and the next: 2, 0, and 1 away."""
-_ADMIN_WITHIN_S = 60.0
+_ADMIN_WITHIN_S = 240.0
+_ENDED_WITHIN_S = 15.0
+"""A whole cluster: nobody is left to notice that a server did not take leave."""
+_POLLED_FOR_S = 5.0
+"""A server that starts may not answer what it was asked too early."""
 
 
 class RocketMQ:
@@ -33,7 +37,7 @@ class RocketMQ:
 
     With `controllers` each name server holds one, and brokers of `plans.replicas` are under them. `settings`
     are lines of every broker.conf. `options` are those of the brokers' and the proxy's virtual machines;
-    None: such that start soon.
+    None: such that start soon. `properties` are system properties of name servers and brokers.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class RocketMQ:
         settings: Mapping[str, str] | None = None,
         options: Sequence[str] | None = None,
         name_server_settings: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> None:
         self.version = version or chosen_version()
         self.name_servers: list[JavaServer] = []
@@ -57,6 +62,7 @@ class RocketMQ:
         self._settings = dict(settings or {})
         self._name_server_settings = dict(name_server_settings or {})
         self._options = options
+        self._properties = [f"-D{name}={value}" for name, value in (properties or {}).items()]
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._reaper: Reaper | None = None
         self._controller_ports: list[int] = []
@@ -120,7 +126,7 @@ class RocketMQ:
             if server.runs:
                 server.signal(15)
         for server in servers:
-            server.stop()
+            server.stop(_ENDED_WITHIN_S)
         if self._reaper is not None:
             self._reaper.close()
             self._reaper = None
@@ -142,13 +148,18 @@ class RocketMQ:
         return made.start()
 
     def start_proxy(
-        self, settings: Mapping[str, object] | None = None, *, options: Sequence[str] | None = None
+        self,
+        settings: Mapping[str, object] | None = None,
+        *,
+        options: Sequence[str] | None = None,
+        broker: BrokerPlan | None = None,
     ) -> JavaServer:
         """The Java proxy before this cluster; `address` is its gRPC door. Raises RocketMQDidNotStart.
 
-        `options` are its virtual machine's; None: those of the cluster.
+        `options` are its virtual machine's; None: those of the cluster. With `broker` it is one process with
+        that broker inside, RocketMQ's local mode.
         """
-        made = self._proxy(settings or {}, self._options if options is None else options)
+        made = self._proxy(settings or {}, self._options if options is None else options, broker)
         self.proxies.append(made)
         return made.start()
 
@@ -161,6 +172,7 @@ class RocketMQ:
             *plans.ADMIN_HEAP,
             *QUICK,
             f"-Duser.home={home}",
+            f"-Djava.io.tmpdir={home}",
             "-cp",
             str(jars(self.version) / "*"),
         ]
@@ -205,56 +217,69 @@ class RocketMQ:
             return ["-c", _written(server, "namesrv.properties", settings)]
 
         def ready(server: JavaServer) -> bool:
-            addresses_known(server.address)
+            addresses_known(server.address, timeout_s=_POLLED_FOR_S)
             return True
 
-        return self._server(
-            f"namesrv-{number}", "namesrv.NamesrvStartup", arguments, ready, (*plans.NAME_SERVER_HEAP, *QUICK)
-        )
+        options = (*plans.NAME_SERVER_HEAP, *QUICK, *self._properties)
+        return self._server(f"namesrv-{number}", "namesrv.NamesrvStartup", arguments, ready, options)
 
     def _broker(self, plan: BrokerPlan) -> JavaServer:
         def arguments(server: JavaServer) -> list[str]:
             server.port = server.port or free_ports(_BROKER_PORTS) + 2
-            store = server.folder / "store"
-            settings = {
-                **plans.BROKER_SETTINGS,
-                "brokerName": plan.name,
-                "brokerId": str(plan.number),
-                "namesrvAddr": ";".join(self.addresses),
-                "listenPort": str(server.port),
-                "haListenPort": str(server.port + 1),
-                "storePathRootDir": str(store),
-                "storePathCommitLog": str(store / "commitlog"),
-                **self._settings,
-                **plan.settings,
-            }
-            if settings.get("enableControllerMode") == "true":
-                settings["controllerAddr"] = ";".join(f"127.0.0.1:{port}" for port in self._controller_ports)
-            return ["-c", _written(server, "broker.conf", settings)]
+            return ["-c", self._broker_file(server, plan, server.port)]
 
         def ready(server: JavaServer) -> bool:
-            alive = self._alive_name_servers()
-            if not all(server.address in addresses_known(at).get(plan.name, {}).values() for at in alive):
+            known = [addresses_known(at, timeout_s=_POLLED_FOR_S) for at in self._alive_name_servers()]
+            if not all(server.address in one.get(plan.name, {}).values() for one in known):
                 return False
-            return plan.number == plans.MASTER or self._is_followed(plan.name)
+            return plan.number == plans.MASTER or self.is_followed(plan.name)
 
         name = f"{plan.name}-{plan.number}"
         options = (*plans.BROKER_HEAP, *QUICK) if self._options is None else self._options
+        options = (*options, *self._properties)
         return self._server(name, "broker.BrokerStartup", arguments, ready, options)
 
-    def _is_followed(self, name: str) -> bool:
-        """Whether the slaves of a broker have what its master has, so that it takes messages."""
-        answer = ask(self.master(name).address, RequestCode.GET_BROKER_HA_STATUS)
+    def _broker_file(self, server: JavaServer, plan: BrokerPlan, port: int) -> str:
+        """The path of the settings of a broker in a server's folder."""
+        store = server.folder / "store"
+        settings = {
+            **plans.BROKER_SETTINGS,
+            "brokerName": plan.name,
+            "brokerId": str(plan.number),
+            "namesrvAddr": ";".join(self.addresses),
+            "listenPort": str(port),
+            "haListenPort": str(port + 1),
+            "storePathRootDir": str(store),
+            "storePathCommitLog": str(store / "commitlog"),
+            **self._settings,
+            **plan.settings,
+        }
+        if settings.get("enableControllerMode") == "true":
+            settings["controllerAddr"] = ";".join(f"127.0.0.1:{port}" for port in self._controller_ports)
+        return _written(server, "broker.conf", settings)
+
+    def is_followed(self, name: str) -> bool:
+        """Whether the slaves of a broker have what its master has, so that it takes messages.
+
+        Raises OSError, PeerWireError.
+        """
+        try:
+            master = self.master(name).address
+        except KeyError:  # another one is being chosen
+            return False
+        answer = ask(master, RequestCode.GET_BROKER_HA_STATUS, timeout_s=_POLLED_FOR_S)
         slaves = loads(answer.body).get("haConnectionInfo", []) if answer.body else []
         return bool(slaves) and all(slave.get("inSync", True) for slave in slaves)
 
-    def _proxy(self, settings: Mapping[str, object], wanted: Sequence[str] | None) -> JavaServer:
+    def _proxy(
+        self, settings: Mapping[str, object], wanted: Sequence[str] | None, inside: BrokerPlan | None
+    ) -> JavaServer:
         def arguments(server: JavaServer) -> list[str]:
-            server.port = server.port or free_ports(2)
+            server.port = server.port or free_ports(2 if inside is None else 2 + _BROKER_PORTS)
             told: dict[str, object] = {
                 "rocketMQClusterName": plans.CLUSTER_NAME,
                 "namesrvAddr": ";".join(self.addresses),
-                "proxyMode": "CLUSTER",
+                "proxyMode": "CLUSTER" if inside is None else "LOCAL",
                 "grpcServerPort": server.port,
                 "remotingListenPort": server.port + 1,
                 "enableProxyRemotingProtocol": True,
@@ -262,7 +287,18 @@ class RocketMQ:
             }
             path = server.folder / "home" / "conf" / "rmq-proxy.json"
             path.write_text(json.dumps(told))
-            return ["-pc", str(path)]
+            words = ["-pc", str(path)]
+            if inside is not None:
+                conf = self._broker_file(server, inside, server.port + 4)
+                words += ["-pm", "LOCAL", "-n", ";".join(self.addresses), "-bc", conf]
+            return words
+
+        def ready(server: JavaServer) -> bool:
+            known = inside is None or all(
+                inside.name in addresses_known(at, timeout_s=_POLLED_FOR_S)
+                for at in self._alive_name_servers()
+            )
+            return known and is_open(server.port)
 
         options = plans.PROXY_HEAP if wanted is None else wanted
         name = f"proxy-{len(self.proxies)}"
@@ -270,7 +306,7 @@ class RocketMQ:
             name,
             "proxy.ProxyStartup",
             arguments,
-            lambda server: is_open(server.port),
+            ready,
             options,
             says="startup successfully",
         )

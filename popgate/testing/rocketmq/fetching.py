@@ -7,7 +7,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from popgate.testing.made import Missing, ToolFailed, digest, locked, made_once, run_tool
+from popgate.testing.made import FETCH_TRIES, Missing, digest, locked, made_once, run_tool
 
 NEWEST = "5.5.0"
 VERSIONS = (NEWEST, "5.4.0", "5.3.3")
@@ -31,12 +31,10 @@ def jars(version: str = NEWEST) -> Path:
 
     def fetch(folder: Path) -> None:
         shutil.copy2(_POM, folder)
-        command = ["mvn", "-q", "-B", f"-Drocketmq.version={version}", "dependency:copy-dependencies"]
+        # -U: also what Maven noted before as not to be had.
+        command = ["mvn", "-q", "-B", "-U", f"-Drocketmq.version={version}", "dependency:copy-dependencies"]
         with locked("maven"):  # processes that fill Maven's own cache at once spoil it
-            try:
-                run_tool(command, folder)
-            except ToolFailed:
-                run_tool([*command, "-U"], folder)  # once more, also what Maven noted as not to be had
+            run_tool(command, folder, tries=FETCH_TRIES)
         if not list((folder / "target" / "dependency").glob("rocketmq-broker-*.jar")):
             raise Missing("Maven fetched no broker")
 

@@ -8,6 +8,14 @@ from dataclasses import dataclass, field
 CLUSTER_NAME = "DefaultCluster"
 MASTER = 0
 """The broker id of a master."""
+_PATIENT_S = 30
+PATIENT = tuple(
+    word
+    for name in ("connect_timeout_s", "request_timeout_s", "probe_s")
+    for word in ("--set", f"remote.{name}={_PATIENT_S}")
+)
+"""Flags for a gateway whose clients must be told of no error: where machines are busy and small, a broker
+stands still for longer than the shipped 3 s, and is there all the same."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -57,6 +65,9 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "recallMessageEnable": "true",
     "transactionCheckInterval": "3000",
     "transactionTimeOut": "3000",
+    # A broker that looks every 3 s has given up after 45 s as shipped, whether or not anybody could be asked:
+    # on a busy machine a gateway and its clients take longer to be back.
+    "transactionCheckMax": "1000",
     # As shipped a thread spins for ever once a transaction has ended: what says so is written when 3 s are
     # over, and the next look is due 3 s after the last write, which lies in the past. So it is written at
     # once, and the next look is far away.
@@ -71,9 +82,22 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "maxHashSlotNum": "50000",
     "maxIndexNum": "200000",
     "diskMaxUsedSpaceRatio": "95",
-    # On a busy machine of two cores the shipped 200 ms and 1 s refuse requests of tests.
-    "waitTimeMillsInSendQueue": "5000",
-    "osPageCacheBusyTimeOutMills": "10000",
+    # On a busy machine of two cores the shipped 200 ms and 1 s refuse requests of tests; and a broker that
+    # stood still for some seconds refuses all that came meanwhile, where it waits 3 s or 5 s as shipped.
+    "waitTimeMillsInSendQueue": "60000",
+    "waitTimeMillsInPullQueue": "60000",
+    "waitTimeMillsInLitePullQueue": "60000",
+    "waitTimeMillsInAckQueue": "60000",
+    "waitTimeMillsInTransactionQueue": "60000",
+    "waitTimeMillsInAdminBrokerQueue": "60000",
+    "osPageCacheBusyTimeOutMills": "60000",
+    # As shipped a send fails when the slave did not say within 3 s that it has it, and a broker that said
+    # nothing for 10 s, as on a machine that stood still, is taken for gone by its name server or controller:
+    # another one stands in for it. One that was killed they know by its connection.
+    "slaveTimeout": "30000",
+    "haHousekeepingInterval": "120000",
+    "brokerNotActiveTimeoutMillis": "60000",
+    "controllerHeartBeatTimeoutMills": "60000",
     "enablePopLog": "false",
 }
 NAME_SERVER_SETTINGS: Mapping[str, str] = {

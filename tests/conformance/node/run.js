@@ -11,8 +11,11 @@ const {
 const { Code, FilterType } = require('rocketmq-client-nodejs/proto/apache/rocketmq/v2/definition_pb');
 
 // A client repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats.
-const REQUEST_MS = 15_000;
-const PATIENCE_MS = 90_000; // how long a scenario waits for something that must come
+const REQUEST_MS = 45_000;
+const PATIENCE_MS = 240_000; // how long a scenario waits for something that must come
+// How long a consumer holds what it acknowledges. Longer than any scenario: when the time is over a RocketMQ that
+// stood still gives out again what was acknowledged in time, before it reads that it was.
+const HOLD_S = 600;
 const ALL = new FilterExpression('*');
 const QUIET = { debug() {}, info() {}, warn() {}, error() {}, close() {} };
 
@@ -199,7 +202,7 @@ class Run {
     return receipt;
   }
 
-  async receive(consumer, { maximum = 16, invisibleS = 30, by = '' } = {}) {
+  async receive(consumer, { maximum = 16, invisibleS = HOLD_S, by = '' } = {}) {
     const messages = await consumer.receive(maximum, invisibleS * 1000);
     this.say('batch', { by, count: messages.length });
     for (const message of messages) this.saw(message, by);

@@ -7,6 +7,8 @@ const { TransactionResolution } = require('rocketmq-client-nodejs/proto/apache/r
 const { PATIENCE_MS, errorFacts, rest, sql, tags } = require('./run');
 
 const LIMIT = 4 * 1024 * 1024;
+const HOLD_S = 300; // a consumer holds what it acknowledges after an interruption: however long that takes,
+const GIVE_BACK_S = 30; // and what comes again after it
 const ENOUGH = 1200;
 const SCENARIOS = {};
 
@@ -186,7 +188,7 @@ SCENARIOS.fifo_held = async run => {
   const producer = await run.producer([ topic ]);
   const consumer = await run.simple(group, { [topic]: null }, { awaitS: 1 });
   await run.sent(producer, { topic, body: 'a0', messageGroup: 'a' });
-  await run.receiveUntil(consumer, 1, { invisibleS: 10, ack: false, by: 'first' });
+  await run.receiveUntil(consumer, 1, { invisibleS: 30, ack: false, by: 'first' });
   for (const [ messageGroup, body ] of [[ 'a', 'a1' ], [ 'b', 'b0' ], [ 'b', 'b1' ]]) {
     await run.sent(producer, { topic, body, messageGroup });
   }
@@ -280,7 +282,7 @@ SCENARIOS.recall = async run => {
   const { topic, group } = run.params;
   const producer = await run.producer([ topic ]);
   const consumer = await run.simple(group, { [topic]: null }, { awaitS: 1 });
-  const deliveryTimestamp = inSeconds(5);
+  const deliveryTimestamp = inSeconds(40); // until then one of both is recalled
   const doomed = await run.sent(producer, { topic, body: 'doomed', deliveryTimestamp });
   const spared = await run.sent(producer, { topic, body: 'spared', deliveryTimestamp });
   run.say('recalled', { id: (await producer.recallMessage(topic, doomed.recallHandle)).messageId });
@@ -339,13 +341,20 @@ SCENARIOS.transaction_twice = async run => {
 
 SCENARIOS.transaction_check = async run => {
   const { topic, group } = run.params;
-  const producer = await run.producer([ topic ], { check: toldCheck(run) });
+  const checked = new Set();
+  const tell = toldCheck(run);
+  const check = message => {
+    checked.add(message.body.toString());
+    return tell(message);
+  };
+  const producer = await run.producer([ topic ], { check });
   const consumer = await run.simple(group, { [topic]: null });
   for (const body of [ 'good', 'bad' ]) {
     await run.sent(producer, { topic, body, tag: 't' }, {}, producer.beginTransaction());
   }
   await run.receiveUntil(consumer, 1);
-  await run.quiet(consumer, { untilMs: Date.now() + 10_000 }); // brokers ask about one after the other
+  await run.waitFor(() => checked.has('bad')); // brokers ask about one after the other
+  await run.quiet(consumer, { untilMs: Date.now() + 10_000 });
 };
 
 SCENARIOS.transaction_unnamed = async run => {
@@ -416,7 +425,7 @@ SCENARIOS.redelivery = async run => {
   const consumer = await run.simple(group, { [topic]: null });
   await run.sent(producer, { topic, body: 'again' });
   const [ first ] = await run.receiveUntil(consumer, 1, { invisibleS: 10, ack: false });
-  const [ second ] = await run.receiveUntil(consumer, 1, { invisibleS: 20, ack: false });
+  const [ second ] = await run.receiveUntil(consumer, 1, { invisibleS: 600, ack: false });
   await run.tryTo('ack by expired handle', () => consumer.ack(first));
   await run.tryTo('change by expired handle', () => consumer.changeInvisibleDuration(first, 30_000));
   await run.acked(consumer, second);
@@ -431,17 +440,17 @@ SCENARIOS.change_invisible = async run => {
   const producer = await run.producer([ topic ]);
   const consumer = await run.simple(group, { [topic]: null }, { awaitS: 1 });
   for (const body of [ 'longer', 'shorter' ]) await run.sent(producer, { topic, body });
-  const start = Date.now();
   const held = {};
-  for (const message of await run.receiveUntil(consumer, 2, { invisibleS: 10, ack: false })) {
+  for (const message of await run.receiveUntil(consumer, 2, { invisibleS: 30, ack: false })) {
     held[message.body.toString()] = message;
   }
-  for (const [ body, seconds ] of [[ 'longer', 30 ], [ 'shorter', 1 ]]) {
+  const start = Date.now();
+  for (const [ body, seconds ] of [[ 'longer', 300 ], [ 'shorter', 1 ]]) {
     await consumer.changeInvisibleDuration(held[body], seconds * 1000);
     run.say('changed', { id: held[body].messageId, seconds });
   }
   await run.receiveUntil(consumer, 1, { by: 'early' });
-  await run.quiet(consumer, { untilMs: start + 12_000 });
+  await run.quiet(consumer, { untilMs: start + 31_000 });
   await run.acked(consumer, held.longer);
   await run.quiet(consumer);
 };
@@ -721,14 +730,35 @@ SCENARIOS.interrupted = async run => {
   await run.quiet(simple);
 };
 
+// The gateway begins to drain at `ready`; another one is there at `go`, and the first one drains on.
+SCENARIOS.drained = async run => {
+  const { topic, group } = run.params;
+  const seen = new Set();
+  const producer = await run.producer([ topic ]);
+  await run.push(group, { [topic]: null }, message => {
+    run.saw(message);
+    seen.add(message.messageId);
+    return true;
+  });
+  const steady = new Steady(run, producer, topic);
+  await run.waitFor(steady.answeredMore());
+  await run.waitFor(() => seen.size > 0);
+  run.say('ready');
+  await run.go();
+  await run.waitFor(steady.answeredMore());
+  steady.stopped = true;
+  await steady.done;
+  await run.waitFor(() => [ ...steady.answered ].every(id => seen.has(id)));
+};
+
 async function interruption(run, name, producer, simple, steady) {
   const { topic2: heldTopic, topic3: delayedTopic, topic4: halfTopic, group2 } = run.params;
   const delayed = await run.simple(group2, { [delayedTopic]: null }, { awaitS: 1 });
   const halves = await run.simple(group2, { [halfTopic]: null }, { awaitS: 1 });
-  const gather = async (consumer, count, by, ack = true) => {
+  const gather = async (consumer, count, by, ack = true, invisibleS = GIVE_BACK_S) => {
     const found = [];
     await patiently(run, async () => {
-      for (const message of await run.receive(consumer, { maximum: 1, invisibleS: 20, by })) {
+      for (const message of await run.receive(consumer, { maximum: 1, invisibleS, by })) {
         found.push(message);
         if (ack) await run.acked(consumer, message);
       }
@@ -741,7 +771,8 @@ async function interruption(run, name, producer, simple, steady) {
   for (let n = 0; n < 6; n += 1) {
     await run.sent(producer, { topic: heldTopic, body: `${name} ${n}` }, { by: 'held' });
   }
-  const held = await gather(simple, 6, name, false);
+  const held = await gather(simple, 3, name, false, HOLD_S);
+  await gather(simple, 3, name, false);
   for (const message of held.slice(0, 2)) await run.acked(simple, message);
   const deliveryTimestamp = inSeconds(6);
   await run.sent(producer, { topic: delayedTopic, body: `${name} delayed`, deliveryTimestamp },

@@ -39,10 +39,14 @@ try:
 except ImportError:  # the oldest versions have no push consumer; their scenarios need none
     MessageListener = object
 
-PATIENCE_S = 90.0
+PATIENCE_S = 240.0
 """How long a scenario waits for something that must come."""
 
-REQUEST_S = 15
+HOLD_S = 600
+"""How long a consumer holds what it acknowledges. Longer than any scenario: when the time is over a
+RocketMQ that stood still gives out again what was acknowledged in time, before it reads that it was."""
+
+REQUEST_S = 45
 """A client repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats."""
 
 _out = threading.Lock()
@@ -252,7 +256,7 @@ class Run:
         return receipt
 
     def receive(
-        self, consumer: SimpleConsumer, maximum: int = 16, invisible_s: int = 30, by: str = ""
+        self, consumer: SimpleConsumer, maximum: int = 16, invisible_s: int = HOLD_S, by: str = ""
     ) -> list[Message]:
         messages = consumer.receive(maximum, invisible_s)
         self.say("batch", by=by, count=len(messages))
@@ -270,7 +274,7 @@ class Run:
         count: int,
         *,
         maximum: int = 16,
-        invisible_s: int = 30,
+        invisible_s: int = HOLD_S,
         ack: bool = True,
         by: str = "",
     ) -> list[Message]:

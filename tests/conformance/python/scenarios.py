@@ -17,6 +17,10 @@ from rocketmq.grpc_protocol import Code, FilterType, TransactionSource
 
 UNKNOWN = TransactionResolution.TRANSACTION_RESOLUTION_UNSPECIFIED
 LIMIT = 4 * 1024 * 1024
+HOLD_S = 300
+"""How long a consumer holds what it acknowledges after an interruption: however long that takes,"""
+GIVE_BACK_S = 30
+"""and what comes again after it."""
 ENOUGH = 1200
 """More than the interpreter's limit of nested calls."""
 SCENARIOS: dict[str, Callable[[Run], None]] = {}
@@ -208,7 +212,7 @@ def fifo_held(run: Run) -> None:
     producer = run.producer(topic)
     consumer = run.simple(run["group"], {topic: None}, await_s=1)
     run.sent(producer, run.message(topic, "a0", group="a"))
-    [held] = run.receive_until(consumer, 1, invisible_s=10, ack=False, by="first")
+    [held] = run.receive_until(consumer, 1, invisible_s=30, ack=False, by="first")
     for group, body in (("a", "a1"), ("b", "b0"), ("b", "b1")):
         run.sent(producer, run.message(topic, body, group=group))
     run.receive_until(consumer, 2, by="meanwhile")
@@ -315,7 +319,7 @@ def recall(run: Run) -> None:
     topic = run["topic"]
     producer = run.producer(topic)
     consumer = run.simple(run["group"], {topic: None}, await_s=1)
-    due = int(time.time()) + 5
+    due = int(time.time()) + 40  # until then one of both is recalled
     doomed = run.sent(producer, run.message(topic, "doomed", due_s=due))
     spared = run.sent(producer, run.message(topic, "spared", due_s=due))
     run.say("recalled", id=producer.recall_message(topic, doomed.recall_handle))
@@ -376,12 +380,20 @@ def _told_check(run: Run, message: Message) -> Any:
 def transaction_check(run: Run) -> None:
     """Nobody ends the transactions; the producer is asked and answers."""
     topic = run["topic"]
-    producer = run.producer(topic, check=lambda message: _told_check(run, message))
+    checked: set[bytes] = set()
+
+    def check(message: Message) -> Any:
+        told = _told_check(run, message)
+        checked.add(message.body)
+        return told
+
+    producer = run.producer(topic, check=check)
     consumer = run.simple(run["group"], {topic: None})
     for body in ("good", "bad"):
         run.sent(producer, run.message(topic, body, tag="t"), producer.begin_transaction())
     run.receive_until(consumer, 1)
-    run.quiet(consumer, until_ms=now_ms() + 10_000)  # brokers ask about one after the other
+    run.wait_for(lambda: b"bad" in checked)  # brokers ask about one after the other
+    run.quiet(consumer, until_ms=now_ms() + 10_000)
 
 
 @scenario
@@ -462,7 +474,7 @@ def redelivery(run: Run) -> None:
     consumer = run.simple(run["group"], {topic: None})
     run.sent(producer, run.message(topic, "again"))
     [first] = run.receive_until(consumer, 1, invisible_s=10, ack=False)
-    [second] = run.receive_until(consumer, 1, invisible_s=20, ack=False)
+    [second] = run.receive_until(consumer, 1, invisible_s=600, ack=False)
     run.try_to("ack by expired handle", lambda: consumer.ack(first))
     run.try_to("change by expired handle", lambda: consumer.change_invisible_duration(first, 30))
     run.acked(consumer, second)
@@ -484,16 +496,16 @@ def change_invisible(run: Run) -> None:
     consumer = run.simple(run["group"], {topic: None}, await_s=1)
     for body in ("longer", "shorter"):
         run.sent(producer, run.message(topic, body))
-    start = now_ms()
     held = {}
-    for message in run.receive_until(consumer, 2, invisible_s=10, ack=False):
+    for message in run.receive_until(consumer, 2, invisible_s=30, ack=False):
         held[message.body.decode()] = message
-    consumer.change_invisible_duration(held["longer"], 30)
-    run.say("changed", id=held["longer"].message_id, seconds=30)
+    start = now_ms()
+    consumer.change_invisible_duration(held["longer"], 300)
+    run.say("changed", id=held["longer"].message_id, seconds=300)
     consumer.change_invisible_duration(held["shorter"], 1)
     run.say("changed", id=held["shorter"].message_id, seconds=1)
     run.receive_until(consumer, 1, by="early")
-    run.quiet(consumer, until_ms=start + 12_000)
+    run.quiet(consumer, until_ms=start + 31_000)
     run.acked(consumer, held["longer"])
     run.quiet(consumer)
 
@@ -832,16 +844,42 @@ def interrupted(run: Run) -> None:
     run.quiet(simple)
 
 
+@scenario
+def drained(run: Run) -> None:
+    """The gateway begins to drain at `ready`; another one is there at `go`, and the first one drains on."""
+    seen: set[str] = set()
+
+    def consume(message: Message) -> bool:
+        run.saw(message)
+        seen.add(message.message_id)
+        return True
+
+    producer = run.producer(run["topic"])
+    run.push(run["group"], {run["topic"]: None}, consume)
+    steady = _Steady(run, producer, run["topic"])
+    steady.start()
+    run.wait_for(steady.answered_more())
+    run.wait_for(lambda: bool(seen))
+    run.say("ready")
+    run.go.acquire()
+    run.wait_for(steady.answered_more())
+    steady.stopped.set()
+    steady.join()
+    run.wait_for(lambda: steady.answered <= seen)
+
+
 def _interruption(run: Run, name: str, producer: Any, simple: Any, steady: _Steady) -> None:
     held_topic, delayed_topic, half_topic = run["topic2"], run["topic3"], run["topic4"]
     delayed = run.simple(run["group2"], {delayed_topic: None}, await_s=1)
     halves = run.simple(run["group2"], {half_topic: None}, await_s=1)
 
-    def gather(consumer: Any, count: int, by: str, ack: bool = True) -> list[Message]:
+    def gather(
+        consumer: Any, count: int, by: str, ack: bool = True, hold_s: int = GIVE_BACK_S
+    ) -> list[Message]:
         found: list[Message] = []
 
         def step() -> bool:
-            for message in run.receive(consumer, 1, 20, by=by):
+            for message in run.receive(consumer, 1, hold_s, by=by):
                 found.append(message)
                 if ack:
                     run.acked(consumer, message)
@@ -855,7 +893,8 @@ def _interruption(run: Run, name: str, producer: Any, simple: Any, steady: _Stea
 
     for n in range(6):
         run.sent(producer, run.message(held_topic, f"{name} {n}"), by="held")
-    held = gather(simple, 6, name, ack=False)
+    held = gather(simple, 3, name, ack=False, hold_s=HOLD_S)
+    gather(simple, 3, name, ack=False)
     for message in held[:2]:
         run.acked(simple, message)
     due = int(time.time()) + 6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,16 +44,31 @@ def findings(run):
     return made
 
 
+def told(findings, verbosity=0):
+    lines = []
+    findings.pytest_terminal_summary(
+        SimpleNamespace(verbosity=verbosity, section=lines.append, line=lambda text, **_: lines.append(text))
+    )
+    return lines
+
+
 def test_traits_that_differ_are_listed_and_others_are_not(findings):
     traits = {"one": {"scope": "queue", "days": "3"}, "two": {"scope": "group", "days": "3"}}
     findings.take("test_a", "one", traits=traits)
-    assert findings.lines() == ["scope: one queue, two group"]
+    assert told(findings) == ["differences between brokers", "scope: one queue; two group"]
+
+
+def test_a_trait_is_told_once_for_all_that_have_it(findings):
+    traits = {name: {"scope": "group"} for name in ("shared", "embedded")} | {"remote": {"scope": "queue"}}
+    findings.take("test_a", "remote", traits=traits)
+    assert findings.declared() == ["scope: embedded, shared group; remote queue"]
 
 
 def test_a_test_that_is_replaced_is_listed_with_what_replaces_it(findings):
     findings.take("test_a", "one", "skipped", ("coarse", ["test_b"]))
     findings.take("test_b", "one")
-    assert findings.lines() == ["one: coarse: 1 replaced by test_b"]
+    assert told(findings) == ["1 tests do not hold for every broker, others hold instead: -v lists them"]
+    assert told(findings, 1) == ["differences between brokers", "one: coarse: 1 replaced by test_b"]
     assert findings.problems() == []
 
 
@@ -75,7 +91,60 @@ def test_a_replacement_that_nobody_asked_for_in_this_run_is_none(findings):
     assert findings.problems() == []
 
 
-def test_tests_against_a_real_rocketmq_are_known_by_their_parameters(run):
-    assert run.parameters("tests/contract/test_x.py::test_a[remote]") == ["remote"]
-    assert run.parameters("tests/contract/test_x.py::test_a[remote-3]") == ["remote", "3"]
-    assert run.parameters("tests/contract/test_x.py::test_remote") == []
+def test_a_failure_is_told_once_more_at_the_end_and_short(run):
+    findings, lines = run.Findings(), []
+    failed = report("test_a", "one", "failed")
+    failed.longrepr = "x" * 5_000 + " the end"
+    findings.pytest_runtest_logreport(failed)
+    findings.pytest_terminal_summary(
+        SimpleNamespace(verbosity=0, section=lines.append, line=lambda text, **_: lines.append(text))
+    )
+    assert lines[-2] == "tests/contract/test_x.py::test_a[one] (call)"
+    assert lines[-1].endswith("the end")
+    assert len(lines[-1]) < 2_000
+
+
+def test_why_tests_were_skipped_is_told_with_how_many(run):
+    findings, lines = run.Findings(), []
+    for name in "ab":
+        skipped = pytest.TestReport(
+            f"tests/x.py::test_{name}",
+            ("x.py", 1, name),
+            {},
+            "skipped",
+            ("x.py", 1, "Skipped: no Java"),
+            "call",
+        )
+        findings.pytest_runtest_logreport(skipped)
+    findings.pytest_terminal_summary(SimpleNamespace(verbosity=0, line=lines.append))
+    assert lines == ["skipped 2: no Java"]
+
+
+def test_what_failed_is_kept_for_the_end_of_several_stages(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_FAILURES", str(tmp_path / "failures"))
+    findings = run.Findings()
+    told(findings)
+    assert not (tmp_path / "failures").exists()
+    failed = report("test_a", "one", "failed")
+    failed.longrepr = "the end"
+    findings.pytest_runtest_logreport(failed)
+    told(findings)
+    kept = (tmp_path / "failures").read_text()
+    assert kept == "tests/contract/test_x.py::test_a[one] (call)\nthe end\n"
+
+
+@pytest.mark.parametrize(
+    ("stage", "left"), [("alone", ["tests/spark/a"]), ("together", ["tests/unit/b"]), (None, None)]
+)
+def test_each_stage_has_its_tests(run, monkeypatch, stage, left):
+    if stage is None:
+        monkeypatch.delenv("TEST_STAGE", raising=False)
+    else:
+        monkeypatch.setenv("TEST_STAGE", stage)
+    items = [SimpleNamespace(nodeid=nodeid) for nodeid in ("tests/spark/a", "tests/unit/b")]
+    gone = []
+    hook = SimpleNamespace(pytest_deselected=lambda items: gone.extend(items))
+    both = [item.nodeid for item in items]
+    run.pytest_collection_modifyitems(SimpleNamespace(hook=hook), items)
+    assert [item.nodeid for item in items] == (left or both)
+    assert len(gone) + len(items) == 2

@@ -1,3 +1,8 @@
+"""popgate.kinds: credentials, and what can be kept in tables."""
+
+import hmac
+from dataclasses import replace
+
 from popgate.kinds import NO_CREDENTIALS, Action, Credentials, Resource, ResourceKind
 
 
@@ -6,6 +11,20 @@ def test_credentials_do_not_show_their_secrets() -> None:
     assert "AK" in shown
     assert "hunter2" not in shown
     assert "t0ken" not in shown
+
+
+def test_a_signature_proves_its_secret_and_nothing_else() -> None:
+    """Vector: protocol facts 10."""
+    told = Credentials("AK", bytes.fromhex("AF2C284C4C7BA6DCA61AFA66FB97CF8396323174"), b"20250101T000000Z")
+
+    assert told.proves("SECRET")
+    assert not told.proves("SECRE")
+    assert not told.proves("")
+    assert not replace(told, signed=b"20250101T000001Z").proves("SECRET")
+    assert not replace(told, signature=told.signature[:-1]).proves("SECRET")
+    empty = Credentials("AK", hmac.digest(b"", b"", "sha1"))
+    assert not empty.proves("")
+    assert not NO_CREDENTIALS.proves("SECRET")
 
 
 def test_no_credentials_are_empty() -> None:

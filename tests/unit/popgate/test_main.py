@@ -36,7 +36,7 @@ def said(arguments: list[str], folder: Path, *path: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
     command = [sys.executable, *arguments]
     done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=True
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=True
     )
     return done.stdout.strip()
 

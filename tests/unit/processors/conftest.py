@@ -35,7 +35,9 @@ from popgate.model import (
     Progress,
     Pulled,
     Queue,
+    Reading,
     Route,
+    SendBack,
     Sent,
     Standing,
     StartFrom,
@@ -204,6 +206,9 @@ class FakeBroker(Broker):
         await self._called("dead_letter", receipt)
         if (error := self._finish(receipt)) is not None:
             raise error
+
+    async def send_back(self, context: Context, request: SendBack) -> None:
+        await self._called("send_back", request)
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
         await self._called("recall", recall_handle)
@@ -380,6 +385,13 @@ class FakeClient:
     left_lite: list[str] = field(default_factory=list)
     reconnects: int = 0
     refreshes: int = 0
+    producer_group: str = ""
+    broadcast: bool = False
+    key: str = ""
+    reading: Reading = Reading.NEUTRAL
+
+    def __post_init__(self) -> None:
+        self.key = self.key or self.client_id
 
     def check_transaction(self, check: TransactionCheck) -> bool:
         if self.full:

@@ -54,6 +54,26 @@ def test_a_check_that_nobody_can_take_is_not_asked(
     assert observer.of("checked") == [("orders", False)] * 2
 
 
+def test_a_classic_producer_is_asked_about_half_messages_of_its_group_and_no_others(
+    clock: MovableClock, make_client: Any, observer: Any
+) -> None:
+    clients = Clients(clock)
+    (grpc,) = made(clients, make_client, "grpc")
+    first, second = (
+        make_client(name, key=f"{name}\npayers", kind=ClientKind.PRODUCER, producer_group="payers")
+        for name in ("p1", "p2")
+    )
+    clients.register(first)
+    clients.register(second)
+    checking = Checking(clients, observer)
+    theirs = TransactionCheck("orders", "payers", "t2", HALF, 1)
+    assert all(checking.ask(theirs) for _ in range(4))
+    assert [len(one.checks) for one in (first, second, grpc)] == [2, 2, 0]
+    assert not checking.ask(TransactionCheck("orders", "others", "t3", HALF, 1))
+    assert checking.ask(CHECK)
+    assert grpc.checks == [CHECK]
+
+
 async def test_the_broker_asks_through_the_processor(
     processor: MessagingProcessor, broker: Any, make_client: Any
 ) -> None:

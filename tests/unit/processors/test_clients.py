@@ -6,6 +6,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import TooManyRequests
+from popgate.model import Reading
 from popgate.testing.clock import MovableClock
 from processors.clients import ClientHandle, ClientKind, Clients, connection_of
 
@@ -47,8 +48,8 @@ def test_the_producer_that_was_asked_goes_to_the_end(clients: Clients, make_clie
     one, two = producer(make_client, "p1", "orders"), producer(make_client, "p2", "orders")
     clients.register(one)
     clients.register(two)
-    clients.rotate("orders", "p1")
-    clients.rotate("orders", "stranger")
+    clients.rotate(clients.producers_of("orders")[0], "orders")
+    clients.rotate(producer(make_client, "stranger"), "orders")
     assert clients.producers_of("orders") == [two, one]
 
 
@@ -132,3 +133,72 @@ def test_scenario_24_the_register_is_bounded(clients: Clients, make_client: Any)
 def test_a_connection_is_what_the_door_says_or_the_peer() -> None:
     assert connection_of(Context(peer="1.2.3.4:5")) == "1.2.3.4:5"
     assert connection_of(Context(peer="1.2.3.4:5", connection=7)) == 7
+
+
+def test_a_classic_client_is_kept_once_for_each_of_its_memberships(
+    clients: Clients, make_client: Any, leavings: list[tuple[str, bool]]
+) -> None:
+    one = make_client("c", key="c\ng1", group="g1")
+    two = make_client("c", key="c\ng2", group="g2", alive=False)
+    sender = make_client("c", key="c\np", kind=ClientKind.PRODUCER, producer_group="g1")
+    for handle in (two, one, sender):
+        clients.register(handle)
+    assert len(clients) == 3
+    assert (clients.consumers_of("g1"), clients.consumers_of("g2")) == ([one], [two])
+    assert clients.producers_in("g1") == [sender]
+    assert (clients.find("c", "g2"), clients.find("c", "g1")) == (two, one)
+    assert clients.find("c") is one
+    assert clients.find("other") is None
+    assert clients.unregister("c\ng1")
+    assert clients.lost(sender)
+    assert not clients.lost(sender)
+    assert leavings == [("c", True), ("c", False)]
+    assert clients.find("c") is two
+    assert clients.producers_in("g1") == []
+
+
+def test_who_joins_and_leaves_a_group_is_told_and_nothing_else(clients: Clients, make_client: Any) -> None:
+    changed: list[str] = []
+    clients.on_members = changed.append
+    clients.register(make_client("c", group="g"))
+    clients.register(make_client("c", group="g", topics=frozenset({"orders"})))
+    clients.register(producer(make_client, "p", "orders"))
+    assert changed == ["g"]
+    clients.register(make_client("c", group="h"))
+    assert changed == ["g", "g", "h"]
+    clients.unregister("c")
+    clients.unregister("p")
+    assert changed == ["g", "g", "h", "h"]
+
+
+def test_who_moves_what_came_back_is_told_of_classic_consumers_only(
+    clients: Clients, make_client: Any
+) -> None:
+    """Others come in crowds, and a look at all of a group for each of them would be too much."""
+    told: list[str] = []
+    clients.on_retries = told.append
+    clients.register(make_client("c", group="g"))
+    clients.register(producer(make_client, "p", "orders"))
+    clients.members_changed("g")
+    assert told == []
+    clients.register(make_client("d", group="g", reading=Reading.UNKNOWN))
+    assert told == ["g"]
+    clients.unregister("d")
+    assert told == ["g"]
+
+
+def test_of_the_memberships_of_one_client_the_one_that_can_be_asked_is_found(
+    clients: Clients, make_client: Any
+) -> None:
+    """A classic client has one id for all of them, and its producers answer nothing."""
+    producer = make_client("c", kind=ClientKind.PRODUCER, producer_group="p", key="c/p")
+    gone = make_client("c", group="old", alive=False, key="c/old")
+    consumer = make_client("c", group="g", key="c/g")
+    for handle in (producer, gone, consumer):
+        clients.register(handle)
+    assert clients.find("c") is consumer
+    assert clients.find("c", "old") is gone
+    assert clients.find("c", "unknown") is consumer
+    clients.unregister("c/g")
+    assert clients.find("c") is producer
+    assert clients.find("d") is None

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import (
     AlreadyExists,
@@ -18,6 +19,7 @@ from popgate.errors import (
     IllegalTopic,
     TooManyRequests,
     TopicNotFound,
+    Unsupported,
 )
 from popgate.model import (
     Bounds,
@@ -277,3 +279,16 @@ async def test_asking_for_a_topic_does_not_make_it(
     with pytest.raises(TopicNotFound):
         await processor.topic(context, "fresh")
     assert "fresh" not in broker.kept_topics
+
+
+async def test_a_broker_that_is_none_of_many_is_told_by_its_name(
+    processor: MessagingProcessor, context: Context
+) -> None:
+    assert [*await processor.brokers(context)] == [BrokerPlace("DefaultCluster", "fake", (0,))]
+
+
+async def test_a_broker_that_finds_nothing_by_place_says_so(
+    processor: MessagingProcessor, context: Context
+) -> None:
+    with pytest.raises(Unsupported):
+        await processor.at_place(context, "fake", 7)

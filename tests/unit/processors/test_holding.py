@@ -19,6 +19,7 @@ def deliver(
 ) -> Delivery:
     delivery = holdings.deliver(
         *(client, connection, "orders", "readers", [stored(r) for r in receipts]),
+        ordered=False,
         hold_ms=60_000,
         now_ms=now_ms,
         due_ms=now_ms + 60_000,
@@ -84,6 +85,7 @@ def test_scenario_24_what_is_held_is_bounded(holdings: Holdings) -> None:
     deliver(holdings, "c1", *(f"r{n}" for n in range(8)))
     refused = holdings.deliver(
         *("c1", "wire", "orders", "readers", [stored(f"s{n}") for n in range(3)]),
+        ordered=False,
         hold_ms=1,
         now_ms=NOW_MS,
         due_ms=NOW_MS + 1,

@@ -15,6 +15,7 @@ from popgate.errors import (
     Fault,
     Forbidden,
     IllegalReceipt,
+    IllegalTopic,
     IllegalTransactionId,
     MessageTypeMismatch,
     NotFound,
@@ -148,6 +149,20 @@ async def test_a_topic_that_went_away_elsewhere_is_made_again_by_the_next_send(
     broker.failure = None
     await processor.send(context, batch(1))
     assert "orders" in broker.kept_topics
+
+
+async def test_a_door_may_send_to_topics_of_the_system(
+    processor: MessagingProcessor, context: Context, broker: Any
+) -> None:
+    trace = Message("RMQ_SYS_TRACE_TOPIC", b"trace", message_id="m")
+    with pytest.raises(IllegalTopic):
+        await processor.send(context, [trace])
+    assert broker.asked("send") == []
+    (sent,) = await processor.send(context, [trace], system=True)
+    assert isinstance(sent, Sent)
+    assert "RMQ_SYS_TRACE_TOPIC" in broker.kept_topics
+    with pytest.raises(IllegalTopic):
+        await processor.send(context, [Message("or ders", b"x", message_id="m")], system=True)
 
 
 async def test_a_topic_that_is_not_writable_is_forbidden(

@@ -31,7 +31,7 @@ from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 
 Found = TypeVar("Found")
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 ASKED = Receive("orders", "readers", invisible_ms=30_000, wait_s=0.0)
 PUSHED = replace(ASKED, auto_renew=True, invisible_ms=None)
 

@@ -30,8 +30,8 @@ def cluster(broker: Any, processor: MessagingProcessor) -> Any:
         def client_is_here(self, client: ConnectedClient) -> None:
             self.here.append(client)
 
-        def client_left(self, client_id: str) -> None:
-            self.gone.append(client_id)
+        def client_left(self, key: str) -> None:
+            self.gone.append(key)
 
         def on_question(self, asker: AsksClients) -> None:
             self.asker = asker

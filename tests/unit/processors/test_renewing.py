@@ -96,6 +96,30 @@ async def test_what_is_finished_is_not_renewed(
     assert [receipt for receipt, _ in broker.asked("change_invisible")] == [second]
 
 
+@pytest.mark.parametrize(("ordered", "checked"), [(False, False), (False, True), (True, False)])
+async def test_scenario_01_what_may_be_finished_elsewhere_is_renewed_only_where_that_brings_nothing_back(
+    processor: MessagingProcessor,
+    broker: Any,
+    clock: MovableClock,
+    client: Any,
+    context: Context,
+    settle: Settle,
+    ordered: bool,
+    checked: bool,
+) -> None:
+    broker.traits = replace(broker.traits, acks_are_checked=checked)
+    broker.kept_groups["readers"] = GroupConfig("readers", consume_timeout_ms=60_000, ordered=ordered)
+    await popped(processor, context)
+    # It finishes what another replica gave it, so it may do the reverse.
+    await processor.ack(context, "orders", "readers", ["of another replica"])
+    clock.advance(51)
+    if ordered or checked:
+        await until(settle, lambda: broker.asked("change_invisible"))
+    else:
+        await until(settle, lambda: processor.renewing.holdings.held == 0)
+        assert broker.asked("change_invisible") == []
+
+
 async def test_scenario_02_renewing_ends_after_three_hours(
     processor: MessagingProcessor,
     broker: Any,

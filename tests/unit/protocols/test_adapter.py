@@ -14,6 +14,9 @@ from protocols.adapter import Listen, joined, parse_advertised, parse_listen
         ("grpc://[::1]:0", Listen("grpc", "::1", 0)),
         ("grpc://localhost:1/?advertised=gw:2", Listen("grpc", "localhost", 1, {"advertised": "gw:2"})),
         ("mqtt://0.0.0.0:1883?a=&b=1", Listen("mqtt", "0.0.0.0", 1883, {"a": "", "b": "1"})),
+        ("grpc+unix:/run/a.sock", Listen("grpc", "", 0, {}, "/run/a.sock")),
+        ("grpc+unix:///run/a.sock?tls=true", Listen("grpc", "", 0, {"tls": "true"}, "/run/a.sock")),
+        ("grpc+unix:a.sock", Listen("grpc", "", 0, {}, "a.sock")),
     ],
 )
 def test_an_address_is_parsed(url: str, listen: Listen) -> None:
@@ -33,6 +36,10 @@ def test_an_address_is_parsed(url: str, listen: Listen) -> None:
         "grpc://h:1/path",
         "grpc://u:p@h:1",
         "grpc://h:1?a=1&a=2",
+        "grpc+unix:",
+        "grpc+unix:?tls=true",
+        "grpc+unix:/run/a.sock?a=1&a=2",
+        f"grpc+unix:/{'a' * 100}",
     ],
 )
 def test_what_is_no_address_is_refused_with_its_text(url: str) -> None:
@@ -42,6 +49,7 @@ def test_what_is_no_address_is_refused_with_its_text(url: str) -> None:
 
 def test_the_address_is_told_with_the_port_that_was_chosen() -> None:
     assert parse_listen("grpc://[::1]:0?advertised=x").url(4711) == "grpc://[::1]:4711"
+    assert parse_listen("grpc+unix:/run/a.sock?mode=660").url(0) == "grpc+unix:/run/a.sock"
     assert joined("a.example", 1) == "a.example:1"
 
 

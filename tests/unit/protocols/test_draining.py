@@ -93,9 +93,23 @@ def test_a_farewell_tells_what_ended_well_and_what_was_cut_off() -> None:
     under_way.over(calls[0])
     under_way.requests[calls[5]] = "peer 0"
     under_way.over(calls[5])
-    del under_way.streams["stream"]
+    under_way.stream_over("stream")
     under_way.cut()
     under_way.over(calls[1])
     under_way.cut()
     assert under_way.farewell() == Farewell(connections=3, streams=1, finished=2, cut_off=3)
     assert under_way.farewell() + Farewell(1, 1, 1, 1) == Farewell(4, 2, 3, 4)
+
+
+async def test_streams_are_waited_for_until_they_have_ended_or_for_so_long() -> None:
+    under_way = UnderWay()
+    await under_way.streams_over(60.0)
+    under_way.streams["stream"] = "peer 2"
+    under_way.requests["call"] = "peer 2"
+    await under_way.streams_over(0.001)
+    asyncio.get_running_loop().call_soon(under_way.stream_over, "stream")
+    await under_way.streams_over(60.0)
+    under_way.cut()
+    asyncio.get_running_loop().call_soon(under_way.over, "call")
+    await under_way.all_over(60.0)
+    assert under_way.farewell() == Farewell(cut_off=1)

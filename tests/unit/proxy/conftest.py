@@ -46,8 +46,10 @@ def settings_for(tmp_path: Path) -> Callable[..., Settings]:
             "listen": ["grpc://127.0.0.1:0"],
             "admin": "http://127.0.0.1:0",
             "durability": "none",
-            "stopping": {"drain_s": 5},
-            "limits": {"min_invisible_s": 1},
+            "stopping": {"drain_s": 60},
+            # Longer than any patience: what ends such a wait in time is not its own end.
+            "limits": {"min_invisible_s": 1, "max_wait_s": 300},
+            "api": {"max_wait_s": 300},
         }
         return load_settings(environment={}, flags={**usual, **flags})
 

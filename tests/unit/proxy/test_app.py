@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +32,29 @@ async def test_an_app_starts_serves_drains_and_stops(settings_for: Callable[...,
     host, _, port = app.addresses[0].partition("://")[2].rpartition(":") if app.addresses else ("", "", "0")
     with socket.socket() as probe:
         assert not host or probe.connect_ex((host, int(port))) != 0
+
+
+async def test_connections_and_calls_are_bounded_as_set_and_counted(
+    settings_for: Callable[..., Settings],
+) -> None:
+    app = build(settings_for(connections={"max": 1, "max_streams": 77}))
+    await app.start()
+    host, _, port = app.addresses[0].partition("://")[2].rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    greeting = await reader.readexactly(27)
+    assert greeting[9:15] == bytes((0, 3, 0, 0, 0, 77)), "MAX_CONCURRENT_STREAMS"
+    refused, other = await asyncio.open_connection(host, int(port))
+    with contextlib.suppress(ConnectionResetError):
+        assert await refused.read() == b""
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    await reader.read()
+    text = app.metrics.text().decode()
+    assert "popgate_grpc_connections_refused_total 1.0" in text
+    assert 'popgate_grpc_violations_total{kind="protocol"} 1.0' in text
+    for one in (writer, other):
+        one.close()
+    await app.stop()
+    assert "popgate_grpc_connections 0.0" in app.metrics.text().decode()
 
 
 async def test_the_same_data_can_be_opened_again_after_a_stop(settings_for: Callable[..., Settings]) -> None:

@@ -35,10 +35,23 @@ def test_no_duration_is_longer_than_a_hundred_years(written: Any, value: str) ->
         load_settings(config=written(f"[limits]\nmax_recovery_s = {value}"), environment={})
 
 
+@pytest.mark.parametrize("name", ['["*"]', "a b*", "*.orders", "o?"])
+@pytest.mark.parametrize("setting", ["mapped_groups", "pulled_groups"])
+def test_what_no_group_can_be_named_is_refused_among_names_of_groups(
+    written: Any, setting: str, name: str
+) -> None:
+    with pytest.raises(SettingsWrong, match=f"remoting.{setting} .*names no group: .*only letters, digits"):
+        load_settings(config=written(f"[remoting]\n{setting} = '{name}'"), environment={})
+    taken = load_settings(
+        config=written(f"[remoting]\n{setting} = ['*', 'bill-*', 'a%b|c*d']"), environment={}
+    )
+    assert getattr(taken.remoting, setting) == ("*", "bill-*", "a%b|c*d")
+
+
 def test_without_any_layer_the_defaults_hold() -> None:
     settings = load_settings(environment={})
     assert settings == Settings()
-    assert settings.listen == ("grpc://127.0.0.1:8081",)
+    assert settings.listen == ("grpc://127.0.0.1:8081", "remoting://127.0.0.1:8080")
     assert settings.admin == "http://127.0.0.1:8083"
 
 

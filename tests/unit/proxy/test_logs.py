@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -24,21 +23,12 @@ class Watch:
 
 
 @pytest.fixture
-def restored() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-
-
-@pytest.fixture
 def watch() -> Watch:
     return Watch()
 
 
 @pytest.fixture
-def log(restored: None, watch: Watch) -> io.StringIO:
+def log(watch: Watch) -> io.StringIO:
     stream = io.StringIO()
     set_up_logs(Log(format=LogFormat.JSON, burst=2, window_s=60), stream=stream, now=watch)
     return stream
@@ -102,7 +92,7 @@ class ExecuteBatchError(Exception):
 
 
 @pytest.mark.parametrize("level", [LogLevel.INFO, LogLevel.DEBUG])
-def test_a_client_that_went_while_it_was_answered_is_no_error(restored: None, level: LogLevel) -> None:
+def test_a_client_that_went_while_it_was_answered_is_no_error(level: LogLevel) -> None:
     stream = io.StringIO()
     set_up_logs(Log(format=LogFormat.JSON, level=level), stream=stream)
     for error in (ExecuteBatchError("gone"), ValueError("a bug")):
@@ -137,7 +127,7 @@ def test_the_memory_of_the_sampling_is_bounded() -> None:
     assert len(sampling._kinds) <= 1024
 
 
-def test_lines_below_the_level_are_not_written(restored: None) -> None:
+def test_lines_below_the_level_are_not_written() -> None:
     stream = io.StringIO()
     set_up_logs(Log(format=LogFormat.JSON, level=LogLevel.ERROR), stream=stream)
     logger("popgate.test").warning("quiet")
@@ -145,7 +135,7 @@ def test_lines_below_the_level_are_not_written(restored: None) -> None:
     assert [line["event"] for line in lines(stream)] == ["loud"]
 
 
-def test_debug_lines_are_not_sampled(restored: None) -> None:
+def test_debug_lines_are_not_sampled() -> None:
     stream = io.StringIO()
     set_up_logs(Log(format=LogFormat.JSON, level=LogLevel.DEBUG, burst=1), stream=stream)
     for _ in range(3):
@@ -153,7 +143,7 @@ def test_debug_lines_are_not_sampled(restored: None) -> None:
     assert len(lines(stream)) == 3
 
 
-def test_the_console_format_is_for_people(restored: None) -> None:
+def test_the_console_format_is_for_people() -> None:
     stream = io.StringIO()
     set_up_logs(Log(format=LogFormat.CONSOLE), stream=stream)
     logger("popgate.test").info("topic made", topic="orders")
@@ -162,14 +152,14 @@ def test_the_console_format_is_for_people(restored: None) -> None:
     assert not stream.getvalue().startswith("{")
 
 
-def test_auto_is_json_where_no_terminal_is(restored: None) -> None:
+def test_auto_is_json_where_no_terminal_is() -> None:
     stream = io.StringIO()
     set_up_logs(Log(), stream=stream)
     logger("popgate.test").info("here")
     assert lines(stream)[0]["event"] == "here"
 
 
-def test_setting_up_again_replaces_what_was_before(restored: None) -> None:
+def test_setting_up_again_replaces_what_was_before() -> None:
     first, second = io.StringIO(), io.StringIO()
     set_up_logs(Log(format=LogFormat.JSON), stream=first)
     set_up_logs(Log(format=LogFormat.JSON), stream=second)

@@ -15,7 +15,7 @@ from popgate.testing.peers import scripted_cluster
 from proxy.app import CannotStart, build
 from proxy.handing import settle
 from proxy.layers import load_settings
-from proxy.metrics.names import OF_CLIENTS, OF_CLUSTER
+from proxy.metrics.broker_names import OF_CLIENTS, OF_CLUSTER
 from proxy.reference import sample_file
 from proxy.settings import Settings
 from proxy.values import remote_values, transactions_are_bound

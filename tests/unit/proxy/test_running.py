@@ -51,7 +51,7 @@ class FakeApp:
 
 
 async def reached(app: FakeApp, step: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while step not in app.steps:
             await asyncio.sleep(0)
 
@@ -74,7 +74,7 @@ async def test_a_signal_drains_and_stops(number: signal.Signals, capsys: pytest.
         "ready",
     ]
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert app.steps == ["start", "drain", "stop"]
     assert capsys.readouterr().out.splitlines()[-1] == "stopped connections=3 requests_cut_off=1"
 
@@ -86,7 +86,7 @@ async def test_a_second_signal_hurries() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     await reached(app, "drain")
     os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert app.steps == ["start", "drain", "drain cut short", "stop"]
 
 
@@ -95,7 +95,7 @@ async def test_a_signal_while_starting_stops_too(capsys: pytest.CaptureFixture[s
     task = await served(app)
     await reached(app, "start")
     os.kill(os.getpid(), signal.SIGTERM)
-    await asyncio.wait_for(task, 10)
+    await asyncio.wait_for(task, 60)
     assert app.steps == ["start", "start cut short", "stop"]
     assert "ready" not in capsys.readouterr().out
 

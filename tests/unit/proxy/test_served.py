@@ -80,7 +80,7 @@ def test_a_command_line_that_serves_nothing_is_answered_as_any_other(
         cwd=Path(handing.__file__).parent.parent,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
     )
     assert done.returncode == code, done
     assert told in done.stdout + done.stderr

@@ -1,6 +1,6 @@
 //! One run of one scenario: its parameters, its clients, its voice.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::io::Write;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ pub type Played = Result<(), ClientError>;
 pub type Scenario = fn(Arc<Run>) -> Pin<Box<dyn Future<Output = Played> + Send>>;
 
 /// How long a scenario waits for something that must come.
-pub const PATIENCE: Duration = Duration::from_secs(90);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 
 pub fn now_ms() -> u64 {
     SystemTime::now()
@@ -163,6 +163,10 @@ impl Outgoing {
     }
 }
 
+/// How long a consumer holds what it acknowledges, in seconds. Longer than any scenario: when the time is over
+/// a RocketMQ that stood still gives out again what was acknowledged in time, before it reads that it was.
+pub const HOLD_S: u64 = 600;
+
 /// How many to ask for, and what to do with what comes.
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
@@ -174,7 +178,7 @@ pub struct Asking<'a> {
 
 pub const PLAIN: Asking<'static> = Asking {
     maximum: 16,
-    invisible_s: 30,
+    invisible_s: HOLD_S,
     ack: true,
     by: "",
 };
@@ -182,6 +186,8 @@ pub const PLAIN: Asking<'static> = Asking {
 pub struct Run {
     pub endpoint: String,
     pub go: Semaphore,
+    /// Bodies of the half messages that were asked about.
+    pub checked: Mutex<HashSet<String>>,
     id: String,
     params: HashMap<String, String>,
     producers: Mutex<Vec<Arc<Producer>>>,
@@ -193,6 +199,7 @@ impl Run {
         Run {
             endpoint: endpoint.to_string(),
             go: Semaphore::new(0),
+            checked: Mutex::default(),
             id: id.to_string(),
             params,
             producers: Mutex::default(),
@@ -256,7 +263,7 @@ impl Run {
         });
         option.set_enable_tls(false);
         // It repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats.
-        option.set_timeout(Duration::from_secs(15));
+        option.set_timeout(Duration::from_secs(45));
         option.set_long_polling_timeout(Duration::from_secs(await_s.max(shortest)));
         option
     }

@@ -11,7 +11,7 @@ use rocketmq::model::message::{AckMessageEntry, MessageView};
 use rocketmq::{Producer, SimpleConsumer};
 use serde_json::json;
 
-use crate::run::{now_s, sql, tags, Asking, Outgoing, Played, Run, Scenario, PATIENCE, PLAIN};
+use crate::run::{now_s, sql, tags, Asking, Outgoing, Played, Run, Scenario, HOLD_S, PATIENCE, PLAIN};
 use crate::sdk;
 
 /// Scenarios of every version.
@@ -47,8 +47,8 @@ pub const NEWEST: &[(&str, Scenario)] = &[
 ];
 
 const LIMIT: usize = 4 * 1024 * 1024;
-/// The shortest poll, in seconds: see `Run::receive`.
-pub const SHORT_S: u64 = 5;
+/// The shortest poll, in seconds: see `Run::receive`. What comes later than its end is lost to the client.
+pub const SHORT_S: u64 = 10;
 
 /// A body that differs from place to place.
 fn pattern(size: usize) -> Vec<u8> {
@@ -272,7 +272,7 @@ async fn fifo_held(run: Arc<Run>) -> Played {
     run.sent(&producer, &Outgoing::new(topic, "a0").group("a"), json!({}))
         .await?;
     let holding = Asking {
-        invisible_s: 10,
+        invisible_s: 30,
         ack: false,
         by: "first",
         ..PLAIN
@@ -389,7 +389,7 @@ async fn redelivery(run: Arc<Run>) -> Played {
     run.sent(&producer, &Outgoing::new(topic, "again"), json!({}))
         .await?;
     let first = held(&run, &consumer, topic, 10).await?;
-    let second = held(&run, &consumer, topic, 20).await?;
+    let second = held(&run, &consumer, topic, HOLD_S).await?;
     run.try_to("ack by expired handle", consumer.ack(&first)).await;
     run.acked(&consumer, &second).await?;
     run.try_to("ack again", consumer.ack(&second)).await;

@@ -29,7 +29,13 @@ pub const ALL: &[(&str, Scenario)] = &[
     }),
     ("wrong_type", |run| Box::pin(wrong_type(run))),
     ("interrupted", |run| Box::pin(interrupted(run))),
+    ("drained", |run| Box::pin(drained(run))),
 ];
+
+/// How long a consumer holds what it acknowledges after an interruption: however long that takes,
+const HOLD_S: u64 = 300;
+/// and what comes again after it.
+const GIVE_BACK_S: u64 = 30;
 
 type Checked = fn(&Run, &MessageView) -> TransactionResolution;
 
@@ -58,6 +64,7 @@ fn told_check(run: &Run, message: &MessageView) -> TransactionResolution {
         "checked",
         json!({ "id": message.message_id(), "body": body, "tag": tag }),
     );
+    run.checked.lock().expect("not poisoned").insert(body.clone());
     if body == "bad" {
         TransactionResolution::ROLLBACK
     } else {
@@ -108,6 +115,10 @@ async fn transaction_check(run: Arc<Run>) -> Played {
     }
     run.take(&consumer, topic, 1, "").await?;
     // Brokers ask about one after the other.
+    let patience = Instant::now() + PATIENCE;
+    while !run.checked.lock().expect("not poisoned").contains("bad") && Instant::now() < patience {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     run.quiet_until(&consumer, topic, &tags("*"), "quiet", now_ms() + 10_000)
         .await
 }
@@ -277,16 +288,57 @@ async fn interrupted(run: Arc<Run>) -> Played {
     }
     stop_sending.store(true, Ordering::SeqCst);
     let _ = sending.await;
-    patiently(&run, || async {
+    all_read(&run, &answered, &seen).await;
+    stop_reading.store(true, Ordering::SeqCst);
+    let _ = reading.await;
+    run.quiet(&simple, held_topic).await
+}
+
+/// Until everything that was answered has been read.
+async fn all_read(run: &Arc<Run>, answered: &Mutex<HashSet<String>>, seen: &Mutex<HashSet<String>>) {
+    patiently(run, || async {
         Ok(answered
             .lock()
             .expect("not poisoned")
             .is_subset(&seen.lock().expect("not poisoned")))
     })
     .await;
+}
+
+/// The gateway begins to drain at `ready`; another one is there at `go`, and the first one drains on.
+async fn drained(run: Arc<Run>) -> Played {
+    let topic = run.get("topic");
+    let answered: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let seen: Arc<Mutex<HashSet<String>>> = Arc::default();
+    let (stop_sending, stop_reading) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let producer = run.producer(&[topic]).await?;
+    let reader = run.simple(run.get("group"), &[topic], SHORT_S).await?;
+    let reading = tokio::spawn(read_steadily(
+        run.clone(),
+        reader,
+        seen.clone(),
+        stop_reading.clone(),
+    ));
+    let sending = tokio::spawn(send_steadily(
+        run.clone(),
+        producer,
+        answered.clone(),
+        stop_sending.clone(),
+    ));
+    answered_more(&run, &answered).await;
+    patiently(&run, || async {
+        Ok(!seen.lock().expect("not poisoned").is_empty())
+    })
+    .await;
+    run.say("ready", json!({}));
+    run.go.acquire().await.expect("it is never closed").forget();
+    answered_more(&run, &answered).await;
+    stop_sending.store(true, Ordering::SeqCst);
+    let _ = sending.await;
+    all_read(&run, &answered, &seen).await;
     stop_reading.store(true, Ordering::SeqCst);
     let _ = reading.await;
-    run.quiet(&simple, held_topic).await
+    Ok(())
 }
 
 async fn interruption(
@@ -307,7 +359,8 @@ async fn interruption(
         )
         .await?;
     }
-    let held = gather(run, simple, held_topic, 6, name, false).await;
+    let held = gather(run, simple, held_topic, 3, name, false, HOLD_S).await;
+    gather(run, simple, held_topic, 3, name, false, GIVE_BACK_S).await;
     for message in &held[..2] {
         run.acked(simple, message).await?;
     }
@@ -329,9 +382,14 @@ async fn interruption(
             .map(|_| true)
     })
     .await;
-    gather(run, simple, held_topic, 3, &format!("{name} again"), true).await;
-    gather(run, &delayed, delayed_topic, 1, &format!("{name} delayed"), true).await;
-    gather(run, &halves, half_topic, 1, &format!("{name} half"), true).await;
+    for (consumer, topic, count, what) in [
+        (simple, held_topic, 3, "again"),
+        (&*delayed, delayed_topic, 1, "delayed"),
+        (&*halves, half_topic, 1, "half"),
+    ] {
+        let by = format!("{name} {what}");
+        gather(run, consumer, topic, count, &by, true, GIVE_BACK_S).await;
+    }
     answered_more(run, answered).await;
     run.close(delayed).await;
     run.close(halves).await;
@@ -353,12 +411,13 @@ async fn gather(
     count: usize,
     by: &str,
     ack: bool,
+    hold_s: u64,
 ) -> Vec<MessageView> {
     let found = Mutex::new(Vec::new());
     patiently(&run, || async {
         let asking = Asking {
             maximum: 1,
-            invisible_s: 20,
+            invisible_s: hold_s,
             by,
             ack,
         };

@@ -3,8 +3,10 @@
 import asyncio
 import os
 import shutil
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -90,9 +92,22 @@ async def test_a_restored_store_has_what_was_answered_before_and_nothing_of_afte
     assert "after" in await drain(broker)
 
 
-async def test_sends_go_on_while_a_backup_is_taken(broker: EmbeddedBroker, tmp_path: Path) -> None:
+async def test_sends_go_on_while_a_backup_is_taken(
+    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answered: list[str] = []
     going = True
+    finish = backing_up._finish
+
+    def finish_later(*arguments: Any) -> Any:
+        """In its thread; over only when more was answered, however fast the disk is."""
+        enough, end = len(answered) + 1, time.monotonic() + 60
+        while len(answered) < enough:
+            assert time.monotonic() < end, "no send was answered meanwhile"
+            time.sleep(0.001)
+        return finish(*arguments)
+
+    monkeypatch.setattr(backing_up, "_finish", finish_later)
 
     async def produce() -> None:
         while going:
@@ -189,7 +204,7 @@ async def test_who_asked_may_go_away(broker: EmbeddedBroker, tmp_path: Path) -> 
     await asyncio.sleep(0)
     asking.cancel()
     await asyncio.wait([asking])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (tmp_path / "one").exists():
             await asyncio.sleep(0.001)
     verify(tmp_path / "one")
@@ -205,7 +220,7 @@ async def test_a_broker_that_stops_leaves_no_half_backup(
     def slowly(*arguments: object) -> object:
         loop.call_soon_threadsafe(reached.set)
         ending = arguments[-1]
-        assert ending.wait(10)  # type: ignore[attr-defined]
+        assert ending.wait(60)  # type: ignore[attr-defined]
         return finish(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(backing_up, "_finish", slowly)

@@ -421,10 +421,10 @@ async def test_a_handle_names_the_delivery_and_nothing_else_opens_it(start: Star
         == commit_offset(broker._state.catalogue.topic("T").id, 0, 0)
     )
     forged = [
-        replace(receipt, offset=7),
-        replace(receipt, queue_id=9),
-        replace(receipt, broker="other"),
-        replace(receipt, commit_offset=receipt.commit_offset + 1),
+        receipt._replace(offset=7),
+        receipt._replace(queue_id=9),
+        receipt._replace(broker="other"),
+        receipt._replace(commit_offset=receipt.commit_offset + 1),
     ]
     handles = [*(each.encode() for each in forged), "no handle", "1 2 3", " ".join("x" * 9), "9" * 1_000]
     results = await broker.ack(CONTEXT, "T", "G", handles)

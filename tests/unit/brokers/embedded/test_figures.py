@@ -99,5 +99,5 @@ async def test_a_slow_sync_is_told_as_such(broker: EmbeddedBroker, monkeypatch: 
             real.flush_wal(sync)
 
     monkeypatch.setattr(store, "_db", Slow())
-    await asyncio.wait_for(send(broker), 10)
+    await asyncio.wait_for(send(broker), 60)
     assert broker.figures()["store_sync_longest_seconds"] >= 0.01

@@ -13,6 +13,7 @@ from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.topics import Topic
 from popgate.context import Context
+from popgate.errors import BadRequest, NotFound
 from popgate.model import Message, Sent, TopicConfig
 from popgate.testing import MovableClock
 
@@ -106,3 +107,30 @@ async def test_no_more_is_read_than_can_be_kept(
     read.clear()
     assert await find(broker, limit=1) == [b"x"]
     assert len(read) == 3
+
+
+async def test_a_message_is_found_by_its_place_alone(start: Start) -> None:
+    broker = await start()
+    (sent,) = await broker.send(CONTEXT, [Message("T", b"one", "ID1", queue_id=2)])
+    assert isinstance(sent, Sent)
+    for named in ("", broker.name):
+        found = await broker.at_place(CONTEXT, named, sent.commit_offset)
+        assert (found.topic, found.queue_id, found.offset, found.body) == ("T", 2, 0, b"one")
+    for place in (-1, sent.commit_offset + 1, (1 << 63) - 1):
+        with pytest.raises(NotFound):
+            await broker.at_place(CONTEXT, "", place)
+    with pytest.raises(BadRequest, match="elsewhere"):
+        await broker.at_place(CONTEXT, "elsewhere", sent.commit_offset)
+
+
+async def test_what_may_come_again_is_stored_each_time(start: Start) -> None:
+    broker = await start()
+    for known in (0, 1):
+        message = Message("T", b"one", "ID1", queue_id=0, may_come_again=True)
+        (sent,) = await broker.send(CONTEXT, [message])
+        assert isinstance(sent, Sent)
+        assert sent.offset == known
+    first, again = [
+        (await broker.send(CONTEXT, [Message("T", b"two", "ID2", queue_id=0)]))[0] for _ in range(2)
+    ]
+    assert first == again

@@ -27,6 +27,14 @@ def test_only_its_holder_gives_a_lock_up() -> None:
     assert locks.take("G", "b", PLACE)
 
 
+def test_whoever_it_is_may_give_up_a_lock_that_nobody_has() -> None:
+    locks = Locks(MovableClock(), lock_ms=60_000, most=10)
+    locks.give_up("", "", ("", 0))
+    locks.take("G", "a", PLACE)
+    locks.give_up("G", "", ("T", 1))
+    assert not locks.take("G", "b", PLACE)
+
+
 def test_there_are_only_so_many_locks_and_old_ones_make_room() -> None:
     clock = MovableClock()
     locks = Locks(clock, lock_ms=60_000, most=3)
@@ -35,3 +43,37 @@ def test_there_are_only_so_many_locks_and_old_ones_make_room() -> None:
     clock.advance(61)
     assert locks.take("G", "b", ("T", 9))
     assert repr(locks) == "<Locks 1>"
+
+
+def test_a_table_that_is_full_of_locks_is_looked_through_once_until_one_is_over() -> None:
+    clock = MovableClock()
+    locks = Locks(clock, lock_ms=60_000, most=3)
+    assert locks.take("G", "a", ("T", 0))
+    clock.advance(30)
+    assert locks.take("G", "a", ("T", 1))
+    assert locks.take("H", "a", PLACE)
+    looked = []
+    look = locks._forget_old
+    locks._forget_old = lambda now: (looked.append(now), look(now))[1]  # type: ignore[method-assign, func-returns-value]
+    assert not any(locks.take("J", "b", ("T", queue)) for queue in range(1_000))
+    assert len(looked) == 1
+    clock.advance(30)
+    assert locks.take("J", "b", PLACE)
+    assert not locks.take("J", "b", ("T", 1))
+
+
+def test_a_group_reads_in_order_while_one_of_its_locks_is_held() -> None:
+    clock = MovableClock()
+    locks = Locks(clock, lock_ms=60_000, most=10)
+    assert not locks.any_of("G")
+    locks.take("G", "a", ("T", 0))
+    clock.advance(30)
+    locks.take("G", "a", ("T", 1))
+    locks.take("H", "a", ("T", 1))
+    clock.advance(30)
+    assert (locks.any_of("G"), locks.any_of("other group"), repr(locks)) == (True, False, "<Locks 2>")
+    locks.give_up("G", "a", ("T", 1))
+    assert (locks.any_of("G"), locks.any_of("H")) == (False, True)
+    clock.advance(30)
+    assert not locks.any_of("H")
+    assert repr(locks) == "<Locks 0>"

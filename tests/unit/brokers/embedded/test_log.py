@@ -2,7 +2,15 @@ import asyncio
 
 import pytest
 
-from brokers.embedded.keys import HOUR_MS, INDEX, commit_offset, split_index_key, text_hash
+from brokers.embedded.keys import (
+    HOUR_MS,
+    INDEX,
+    OFFSET_BITS,
+    commit_offset,
+    commit_offsets,
+    split_index_key,
+    text_hash,
+)
 from brokers.embedded.log import stored_message
 from brokers.embedded.store import Durability
 from popgate.errors import LocalWireError
@@ -62,6 +70,13 @@ async def test_a_record_gets_its_place(parts) -> None:
     (_, second) = parts.delivered(topic, 3)
     assert (second.queue_id, second.offset, second.store_ms) == (3, 1, parts.clock.now_ms())
     assert second.commit_offset == commit_offset(topic.id, 3, 1)
+
+
+@pytest.mark.parametrize(
+    "first", [0, 7, (1 << OFFSET_BITS) - 2, (1 << OFFSET_BITS) - 1, (1 << OFFSET_BITS) + 5]
+)
+def test_places_one_behind_the_other_are_those_of_each(first: int) -> None:
+    assert [*commit_offsets(3, 1, first, 3)] == [commit_offset(3, 1, first + at) for at in range(3)]
 
 
 async def test_store_times_of_a_queue_never_go_back(parts) -> None:

@@ -368,7 +368,7 @@ async def test_a_failed_write_leaves_the_messages_and_the_round_begins_anew(part
     parts.retention.tick(parts.clock.now_ms())
     assert topic.queues[0].minimum == 10
     parts.store._fail(OSError("full"))
-    deadline = asyncio.get_running_loop().time() + 30
+    deadline = asyncio.get_running_loop().time() + 60
     while parts.store.failing:
         assert asyncio.get_running_loop().time() < deadline, "the store did not come back"
         parts.clock.advance(1)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
+from brokers.embedded import tables
 from brokers.embedded.keys import MESSAGES, META, SPACES, message_key
 from brokers.embedded.store import Durability, Store
 from popgate.clock import SystemClock
@@ -36,7 +37,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
         store.close()
 
 
-async def until(fact: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(fact: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = asyncio.get_running_loop().time() + seconds
     while not fact():
         assert asyncio.get_running_loop().time() < deadline, "it did not come true in time"
@@ -141,7 +142,7 @@ async def test_the_loop_goes_on_while_a_sync_runs(make: Make) -> None:
         def flush_wal(self, sync: bool) -> None:
             threads.append(threading.current_thread().name)
             started.set()
-            release.wait(20)
+            release.wait(60)
             db.flush_wal(sync)
 
     store._db = Slow()  # type: ignore[assignment]
@@ -356,6 +357,44 @@ async def test_a_turn_is_abandoned_for_good_when_memory_cannot_be_rebuilt(make: 
     assert store.first(MESSAGES, b"") is None
 
 
+@pytest.mark.parametrize("there", ["nothing", "another"])
+async def test_a_store_that_is_gone_is_not_begun_anew_and_is_found_when_it_is_back(
+    make: Make, there: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when its disk is unmounted, checked and mounted again: what is begun meanwhile would be hidden."""
+    clock = MovableClock()
+    store = make(clock=clock)
+    store.put(MESSAGES, b"before", b"1")
+    await store.commit()
+    with files_limited_to(4096):
+        store.put(MESSAGES, b"lost", b"x" * 8000)
+        with pytest.raises(BrokerUnavailable, match="cannot be written"):
+            await store.commit()
+        await until(lambda: store._syncing is None)
+        clock.advance(0.3)  # to try again it lets go of its files, and cannot write what opening needs
+        assert store.failing
+    assert [record.levelname for record in caplog.records if "cannot be written" in record.message] == [
+        "ERROR"
+    ]
+    away = store.path.with_name("away")
+    store.path.rename(away)
+    store.path.mkdir()
+    if there == "another":
+        shutil.copytree(away, store.path, dirs_exist_ok=True)
+        (store.path / "IDENTITY").write_text("another")
+    clock.advance(30)
+    assert store.failing
+    sentence = f"{there} {'one is' if there == 'another' else 'is'} in its place"
+    with pytest.raises(BrokerUnavailable, match=sentence):
+        await store.commit()
+    assert (store.path / "CURRENT").exists() is (there == "another")
+    shutil.rmtree(store.path)
+    away.rename(store.path)
+    clock.advance(30)
+    assert not store.failing
+    assert store.get(MESSAGES, b"before") == b"1"
+
+
 async def test_what_was_built_on_a_failed_batch_fails_with_it(make: Make) -> None:
     clock = MovableClock()
     store = make(clock=clock)
@@ -410,7 +449,7 @@ async def test_a_failed_sync_fails_the_steps_it_covers_and_those_behind(make: Ma
             return getattr(db, name)
 
         def flush_wal(self, sync: bool) -> None:
-            release.wait(20)
+            release.wait(60)
             raise OSError("the disk is gone")
 
     store._db = Broken()  # type: ignore[assignment]
@@ -628,3 +667,69 @@ async def test_closing_does_not_wait_for_the_whole_of_a_reclaiming(make: Make) -
         store.reclaim(MESSAGES, message_key(1, 0, 0), message_key(1, 0, 4000))
     store.close()
     assert len(list(make().scan(MESSAGES, b""))) == 4000
+
+
+async def test_a_full_disk_is_read_while_nothing_can_be_written(make: Make) -> None:
+    clock = MovableClock()
+    store = make(clock=clock, durability=Durability.NONE)
+    told: list[str] = []
+    store.on_reading = lambda: told.append("to read")
+    store.on_failure = lambda _: told.append("to write")
+    store.put(MESSAGES, b"a", b"1")
+    await store.commit()
+    with files_limited_to(8192):
+        store.put(MESSAGES, b"b", bytes(20_000))
+        with pytest.raises(BrokerUnavailable, match="too large"):
+            await store.commit()
+        clock.advance(1)
+        for _ in range(3):  # once opened, the files stay open until there is room
+            assert told == ["to read"]
+            assert store.failing
+            assert [key for key, _ in store.scan(MESSAGES, b"")] == [b"a"]
+            store.put(MESSAGES, b"c", b"1")
+            with pytest.raises(BrokerUnavailable):
+                await store.commit()
+            assert "too large" in store.trouble
+            clock.advance(10)
+    clock.advance(10)
+    assert told == ["to read", "to write"]
+    assert store.trouble == ""
+    store.put(MESSAGES, b"d", b"1")
+    await store.commit()
+    assert [key for key, _ in store.scan(MESSAGES, b"")] == [b"a", b"d"]
+    assert not list(store.path.glob(".room"))
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+async def test_a_full_disk_is_not_read_unless_all_that_was_written_is_there(
+    make: Make, monkeypatch: pytest.MonkeyPatch, missing: int
+) -> None:
+    clock = MovableClock()
+    store = make(clock=clock, durability=Durability.NONE)
+    told: list[str] = []
+    store.on_reading = lambda: told.append("to read")
+    store.put(MESSAGES, b"a", b"1")
+    await store.commit()
+    opened = tables.open_to_read
+
+    def open_one_that_lost(*where: object, **how: object) -> object:
+        assert store._last_change is not None
+        store._last_change += missing
+        return opened(*where, **how)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(tables, "open_to_read", open_one_that_lost)
+    with files_limited_to(8192):
+        store.put(MESSAGES, b"b", bytes(20_000))
+        with pytest.raises(BrokerUnavailable, match="too large"):
+            await store.commit()
+        clock.advance(1)
+        assert store.failing
+        if missing:
+            with pytest.raises(BrokerUnavailable, match="too large"):
+                store.get(MESSAGES, b"a")
+        else:
+            assert store.get(MESSAGES, b"a") == b"1"
+    assert told == ([] if missing else ["to read"])
+    clock.advance(10)
+    assert store.get(MESSAGES, b"a") == b"1"
+    assert not store.failing

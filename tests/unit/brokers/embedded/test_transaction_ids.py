@@ -4,7 +4,7 @@ import pytest
 
 from brokers.embedded.transaction_ids import TransactionIds
 from popgate.errors import IllegalTransactionId
-from popgate.model import EndTransaction, Resolution
+from popgate.model import EndTransaction, HalfPlace, Resolution
 
 Parts = Any
 
@@ -57,3 +57,29 @@ async def test_a_message_is_known_by_its_id_and_by_that_without_its_version(part
     for named in (whole[1:], whole[3:], whole[:-1], "other"):
         with pytest.raises(IllegalTransactionId, match="belongs to message"):
             ids.read(ending(made, named))
+
+
+async def test_two_numbers_name_a_half_message_and_prove_it(parts: Parts) -> None:
+    ids = TransactionIds()
+    ids.load(parts.store)
+    number, proof = ids.place_of(ids.make(0xABC, "m1"))
+    assert number == 0xABC
+    assert 0 <= proof < 1 << 63
+    assert ids.placed(HalfPlace("b", "g", number, proof)) == 0xABC
+    for wrong in (
+        (number + 1, proof),
+        (number, proof ^ 1),
+        (-number, proof),
+        (number, -1),
+        (number, 1 << 63),
+    ):
+        with pytest.raises(IllegalTransactionId, match="were not given out"):
+            ids.placed(HalfPlace("b", "g", *wrong))
+
+
+async def test_proofs_of_other_numbers_and_other_stores_are_others(parts: Parts) -> None:
+    ids, strangers = TransactionIds(), TransactionIds()
+    ids.load(parts.store)
+    assert len({ids.proof(number) for number in range(100)}) == 100
+    strangers._secret = b"another secret"
+    assert strangers.proof(1) != ids.proof(1)

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.batching import MOST_BYTES, goes_alone, in_batches, is_held_back, may_batch
+from brokers.remote.batching import (
+    MOST_BYTES,
+    MOST_TOGETHER,
+    goes_alone,
+    in_batches,
+    is_held_back,
+    may_batch,
+)
 from popgate.model import Message, MessageType
 from popgate.wire.batches import BatchItem, encode_batch
 
@@ -48,6 +55,11 @@ def test_a_block_of_properties_may_say_it_too(name):
 def test_what_is_said_once_must_be_the_same_for_all(fields):
     a, b, c = message(), message(**fields), message(**fields)
     assert in_batches([a, b, c], together=True) == [[a], [b, c]]
+
+
+def test_a_batch_has_no_more_messages_than_a_broker_counts():
+    some = [message()] * (MOST_TOGETHER + 2)
+    assert [len(batch) for batch in in_batches(some, together=True)] == [32_767, 2]
 
 
 def test_a_batch_has_four_mebibytes_at_most_and_order_stays():

@@ -187,6 +187,18 @@ async def test_the_topics_of_a_group_are_those_of_all_brokers_without_its_retrie
     assert await facet.topics_of("g") == ["T", "U"]
 
 
+async def test_the_readers_of_a_topic_are_those_that_the_brokers_know_which_answer(cluster, facet):
+    cluster.read["broker-b"]["late"] = ["T"]
+    assert await facet.readers("T") == ["g", "late"]
+    assert await facet.readers("U") == []
+    assert await facet.readers("no name") == []
+    await cluster.masters["broker-b"].stop()
+    assert await facet.readers("T") == ["g"]
+    await cluster.masters["broker-a"].stop()
+    with pytest.raises(BrokerUnavailable):
+        await facet.readers("T")
+
+
 async def test_a_group_is_deleted_with_its_retries(cluster, facet):
     cluster.servers.add_topic("%RETRY%g_T", "broker-a")
     await facet.group("g")

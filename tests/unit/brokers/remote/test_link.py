@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable
 from itertools import pairwise
@@ -44,8 +45,9 @@ async def test_a_link_that_was_good_is_made_anew_without_a_request_too(
 
 
 async def test_an_address_where_nobody_listens_is_tried_less_and_less_often_but_never_given_up(
-    links: Links, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
+    links: Links, peer: ScriptedPeer, clock: MovableClock, calm_of: Callable[[Links], Callable[[], Any]]
 ) -> None:
+    calm = calm_of(links)
     await peer.stop()
     with pytest.raises(BrokerUnavailable, match="Connection refused"):
         await links.call(peer.address, ASK, {}, timeout_s=3.0)
@@ -53,15 +55,34 @@ async def test_an_address_where_nobody_listens_is_tried_less_and_less_often_but_
         await links.call(peer.address, ASK, {}, timeout_s=3.0)
     lost = []
     for _ in range(6):
-        await clock.run(10.0, loop_turns)
+        await clock.run(10.0, calm)
         lost.append(links.figures()["connections_lost_total"])
     tries = [after - before for before, after in pairwise(lost)]
     assert all(4 <= each <= 11 for each in tries)
     await peer.start()
-    await clock.run(2.2, loop_turns)
+    await clock.run(2.2, calm)
     await peer.until(lambda: peer.joined >= 1)
     peer.on(ASK, lambda request: request.answer(0))
     await links.call(peer.address, ASK, {}, timeout_s=3.0)
+
+
+async def test_links_that_were_lost_together_are_not_made_anew_together(
+    make_links: Callable[..., Links], peer: ScriptedPeer
+) -> None:
+    """Each rests for between half of its time and all of it, by chance."""
+    links = make_links(reconnect_first_s=10.0, reconnect_longest_s=10.0)
+    await peer.stop()
+    rests = set()
+    for link in range(12):
+        with pytest.raises(BrokerUnavailable, match="Connection refused"):
+            await links.call(peer.address, ASK, {}, timeout_s=3.0, link=link)
+        with pytest.raises(BrokerUnavailable) as refused:
+            await links.call(peer.address, ASK, {}, timeout_s=3.0, link=link)
+        told = re.search(r"tried again in ([0-9.]+) s", refused.value.sentence)
+        assert told is not None
+        rests.add(float(told[1]))
+    assert len(rests) >= 6
+    assert 5.0 <= min(rests) < max(rests) <= 10.0
 
 
 async def test_one_that_accepts_connections_and_drops_them_is_not_hammered(

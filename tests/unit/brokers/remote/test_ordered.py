@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from brokers.remote.ordered import OrderedDeliveries
@@ -28,7 +26,7 @@ def again(
 
 def test_a_renewal_counts_for_the_older_handles_of_the_delivery(known):
     first = receipt(4)
-    known.renewed("T", "G", replace(first, invisible_ms=90_000))
+    known.renewed("T", "G", first._replace(invisible_ms=90_000))
     assert known.due_ms("T", "G", first) == 91_000
     assert known.due_ms("T", "H", first) == 1_050
     assert known.due_ms("T", "G", receipt(5)) == 1_050
@@ -58,8 +56,19 @@ def test_what_the_broker_has_passed_is_forgotten(known):
     assert again(known, 5, 6) == []  # set back, without anything remembered
 
 
+def test_a_delivery_that_two_were_dealt_is_free_when_neither_has_it(known):
+    known.dealt("handle")
+    known.dealt("handle")
+    known.dealt("other")
+    assert not known.is_returned("handle")
+    assert known.is_returned("handle")
+    assert known.is_returned("other")
+    assert known.is_returned("forgotten")
+
+
 def test_it_is_bounded(known):
     for number in range(40_000):
+        known.dealt(f"handle {number}")
         one = receipt(number, queue_id=number % 10_000)
         known.finished("T", "G", one)
         known.renewed("T", "G", one)

@@ -6,10 +6,11 @@ import pytest
 
 from brokers.remote.outgoing import complete, send_request, sent
 from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge
+from popgate.message_id import encode_offset_message_id
 from popgate.model import Message, MessageType
 from popgate.wire.batches import decode_batch
 from popgate.wire.codes import RequestCode
-from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.properties import LONGEST_IN_BATCH, decode_properties, encode_properties
 
 
 def message(body: bytes = b"body", topic: str = "T", **fields) -> Message:
@@ -60,9 +61,12 @@ def test_retries_lift_their_counts_out_of_the_properties():
 
 
 def test_several_messages_are_a_batch():
-    code, fields, body = send_request([message(b"a", flag=1), message(b"")], 2, 1)
+    """Brokers up to 5.3.3 would give the properties of the header to each message of it, over its own."""
+    block = encode_properties({"UNIQ_KEY": "of the first", "TAGS": "red"})
+    code, fields, body = send_request([message(b"a", flag=1, properties=block), message(b"")], 2, 1)
     assert code == RequestCode.SEND_BATCH_MESSAGE
-    assert fields["m"] == "true"
+    assert (fields["m"], fields["i"]) == ("true", "")
+    assert decode_batch(body)[0].properties == block
     assert [(item.flag, item.body) for item in decode_batch(body)] == [(1, b"a"), (0, b"")]
 
 
@@ -83,7 +87,7 @@ def test_a_message_without_a_body_cannot_be_held_back(fields):
 
 
 def test_every_message_of_an_answer_has_its_own_offset():
-    some = [message(), message(), message()]
+    some = [f"ID{n}" for n in range(3)]
     told = {"queueId": "2", "queueOffset": "40", "msgId": "A,B,C", "transactionId": "ID"}
     assert [(one.queue_id, one.offset, one.broker) for one in sent(some, "b", told)] == [
         (2, 40, "b"),
@@ -92,8 +96,22 @@ def test_every_message_of_an_answer_has_its_own_offset():
     ]
 
 
+def test_every_message_of_an_answer_has_its_own_place_where_somebody_asks_for_it():
+    ids = [encode_offset_message_id("10.0.0.1:10911", place) for place in (5, 105)]
+    told = {"queueId": "2", "queueOffset": "40", "msgId": ",".join(ids)}
+    places = [(one.store_host, one.commit_offset) for one in sent(["A", "B"], "b", told, placed=True)]
+    assert places == [("10.0.0.1:10911", 5), ("10.0.0.1:10911", 105)]
+    assert [one.commit_offset for one in sent(["A", "B"], "b", told)] == [-1, -1]
+
+
+@pytest.mark.parametrize("told", ["", "nonsense", "A,B,C", ","])
+def test_an_answer_that_tells_no_place_is_no_failure(told):
+    fields = {"queueId": "2", "queueOffset": "40", "msgId": told}
+    assert [one.commit_offset for one in sent(["A", "B"], "b", fields, placed=True)] == [-1, -1]
+
+
 def test_a_recall_handle_is_passed_on():
-    (one,) = sent([message()], "b", {"queueId": "0", "queueOffset": "0", "recallHandle": "RH"})
+    (one,) = sent(["ID"], "b", {"queueId": "0", "queueOffset": "0", "recallHandle": "RH"})
     assert (one.recall_handle, one.transaction_id) == ("RH", "")
 
 
@@ -103,11 +121,11 @@ def test_a_recall_handle_is_passed_on():
 )
 def test_an_answer_without_a_place_is_nonsense(told):
     with pytest.raises(PeerWireError):
-        sent([message()], "b", told)
+        sent(["ID"], "b", told)
 
 
 def test_a_complete_message_stays_as_it_is():
-    one = message()
+    one = message(born_ms=0)
     before = one.properties
     complete(one)
     assert one.properties == before
@@ -137,13 +155,15 @@ def test_the_sender_and_the_time_are_told_once():
     complete(one)
     complete(one)
     told = decode_properties(one.properties)
-    assert (told["__BORNHOST"], told["TIMER_DELIVER_MS"]) == ("192.0.2.1:5", "9000")
-    assert one.properties.count(b"__BORNHOST") == one.properties.count(b"TIMER_DELIVER_MS") == 1
+    names = "__BORNHOST", "BORN_TIMESTAMP", "TIMER_DELIVER_MS"
+    assert [told[name] for name in names] == ["192.0.2.1:5", "77", "9000"]
+    assert {one.properties.count(name.encode()) for name in names} == {1}
 
 
 @pytest.mark.parametrize("name", ["TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "DELAY"])
 def test_a_time_that_the_door_told_stays(name):
-    one = message(deliver_at_ms=9_000, properties=encode_properties({"UNIQ_KEY": "ID", name: "3"}))
+    block = encode_properties({"UNIQ_KEY": "ID", name: "3"})
+    one = message(deliver_at_ms=9_000, born_ms=0, properties=block)
     complete(one)
     assert decode_properties(one.properties) == {"UNIQ_KEY": "ID", name: "3"}
 
@@ -159,3 +179,10 @@ def test_a_sender_with_separators_in_its_name_breaks_nothing():
     one = message(born_host="a\x01b\x02c")
     complete(one)
     assert decode_properties(one.properties)["__BORNHOST"] == "abc"
+
+
+def test_a_message_without_a_body_has_the_properties_that_a_batch_may_have():
+    long = encode_properties({"UNIQ_KEY": "ID", "long": "x" * LONGEST_IN_BATCH})
+    with pytest.raises(PropertiesTooLarge):
+        send_request([message(b"", properties=long)], 0, 1)
+    assert send_request([message(properties=long)], 0, 1)[0] == RequestCode.SEND_MESSAGE_V2

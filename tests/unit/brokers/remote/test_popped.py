@@ -135,6 +135,12 @@ def test_counts_mean_nothing_outside_of_ordered_groups(read):
     assert message.attempt == 1
 
 
+@pytest.mark.parametrize(("told", "born_ms"), [("77", 77), ("x", 5), ("9" * 16, 5), ("-1", 5)])
+def test_when_it_was_born_is_in_the_properties(read, told, born_ms):
+    _, (message,) = read(answer(record(7, BORN_TIMESTAMP=told)))
+    assert message.born_ms == born_ms
+
+
 def test_who_sent_it_is_in_the_properties(read):
     _, (message,) = read(answer(record(7, __BORNHOST="192.0.2.1:7")))
     assert message.born_host == "192.0.2.1:7"
@@ -170,3 +176,21 @@ def test_dead_letters_do_not_go_on_counting_the_attempts_of_the_group_that_gave_
     _, (message,) = read_popped(told, "broker-a", topic, BrokerClocks(clock))
     assert message.attempt == attempt
     assert message.properties == b"UNIQ_KEY\x01ID7\x02"
+
+
+@pytest.mark.parametrize("kind", [1, 2])
+def test_retries_that_are_popped_themselves_have_receipts_of_their_topic(kind, clock):
+    """A broker tells them as retries; their own topic is the one that was asked for, and is to be told."""
+    topic = f"%RETRY%G{'_+'[kind - 1]}T"
+    _, (message,) = read_popped(
+        answer(
+            record(7, topic=topic, reconsumed=2, RETRY_TOPIC=topic),
+            startOffsetInfo=f"{kind} 0 5",
+            msgOffsetInfo=f"{kind} 0 7",
+        ),
+        "broker-a",
+        topic,
+        BrokerClocks(clock),
+    )
+    assert message.receipt == f"5 {POP_MS} 60000 3 0 broker-a 0 7 4103"
+    assert (message.topic, message.attempt) == (topic, 3)

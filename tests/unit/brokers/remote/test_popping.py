@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from dataclasses import replace
 
@@ -12,6 +13,7 @@ from brokers.remote.broker import RemoteBroker
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
+    BrokerBusy,
     BrokerTimeout,
     BrokerUnavailable,
     Forbidden,
@@ -92,7 +94,10 @@ class Shelves:
             return request.answer(0, fields={"hasMsg": "true", "pollingFull": "false"})
 
         def change(request):
-            told = {"popTime": str(self.clock.now_ms()), "invisibleTime": request.fields["invisibleTime"]}
+            _, pop_ms, _, revive_queue, *_ = request.fields["extraInfo"].split()
+            # A delivery of an ordered group keeps its pop time.
+            popped = pop_ms if revive_queue == "999" else str(self.clock.now_ms())
+            told = {"popTime": popped, "invisibleTime": request.fields["invisibleTime"]}
             return request.answer(0, fields={**told, "reviveQid": "0"})
 
         def position(request):
@@ -125,7 +130,7 @@ class Shelves:
         return [request for name in names or NAMES for request in self.peers[name].of(code)]
 
     async def until(self, holds) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0)
 
@@ -180,6 +185,24 @@ async def test_a_broker_that_had_something_is_asked_first(broker, shelves, reque
         shelves.put("broker-b", record(number, b"b"))
         assert len(await broker.pop(CONTEXT, request_of(1))) == 1
     assert len(shelves.asked(RequestCode.POP_MESSAGE, "broker-a")) <= 1
+
+
+async def test_a_broker_that_hangs_holds_up_one_receive_while_another_has_something(
+    broker, shelves, request_of, clock
+):
+    shelves.put("broker-b", *(record(number, b"b") for number in range(10)))
+    while not await broker.pop(CONTEXT, request_of(1)):
+        pass
+    shelves.held["broker-a"] = asyncio.Event()
+    before = len(shelves.asked(RequestCode.POP_MESSAGE, "broker-a"))
+    waiting = asyncio.create_task(broker.pop(CONTEXT, request_of(1)))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.POP_MESSAGE, "broker-a")) > before)
+    clock.advance(1.5)
+    async with asyncio.timeout(60):
+        assert bodies(await broker.pop(CONTEXT, request_of(1))) == [b"b"]
+    assert len(shelves.asked(RequestCode.POP_MESSAGE, "broker-a")) == before + 1
+    shelves.held["broker-a"].set()
+    assert bodies(await waiting) == [b"b"]
 
 
 async def test_no_more_is_asked_for_than_fits(broker, shelves, request_of):
@@ -269,6 +292,7 @@ async def test_with_one_attempt_a_return_makes_no_dead_letter(broker, shelves, r
     shelves.put("broker-a", record(7, b"m"))
     (first,) = await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=ordered))
     assert await broker.give_back(CONTEXT, "T", "G", [first.receipt]) == 1
+    shelves.clock.advance(0.001)
     shelves.put("broker-a", record(7, b"m", reconsumed=1))
     (second,) = await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=ordered))
     assert second.attempt == 2
@@ -351,6 +375,22 @@ async def test_what_comes_after_a_cancel_is_given_back(broker, shelves, request_
     assert broker.figures()["late_pops_given_back"] == 2
 
 
+async def test_what_comes_after_its_broker_was_given_up_is_given_back(broker, shelves, request_of, clock):
+    held = shelves.held["broker-a"] = asyncio.Event()
+    shelves.put("broker-a", record(0, b"late"))
+    popping = asyncio.ensure_future(broker.pop(CONTEXT, request_of(broker="broker-a")))
+    await shelves.until(lambda: shelves.asked(RequestCode.POP_MESSAGE))
+    for _ in range(10):
+        clock.advance(1.0)
+        # The broker is alive: it gives the sign that it is asked for.
+        await shelves.until(lambda: broker.links.figures()["links_silent"] == 0)
+    with pytest.raises(BrokerTimeout, match="broker-a did not answer a pop within 10 s"):
+        await popping
+    held.set()
+    await shelves.until(lambda: shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+    assert broker.figures()["late_pops_given_back"] == 1
+
+
 async def test_a_woken_client_that_vanishes_leaves_the_message_to_the_next(broker, shelves, request_of):
     held = shelves.held["broker-a"] = asyncio.Event()
     vanishing = asyncio.ensure_future(broker.pop(CONTEXT, request_of(wait_s=20)))
@@ -362,6 +402,8 @@ async def test_a_woken_client_that_vanishes_leaves_the_message_to_the_next(broke
     held.set()
     await shelves.until(lambda: shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
     shelves.put("broker-a", record(1, b"m", reconsumed=0))  # the broker has it again
+    # Who looked before that is woken again after a rest.
+    await shelves.until(lambda: shelves.clock.advance(0.001) or staying.done())
     assert bodies(await staying) == [b"m"]
 
 
@@ -389,16 +431,11 @@ async def test_the_woken_replicas_client_vanishes_and_another_replica_delivers_w
     await shelves.until(lambda: len(askers) == 2)
     vanishing.cancel()
     await asyncio.gather(vanishing, return_exceptions=True)
-    arrived = clock.monotonic()
     shelves.put("broker-a", record(0, b"m"))
     askers[0].set_result(True)  # the broker wakes the one whose client is gone
-    async with asyncio.timeout(20):
-        while not staying.done():
-            for _ in range(40):
-                await asyncio.sleep(0)
-            clock.advance(0.1)
-    assert bodies(staying.result()) == [b"m"]
-    assert clock.monotonic() - arrived <= 5.5
+    clock.advance(5.5)  # no more time passes than that
+    async with asyncio.timeout(60):
+        assert bodies(await staying) == [b"m"]
 
 
 async def test_a_broker_that_is_down_costs_no_poll(broker, shelves, request_of):
@@ -424,6 +461,46 @@ async def test_a_broker_that_dies_with_a_pop_costs_no_poll(broker, shelves, requ
         shelves.peers["broker-a"].on(RequestCode.POP_MESSAGE, dies)
         assert bodies(await broker.pop(CONTEXT, request_of(wait_s=wait_s))) == [b"m"]
         shelves.serve("broker-a", shelves.peers["broker-a"])
+
+
+async def test_a_broker_that_let_a_pop_lie_and_did_not_look_is_asked_again(broker, shelves, request_of):
+    """As one answers that stood still for 500 ms: without a word of what was popped."""
+    peer = shelves.peers["broker-b"]
+    answers = itertools.count(1)
+
+    def late(request):
+        if next(answers) == 2:
+            shelves.serve("broker-b", peer)
+        return request.answer(ResponseCode.POLLING_TIMEOUT, remark="pop message is timeout too much")
+
+    shelves.put("broker-b", record(0, b"m"))
+    peer.on(RequestCode.POP_MESSAGE, late)
+    assert bodies(await broker.pop(CONTEXT, request_of(broker="broker-b"))) == [b"m"]
+    assert len(shelves.asked(RequestCode.POP_MESSAGE, "broker-b")) == 3
+
+
+async def test_a_broker_that_lets_every_pop_lie_is_busy_and_costs_no_poll_of_others(
+    broker, shelves, request_of
+):
+    peer = shelves.peers["broker-b"]
+    peer.on(RequestCode.POP_MESSAGE, lambda request: request.answer(ResponseCode.POLLING_TIMEOUT))
+    with pytest.raises(BrokerBusy, match="too old to look"):
+        await broker.pop(CONTEXT, request_of(broker="broker-b"))
+    assert len(shelves.asked(RequestCode.POP_MESSAGE, "broker-b")) == 3
+    shelves.put("broker-a", record(0, b"m"))
+    assert bodies(await broker.pop(CONTEXT, request_of())) == [b"m"]
+
+
+async def test_who_is_patient_with_requests_is_patient_with_pops(make_facet, shelves, request_of, clock):
+    """10 s, or as long as any request may take."""
+    broker = await make_facet(RemoteBroker, request_timeout_s=30.0, probe_s=30.0)
+    shelves.held["broker-a"] = asyncio.Event()
+    popping = asyncio.ensure_future(broker.pop(CONTEXT, request_of(broker="broker-a")))
+    await shelves.until(lambda: shelves.asked(RequestCode.POP_MESSAGE, "broker-a"))
+    shelves.put("broker-a", record(0, b"m"))
+    clock.advance(20.0)
+    shelves.held["broker-a"].set()
+    assert bodies(await popping) == [b"m"]
 
 
 async def test_only_when_all_brokers_die_with_a_pop_it_says_that_nobody_knows(broker, shelves, request_of):
@@ -547,6 +624,51 @@ async def test_finished_messages_of_an_ordered_batch_stay_away_when_it_is_popped
     assert await popped(0) == [b"0", b"1", b"2"]
 
 
+@pytest.mark.parametrize("answered", ["in turn", "the other way round"])
+async def test_a_repeated_receive_in_the_millisecond_of_the_first_is_not_given_back_with_it(
+    broker, shelves, request_of, clock, answered
+):
+    """A broker gives both the same handles: what frees the one frees the other."""
+    shelves.config["consumeMessageOrderly"] = True
+    asked = request_of(broker="broker-a", ordered=True, attempt_id="x")
+    turns = [asyncio.Event(), asyncio.Event()]
+    numbers, begun = itertools.count(), clock.now_ms()
+
+    async def pop(request):
+        number = next(numbers)
+        if number < 2:
+            await turns[number].wait()
+        if number < 2 or shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
+            told = {"popTime": str(begun if number < 2 else clock.now_ms()), "invisibleTime": "30000"}
+            body = record(0, b"m")
+            return request.answer(0, fields={**told, "reviveQid": "999", "restNum": "0"}, body=body)
+        return request.answer(ResponseCode.POLLING_TIMEOUT)
+
+    shelves.peers["broker-a"].on(RequestCode.POP_MESSAGE, pop)
+    first = asyncio.ensure_future(broker.pop(CONTEXT, asked))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.POP_MESSAGE)) == 1)
+    first.cancel()
+    second = asyncio.ensure_future(broker.pop(CONTEXT, asked))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.POP_MESSAGE)) == 2)
+    if answered == "in turn":
+        turns[0].set()
+        await shelves.until(lambda: shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+        turns[1].set()
+        # It is free now, whoever is first.
+        assert await second == []
+        clock.advance(0.001)
+        got = await broker.pop(CONTEXT, asked)
+    else:
+        turns[1].set()
+        got = await second
+        turns[0].set()
+        for _ in range(200):
+            await asyncio.sleep(0)
+        assert shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME) == []
+    assert bodies(got) == [b"m"]
+    assert await broker.ack(CONTEXT, "T", "G", [got[0].receipt]) == [None]
+
+
 async def test_attempt_ids_of_any_text_are_told(broker, shelves, request_of):
     shelves.config["consumeMessageOrderly"] = True
     for attempt_id in ("\udcff", "\x00", "x" * 10_000):
@@ -578,6 +700,34 @@ async def test_what_one_broker_refuses_costs_no_poll(broker, shelves, request_of
     assert len(shelves.asked(RequestCode.NOTIFICATION, "broker-a")) <= 2
     shelves.put("broker-b", record(9, b"n"))
     assert bodies(await waiting) == [b"n"]
+
+
+@pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.NO_PERMISSION])
+@pytest.mark.parametrize("wait_s", [0, 20])
+async def test_a_broker_that_gives_a_group_nothing_is_told_of(
+    broker, shelves, request_of, clock, code, wait_s
+):
+    """What it has for the group waits, and no client sees a failure."""
+    for asked in (RequestCode.POP_MESSAGE, RequestCode.NOTIFICATION):
+        shelves.peers["broker-a"].on(asked, lambda request: request.answer(code, "no"))
+    popping = asyncio.ensure_future(broker.pop(CONTEXT, request_of(1, wait_s=wait_s)))
+    await shelves.until(lambda: broker.figures()["groups_unserved"] == 1)
+    assert list(broker.unserved.now()) == [("G", "broker-a")]
+    shelves.put("broker-b", record(0, b"m"))
+    await popping
+    shelves.peers["broker-a"].on(RequestCode.POP_MESSAGE, lambda request: request.answer(0, ""))
+    shelves.serve("broker-a", shelves.peers["broker-a"])
+    shelves.put("broker-a", record(0, b"m"))
+    await broker.pop(CONTEXT, request_of(1, broker="broker-a"))
+    assert broker.figures()["groups_unserved"] == 0
+
+
+async def test_a_broker_without_the_group_is_not_told_of_when_no_other_has_it(broker, shelves, request_of):
+    for peer in shelves.peers.values():
+        peer.on(RequestCode.POP_MESSAGE, lambda r: r.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "no"))
+    with pytest.raises(GroupNotFound):
+        await broker.pop(CONTEXT, request_of(1))
+    assert broker.figures()["groups_unserved"] == 0
 
 
 async def test_a_pop_that_comes_while_the_broker_stops_waits_for_nobody(broker, shelves, request_of):
@@ -635,7 +785,7 @@ async def test_an_ordered_group_that_was_set_back_gets_all_also_behind_what_anot
 
 
 async def test_a_broker_that_comes_is_asked_for_all_who_wait_from_then_on(
-    broker, shelves, request_of, servers, clock
+    broker, shelves, request_of, servers, clock, loop_turns
 ):
     """Also when one of them who came before it is woken for nothing, and waits on."""
     servers.add_topic("T", "broker-a")
@@ -655,11 +805,99 @@ async def test_a_broker_that_comes_is_asked_for_all_who_wait_from_then_on(
     answers["broker-a"].put_nowait("true")  # its message is gone by then
     await shelves.until(lambda: shelves.asked(RequestCode.POP_MESSAGE, "broker-a"))
     answers["broker-b"].put_nowait("false")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while len(shelves.asked(RequestCode.NOTIFICATION, "broker-b")) < 2:
-            for _ in range(40):
-                await asyncio.sleep(0)
+            await loop_turns()
             clock.advance(0.2)
             assert not any(task.done() for task in (first, second))
     for task in (first, second):
         task.cancel()
+
+
+async def test_pops_of_one_turn_go_together_and_each_gets_its_own(broker, shelves, request_of):
+    await broker.pop(CONTEXT, request_of(broker="broker-a"))  # the route and the group are known then
+    shelves.put("broker-a", *(record(n, b"%d" % n) for n in range(40)))
+    allowances = [Allowance(1 << 20) for _ in range(40)]
+    pops = [
+        broker.pop(replace(CONTEXT, allowance=one), request_of(1, broker="broker-a")) for one in allowances
+    ]
+    got = await asyncio.gather(*pops)
+    assert sorted(int(body) for messages in got for body in bodies(messages)) == list(range(40))
+    assert [allowance.taken for allowance in allowances] == [len(messages[0].body) for messages in got]
+    asked = [int(request.fields["maxMsgNums"]) for request in shelves.asked(RequestCode.POP_MESSAGE)]
+    assert asked == [32, 32, 8]
+    assert broker.figures()["late_pops_given_back"] == 0
+
+
+async def test_pops_with_different_filters_do_not_go_together(broker, shelves, request_of):
+    await broker.pop(CONTEXT, request_of(broker="broker-a"))
+    filters = [EVERYTHING, compile_filter(FilterKind.TAG, "red"), compile_filter(FilterKind.SQL92, "red = 1")]
+    pops = [broker.pop(CONTEXT, request_of(1, broker="broker-a", filter=one)) for one in filters * 2]
+    await asyncio.gather(*pops)
+    asked = [request.fields for request in shelves.asked(RequestCode.POP_MESSAGE)[1:]]
+    assert [(one["exp"], one["expType"], one["maxMsgNums"]) for one in asked] == [
+        ("*", "TAG", "2"),
+        ("red", "TAG", "2"),
+        ("red = 1", "SQL92", "2"),
+    ]
+
+
+async def test_one_of_many_who_leaves_holds_nothing_and_the_others_get_theirs(broker, shelves, request_of):
+    await broker.pop(CONTEXT, request_of(broker="broker-a"))
+    held = shelves.held["broker-a"] = asyncio.Event()
+    shelves.put("broker-a", *(record(n, b"%d" % n) for n in range(3)))
+    pops = [asyncio.ensure_future(broker.pop(CONTEXT, request_of(1, broker="broker-a"))) for _ in range(3)]
+    await shelves.until(lambda: len(shelves.asked(RequestCode.POP_MESSAGE)) == 2)
+    pops[0].cancel()
+    held.set()
+    assert [bodies(await pop) for pop in pops[1:]] == [[b"0"], [b"1"]]
+    await shelves.until(lambda: shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+    (back,) = shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)
+    assert back.fields["offset"] == "2"
+
+
+async def test_what_goes_together_is_sifted_message_by_message(broker, shelves, request_of):
+    """One is buried, one does not pass the filter, and those who asked get what is left."""
+    shelves.config["retryMaxTimes"] = 2
+    passing = compile_filter(FilterKind.TAG, "red")
+    await broker.pop(CONTEXT, request_of(broker="broker-a", filter=passing))
+    shelves.put(
+        "broker-a",
+        record(0, b"used up", reconsumed=3, TAGS="red"),
+        record(1, b"no", TAGS="blue"),
+        record(2, b"yes", TAGS="red"),
+        record(3, b"more", TAGS="red"),
+    )
+    pops = [broker.pop(CONTEXT, request_of(1, broker="broker-a", filter=passing)) for _ in range(3)]
+    got = [bodies(messages) for messages in await asyncio.gather(*pops)]
+    assert got == [[b"yes"], [b"more"], []]
+    await shelves.until(lambda: shelves.asked(RequestCode.CONSUMER_SEND_MSG_BACK))
+    await shelves.until(lambda: len(shelves.asked(RequestCode.ACK_MESSAGE)) == 2)
+    assert {one.fields["offset"] for one in shelves.asked(RequestCode.ACK_MESSAGE)} == {"0", "1"}
+
+
+async def test_all_who_asked_together_are_told_what_the_broker_fails_with(broker, shelves, request_of):
+    await broker.pop(CONTEXT, request_of(broker="broker-a"))
+    shelves.peers["broker-a"].on(
+        RequestCode.POP_MESSAGE, lambda request: request.answer(ResponseCode.SYSTEM_ERROR, "no")
+    )
+    pops = [broker.pop(CONTEXT, request_of(1, broker="broker-a")) for _ in range(3)]
+    outcomes = await asyncio.gather(*pops, return_exceptions=True)
+    assert [type(one).__name__ for one in outcomes] == ["BrokerFailed"] * 3
+    assert len(shelves.asked(RequestCode.POP_MESSAGE)) == 2
+
+
+@pytest.mark.parametrize("wait_s", [0, 20])
+async def test_a_broker_that_always_has_something_does_not_keep_others_from_being_asked(
+    broker, shelves, request_of, clock, wait_s
+):
+    shelves.put("broker-a", *(record(number, b"a") for number in range(200)))
+    first = await broker.pop(CONTEXT, request_of(1, wait_s=wait_s))
+    assert bodies(first) == [b"a"]
+    clock.advance(5)
+    shelves.put("broker-b", record(0, b"b"))
+    got = []
+    for _ in range(100):
+        got += bodies(await broker.pop(CONTEXT, request_of(1, wait_s=wait_s)))
+        clock.advance(0.1)
+    assert b"b" in got

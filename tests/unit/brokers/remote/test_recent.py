@@ -31,6 +31,32 @@ def test_one_that_was_found_empty_has_nothing(recent):
     assert not recent.had(SHELF, "a")
 
 
+def test_one_that_had_nothing_is_asked_now_and_then_and_one_that_failed_less_often(recent, clock):
+    assert recent.is_due(SHELF, "a")
+    assert not recent.is_due(SHELF, "a")
+    assert recent.is_due(("T", "H"), "a")
+    recent.told(SHELF, "a", found=False)
+    assert not recent.is_due(SHELF, "a")
+    clock.advance(1.0)
+    assert recent.is_due(SHELF, "a")
+    recent.told(SHELF, "a", found=True)
+    recent.failed(SHELF, "a")
+    assert not recent.had(SHELF, "a")
+    clock.advance(9.9)
+    assert not recent.is_due(SHELF, "a")
+    clock.advance(0.2)
+    assert recent.is_due(SHELF, "a")
+
+
+def test_one_that_has_yet_to_answer_is_not_asked_by_others_too(recent, clock):
+    assert recent.is_due(SHELF, "a")
+    for _ in range(9):
+        clock.advance(1.0)
+        assert not recent.is_due(SHELF, "a")
+    clock.advance(1.0)
+    assert recent.is_due(SHELF, "a")
+
+
 def test_sizes_follow_what_comes(recent):
     assert recent.size_of("T") == 1_024
     recent.sized("T", 100.0)
@@ -46,5 +72,7 @@ def test_it_is_bounded(recent):
     for number in range(20_000):
         recent.told((str(number), "G"), "a", found=True)
         recent.sized(str(number), 5.0)
+        recent.is_due((str(number), "G"), "a")
     assert len(recent._found) <= 8_192
+    assert len(recent._due) <= 8_192
     assert len(recent._sizes) <= 8_192

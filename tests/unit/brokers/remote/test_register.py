@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from brokers.capabilities import ConnectedClient
+from brokers.remote.heartbeats import MEMBER_VERSION
+from brokers.remote.links import Links
 from brokers.remote.registering import Registering
-from popgate.model import FilterKind
+from popgate.model import FilterKind, Reading
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -18,6 +21,7 @@ from popgate.wire.heartbeats import HeartbeatData
 
 BEAT, GOODBYE = int(RequestCode.HEART_BEAT), int(RequestCode.UNREGISTER_CLIENT)
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
+Turns = Callable[[], Any]
 
 
 @pytest.fixture
@@ -53,7 +57,7 @@ async def until(peer: ScriptedPeer, holds: Callable[[], bool]) -> None:
 
 
 async def registered(register: Registering, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while register.figures()["clients_registered"] != count:
             await asyncio.sleep(0)
 
@@ -86,6 +90,147 @@ async def test_members_of_a_group_are_told_on_links_of_their_own_and_the_rest_is
     assert register.figures()["clients_merged"] == 0
 
 
+async def test_one_client_is_a_member_of_several_groups_each_by_its_own_key(
+    register: Registering, masters: dict[str, ScriptedPeer]
+) -> None:
+    master = masters["broker-a"]
+    for group in ("g", "h"):
+        register.client_is_here(
+            ConnectedClient("c", key=f"c {group}", group=group, broadcast=group == "h", version="493")
+        )
+    register.client_is_here(ConnectedClient("c", key="c p", producer_groups=frozenset({"g"})))
+    await until(master, lambda: known(master) >= {("c", "g"), ("c", "h")})
+    await until(master, lambda: any("g" in one.producer_groups for one in beats(master)))
+    models = {each.group: each.model for one in beats(master) for each in one.consumers}
+    assert models == {"g": "CLUSTERING", "h": "BROADCASTING"}
+    found = register.register.find("c", "h")
+    assert found is not None
+    assert found[0].key == "c h"
+    register.client_left("c h")
+    assert register.register.find("c", "h") is None
+    assert register.register.find("c", "g") is not None
+    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    assert master.of(GOODBYE)[0].fields == {"clientID": "c", "consumerGroup": "h"}
+
+
+def versions(peer: ScriptedPeer, group: str) -> list[int]:
+    """Of the heartbeats of a group's consumers, in their order."""
+    told = [(one.version, HeartbeatData.decode(one.body).consumers) for one in peer.of(BEAT)]
+    return [version for version, consumers in told if any(each.group == group for each in consumers)]
+
+
+def member(reading: Reading, **more: Any) -> ConnectedClient:
+    return ConnectedClient("c", "g", True, reading=reading, may_map=True, version="493", **more)
+
+
+async def test_how_a_member_reads_is_told_as_its_version(
+    register: Registering, masters: dict[str, ScriptedPeer]
+) -> None:
+    master = masters["broker-a"]
+    register.client_is_here(member(Reading.UNKNOWN))
+    register.client_is_here(ConnectedClient("d", "h", True, reading=Reading.TRUE_PULL, version="493"))
+    await until(master, lambda: bool(versions(master, "g")) and bool(versions(master, "h")))
+    assert set(versions(master, "g")) == {MEMBER_VERSION + 1}
+    assert set(versions(master, "h")) == {493}  # of a group that is not mapped here
+
+
+async def test_another_reading_is_told_after_the_broker_has_forgotten_the_old_one(
+    register: Registering, masters: dict[str, ScriptedPeer]
+) -> None:
+    """A broker keeps the version that it was told first on a connection, whatever heartbeats say later."""
+    master = masters["broker-a"]
+    register.client_is_here(member(Reading.UNKNOWN))
+    await until(master, lambda: bool(versions(master, "g")))
+    before: list[int] = []
+
+    def forgets(request: Any) -> Any:
+        before[:] = versions(master, "g")
+        return request.answer(0)
+
+    master.on(GOODBYE, forgets)
+    register.client_is_here(member(Reading.CONCURRENT))
+    await until(master, lambda: MEMBER_VERSION + 2 in versions(master, "g"))
+    assert set(before) == {MEMBER_VERSION + 1}
+    (goodbye,) = master.of(GOODBYE)
+    assert goodbye.fields == {"clientID": "c", "consumerGroup": "g"}
+    told = len(versions(master, "g"))
+    register.client_is_here(member(Reading.CONCURRENT, topics=frozenset({"T"})))
+    await until(master, lambda: len(versions(master, "g")) > told)
+    assert len(master.of(GOODBYE)) == 1
+
+
+async def test_a_broker_that_did_not_forget_is_asked_again_with_the_next_heartbeat(
+    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
+) -> None:
+    master, other = masters.values()
+    register.client_is_here(member(Reading.UNKNOWN))
+    for one in (master, other):
+        await until(one, lambda: bool(versions(one, "g")))  # noqa: B023
+    master.on(GOODBYE, lambda request: None)  # it does not answer
+    register.client_is_here(member(Reading.TRUE_PULL))
+    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    clock.advance(5)
+    await until(master, lambda: MEMBER_VERSION + 3 in versions(master, "g"))
+    master.on(GOODBYE, lambda request: request.answer(0))
+    async with asyncio.timeout(60):
+        while len(master.of(GOODBYE)) == 1:
+            clock.advance(1)
+            await loop_turns()
+
+
+async def test_no_broker_takes_a_member_for_gone_while_another_one_does_not_answer(
+    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
+) -> None:
+    hangs, well = masters.values()
+    register.client_is_here(member(Reading.UNKNOWN))
+    for one in (hangs, well):
+        await until(one, lambda: bool(versions(one, "g")))  # noqa: B023
+    hangs.on(GOODBYE, lambda request: None)
+    register.client_is_here(member(Reading.TRUE_PULL))
+    await until(well, lambda: MEMBER_VERSION + 3 in versions(well, "g"))  # no time passes
+    assert len(well.of(GOODBYE)) == 1
+    clock.advance(5)
+    await until(hangs, lambda: MEMBER_VERSION + 3 in versions(hangs, "g"))
+    async with asyncio.timeout(60):
+        while len(hangs.of(GOODBYE)) == 1:
+            clock.advance(1)
+            await loop_turns()
+    assert len(well.of(GOODBYE)) == 1  # it knows already
+
+
+async def test_what_a_member_shows_while_brokers_forget_others_is_told_then(
+    register: Registering, masters: dict[str, ScriptedPeer]
+) -> None:
+    master = masters["broker-a"]
+    late = ConnectedClient("late", "h", True, reading=Reading.UNKNOWN, may_map=True)
+    register.client_is_here(member(Reading.UNKNOWN))
+    register.client_is_here(late)
+    await until(master, lambda: bool(versions(master, "g")) and bool(versions(master, "h")))
+
+    def forgets(request: Any) -> Any:
+        if request.fields["clientID"] == "c":
+            register.client_is_here(replace(late, reading=Reading.TRUE_PULL))
+        return request.answer(0)
+
+    master.on(GOODBYE, forgets)
+    # It is told of as well, and shows how it reads only when that has begun.
+    register.client_is_here(member(Reading.CONCURRENT))
+    register.client_is_here(replace(late, topics=frozenset({"T"})))
+    await until(master, lambda: any(one.fields["clientID"] == "late" for one in master.of(GOODBYE)))
+    await until(master, lambda: MEMBER_VERSION + 3 in versions(master, "h"))
+
+
+async def test_another_version_of_a_library_is_not_worth_a_good_bye(
+    register: Registering, masters: dict[str, ScriptedPeer]
+) -> None:
+    master = masters["broker-a"]
+    for version in ("5.0.7", "5.0.8"):
+        register.client_is_here(ConnectedClient("c", group="g", language="JAVA", version=version))
+        told = {"5.0.7": 427, "5.0.8": 429}[version]
+        await until(master, lambda: told in versions(master, "g"))  # noqa: B023
+    assert master.of(GOODBYE) == []
+
+
 async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
     register: Registering, masters: dict[str, ScriptedPeer]
 ) -> None:
@@ -109,19 +254,25 @@ async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
 
 
 async def test_heartbeats_come_again_and_stop_when_the_client_goes(
-    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock
+    register: Registering,
+    masters: dict[str, ScriptedPeer],
+    clock: MovableClock,
+    calm_of: Callable[[Links], Callable[[], Any]],
 ) -> None:
+    calm = calm_of(register.links)  # the next heartbeat is due a while after the answer to the last one
     master = masters["broker-a"]
     register.client_is_here(producer("p", "T"))
     register.client_is_here(producer("q", "T"))
     await until(master, lambda: len(known(master)) == 2)
     for _ in range(3):
+        await calm()
         before = len(beats(master))
         clock.advance(26)
         await until(master, lambda: len(beats(master)) >= before + 2)  # noqa: B023
     register.client_left("p")
     register.client_left("p")
     await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    await calm()
     before = len(beats(master))
     clock.advance(26)
     await until(master, lambda: len(beats(master)) > before)
@@ -150,30 +301,34 @@ async def test_a_change_is_told_at_once_and_what_is_the_same_is_not(
 
 
 async def test_a_broker_that_was_away_is_told_again(
-    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock
+    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
 ) -> None:
     master = masters["broker-a"]
     register.client_is_here(producer("p", "T"))
     await until(master, lambda: known(master) == {("p", "T")})
     before = len(beats(master))
     master.cut()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(beats(master)) == before:
             clock.advance(0.5)
-            await asyncio.sleep(0)
+            await loop_turns()
 
 
 async def test_a_broker_that_comes_is_told_before_the_next_heartbeat_is_due(
-    register: Registering, asking_cluster: Cluster, masters: dict[str, ScriptedPeer], clock: MovableClock
+    register: Registering,
+    asking_cluster: Cluster,
+    masters: dict[str, ScriptedPeer],
+    clock: MovableClock,
+    loop_turns: Turns,
 ) -> None:
     register.client_is_here(producer("p", "T"))
     await until(masters["broker-a"], lambda: known(masters["broker-a"]) == {("p", "T")})
     async with ScriptedPeer() as third:
         asking_cluster[0].add_broker("broker-c", third.address)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not known(third):
                 clock.advance(0.25)
-                await asyncio.sleep(0)
+                await loop_turns()
         assert known(third) == {("p", "T")}
 
 
@@ -224,9 +379,8 @@ async def test_a_half_message_of_a_known_producer_needs_nobody_else(
     for number in range(2_000):
         register.register.expect_checks("T", f"group-{number}")
     await registered(register, 2)
-    found = register.register.find(register.settings.name)
-    assert found is not None
-    assert len(found[0].producer_groups) == 1_024
+    gateway = register.register._here[register.settings.name].client
+    assert len(gateway.producer_groups) == 1_024
 
 
 async def test_a_broker_that_refuses_clients_is_told_of_once(
@@ -235,12 +389,12 @@ async def test_a_broker_that_refuses_clients_is_told_of_once(
     master = masters["broker-a"]
     master.on(BEAT, lambda request: request.answer(ResponseCode.NO_PERMISSION, "no right to that"))
     register.client_is_here(producer("p", "T"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not register.figures()["registrations_refused"]:
             await asyncio.sleep(0)
     master.on(BEAT, lambda request: request.answer(0))
     clock.advance(26)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while register.figures()["registrations_refused"]:
             await asyncio.sleep(0)
     assert [one.message for one in caplog.records] == [

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import traceback
 
 import pytest
 
 from brokers.remote.broker import RemoteBroker
+from brokers.remote.sending import _own
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -20,11 +22,13 @@ from popgate.errors import (
     TopicNotFound,
 )
 from popgate.model import Message, MessageType, Sent
+from popgate.packed import PackedMessages
 from popgate.wire.batches import decode_batch
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.routes import QueueData, TopicRoute
 from popgate.wire.static_topics import QueueMapping
+from tests.unit.brokers.remote.conftest import moving
 
 NAMES = ("broker-a", "broker-b")
 CONTEXT = Context(client_id="c")
@@ -87,17 +91,6 @@ async def stores(asking_cluster) -> Stores:
 @pytest.fixture
 async def broker(make_facet, stores) -> RemoteBroker:
     return await make_facet(RemoteBroker)
-
-
-async def moving(clock, work, *, step: float = 0.05):
-    """The outcome of `work`, while the clock goes on."""
-    task = asyncio.ensure_future(work)
-    async with asyncio.timeout(20):
-        while not task.done():
-            for _ in range(30):
-                await asyncio.sleep(0)
-            clock.advance(step)
-    return await task
 
 
 async def test_messages_take_turns_over_brokers_and_queues(broker, stores):
@@ -433,3 +426,160 @@ async def test_a_queue_of_a_static_topic_is_followed_when_another_broker_leads_i
     stores.refuse(ResponseCode.NOT_LEADER_FOR_QUEUE)
     with pytest.raises(BrokerUnavailable):
         await broker.send(CONTEXT, [message(topic="S", broker="broker-b", queue_id=1)])
+
+
+async def test_a_message_that_may_lie_anywhere_follows_all_queues_to_another_broker(broker, stores, servers):
+    """None of the brokers that were known leads a queue any more: the next route says who does."""
+
+    def lead(leader):
+        servers.topics["S"] = TopicRoute(
+            (QueueData(leader, 2, 2),),
+            tuple(servers.brokers[name] for name in NAMES),
+            mappings={leader: QueueMapping("S", "__global__", 2, leader, 1, current={0: 0, 1: 1})},
+        )
+
+    lead("broker-a")
+    (one,) = await broker.send(CONTEXT, [message(topic="S")])
+    assert one.broker == "broker-a"
+    lead("broker-b")
+    stores.refuse(ResponseCode.NOT_LEADER_FOR_QUEUE, names=["broker-a"])
+    (one,) = await broker.send(CONTEXT, [message(topic="S")])
+    assert one.broker == "broker-b"
+    stores.refuse(ResponseCode.NOT_LEADER_FOR_QUEUE)
+    with pytest.raises(BrokerUnavailable):
+        raise (await broker.send(CONTEXT, [message(topic="S")]))[0]
+
+
+async def test_sends_of_several_callers_in_one_turn_are_one_batch_with_outcomes_of_their_own(broker, stores):
+    mine, yours = [message(b"1"), message(b"2")], [message(b"3")]
+    first, second = await asyncio.gather(broker.send(CONTEXT, mine), broker.send(CONTEXT, yours))
+    ((name, queue_id, bodies),) = stores.stored
+    assert bodies == [b"1", b"2", b"3"]
+    assert [(one.broker, one.queue_id, one.offset, one.message_id) for one in (*first, *second)] == [
+        (name, queue_id, at, sent.message_id) for at, sent in enumerate((*mine, *yours))
+    ]
+
+
+async def test_when_messages_were_born_is_told_of_each_and_by_no_caller_for_others(broker, stores, clock):
+    await broker.send(CONTEXT, [message(born_ms=77), message(born_ms=78)])
+    await asyncio.gather(*(broker.send(CONTEXT, [message(born_ms=born)]) for born in (77, 78)))
+    requests = [one for peer in stores.peers.values() for one in peer.of(RequestCode.SEND_BATCH_MESSAGE)]
+    assert sorted(int(one.fields["g"]) for one in requests) == [77, clock.now_ms()]
+    for one in requests:
+        told = [decode_properties(item.properties)["BORN_TIMESTAMP"] for item in decode_batch(one.body)]
+        assert told == ["77", "78"]
+
+
+async def test_what_a_broker_refuses_together_it_may_take_of_each_caller(broker, stores):
+    def small(request):
+        if request.code == RequestCode.SEND_BATCH_MESSAGE or request.body == b"wrong":
+            return request.answer(ResponseCode.MESSAGE_ILLEGAL, "the message body size not legal")
+        fields = {"msgId": "0A00000100002A9F00000000075BCD15", "queueId": "0", "queueOffset": "7"}
+        return request.answer(0, fields=fields)
+
+    for peer in stores.peers.values():
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            peer.on(code, small)
+    told = await asyncio.gather(
+        broker.send(CONTEXT, [message(b"right")]),
+        broker.send(CONTEXT, [message(b"wrong")]),
+        broker.send(CONTEXT, [message(b"right"), message(b"wrong")]),
+        return_exceptions=True,
+    )
+    assert [one.offset for one in told[0]] == [7]
+    assert isinstance(told[1], BadRequest)
+    assert isinstance(told[2][0], Sent)
+    assert isinstance(told[2][1], BadRequest)
+
+
+async def test_a_failure_is_told_to_every_caller_of_the_batch(broker, stores):
+    stores.refuse(ResponseCode.SYSTEM_ERROR, "disk broken")
+    told = await asyncio.gather(
+        *(broker.send(CONTEXT, [message()]) for _ in range(3)), return_exceptions=True
+    )
+    assert stores.sends() == 1
+    assert all(isinstance(one, GatewayError) and "disk broken" in str(one) for one in told)
+    assert len({id(one) for one in told}) == 3, "one for all would keep the frames of all"
+    assert len({len(traceback.extract_tb(one.__traceback__)) for one in told}) == 1
+
+
+@pytest.mark.parametrize("error", [TopicNotFound("T"), DelayTooLong(9, 5), BrokerBusy("busy")])
+def test_an_error_of_ones_own_says_the_same(error):
+    own = _own(error)
+    assert own is not error
+    assert (type(own), str(own), vars(own)) == (type(error), str(error), vars(error))
+    assert own.__traceback__ is None
+
+
+async def test_packed_messages_that_fit_into_no_request_go_in_several(broker, stores):
+    some = [message(bytes(1_500_000)) for _ in range(5)]
+    results = await broker.send_packed(CONTEXT, PackedMessages.pack("T", some))
+    assert [len(bodies) for _, _, bodies in stores.stored] == [2, 2, 1]
+    assert [(one.message_id, one.offset) for one in results] == [
+        (each.message_id, at) for at, each in enumerate(some)
+    ]
+
+
+async def test_packed_messages_of_a_retry_topic_go_one_by_one(broker, stores, servers):
+    servers.add_topic("%RETRY%G")
+    some = [message(b"%d" % n, topic="%RETRY%G") for n in range(3)]
+    assert len(await broker.send_packed(CONTEXT, PackedMessages.pack("%RETRY%G", some))) == 3
+    assert [bodies for _, _, bodies in stores.stored] == [[b"0"], [b"1"], [b"2"]]
+    assert not [one for peer in stores.peers.values() for one in peer.of(RequestCode.SEND_BATCH_MESSAGE)]
+
+
+async def test_a_batch_above_a_brokers_own_limit_is_sent_of_each_caller(broker, stores):
+    """It says so by an exception (RocketMQ 5.3.3, MessageExtEncoder), of one message by a code."""
+    bodies: list[bytes] = []
+
+    def small(request):
+        if len(request.body) > 100 and request.code == RequestCode.SEND_BATCH_MESSAGE:
+            why = "java.lang.RuntimeException: message body size exceeded, org.apache.rocketmq.store"
+            return request.answer(ResponseCode.SYSTEM_ERROR, why)
+        if len(request.body) > 100:
+            return request.answer(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal")
+        bodies.append(request.body)
+        return request.answer(0, fields={"msgId": "", "queueId": "0", "queueOffset": str(len(bodies))})
+
+    for peer in stores.peers.values():
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE):
+            peer.on(code, small)
+    told = await asyncio.gather(
+        broker.send(CONTEXT, [message(b"1" * 60)]),
+        broker.send(CONTEXT, [message(b"2" * 160)]),
+        broker.send(CONTEXT, [message(b"3" * 60), message(b"4" * 60)]),
+        return_exceptions=True,
+    )
+    assert isinstance(told[0][0], Sent)
+    assert isinstance(told[1], BadRequest)
+    assert [type(one) for one in told[2]] == [Sent, Sent]
+    assert sorted(body[:1] for body in bodies) == [b"1", b"3", b"4"]
+
+
+async def test_who_has_gone_is_not_sent_for_when_a_batch_is_refused(broker, stores):
+    asked, gone = asyncio.Event(), asyncio.Event()
+
+    async def refuse(request):
+        asked.set()
+        await gone.wait()
+        return request.answer(ResponseCode.MESSAGE_ILLEGAL, "the message is illegal")
+
+    for peer in stores.peers.values():
+        peer.on(RequestCode.SEND_BATCH_MESSAGE, refuse)
+    goes, stays = (asyncio.ensure_future(broker.send(CONTEXT, [message(body)])) for body in (b"1", b"2"))
+    await asked.wait()
+    goes.cancel()
+    await asyncio.wait([goes])
+    gone.set()
+    assert len(await stays) == 1
+    assert [bodies for _, _, bodies in stores.stored] == [[b"2"]]
+
+
+async def test_messages_with_a_way_of_their_own_are_not_gathered(broker, stores):
+    await asyncio.gather(
+        broker.send(CONTEXT, [message(b"1", message_group="g", type=MessageType.FIFO)]),
+        broker.send(CONTEXT, [message(b"2", message_group="g", type=MessageType.FIFO)]),
+        broker.send(CONTEXT, [message(b"3", queue_id=1)]),
+        broker.send(CONTEXT, [message(b"4")]),
+    )
+    assert sorted(bodies for _, _, bodies in stores.stored) == [[b"1"], [b"2"], [b"3"], [b"4"]]

@@ -23,6 +23,7 @@ from popgate.errors import (
 from popgate.receipt import Receipt, parse_receipt
 from popgate.wire.bodies import decode_batch_acks
 from popgate.wire.codes import RequestCode, ResponseCode
+from tests.unit.brokers.remote.conftest import moving
 
 NAMES = ("broker-a", "broker-b")
 CONTEXT = Context(client_id="c")
@@ -65,7 +66,7 @@ class Peers:
         return [request for peer in self.peers.values() for code in codes for request in peer.of(code)]
 
     async def until(self, holds) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds():
                 await asyncio.sleep(0)
 
@@ -102,16 +103,6 @@ def handle(clock):
 def told_time(broker, clock, name: str = "broker-a") -> None:
     """The broker's clock is known, and ours."""
     broker.clocks.told(name, clock.now_ms(), clock.monotonic(), clock.monotonic())
-
-
-async def moving(clock, work, *, step: float = 0.05):
-    task = asyncio.ensure_future(work)
-    async with asyncio.timeout(20):
-        while not task.done():
-            for _ in range(30):
-                await asyncio.sleep(0)
-            clock.advance(step)
-    return await task
 
 
 # -- acknowledging ---------------------------------------------------------------------------------

@@ -157,3 +157,8 @@ async def test_a_name_server_whose_name_stands_for_nothing_is_told_too(
 )
 def test_versions_are_told_as_people_write_them(description: str, number: int, text: str) -> None:
     assert version_text(description, number) == text
+
+
+async def test_the_brokers_are_told_by_their_names(surveying: Surveying) -> None:
+    told = {one.name: one.numbers for one in await surveying.known_brokers()}
+    assert told == {"broker-a": (0,), "broker-b": (0,)}

@@ -90,11 +90,33 @@ async def topics(cluster, make_facet):
 async def passing(work, clock):
     """What it comes to, while time goes on."""
     task = asyncio.ensure_future(work)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not task.done():
             clock.advance(0.05)
             await asyncio.sleep(0.001)
     return await task
+
+
+async def test_a_topic_that_only_a_broker_knows_yet_is_left_as_it_is(cluster, topics, clock):
+    """Name servers that were started anew tell of none; an operator's new topic is told of a moment later."""
+    cluster.topics["broker-b"]["mine"] = told("mine", 16, **{"message.type": "FIFO"})
+    making = asyncio.ensure_future(topics.create_topic(TopicConfig("mine", read_queues=8, write_queues=8)))
+    async with asyncio.timeout(60):
+        while cluster.asked(CONFIG) < 2:
+            await asyncio.sleep(0.001)
+    assert not making.done()
+    cluster.servers.add_topic("mine", "broker-b", queues=16)
+    with pytest.raises(AlreadyExists):
+        await passing(making, clock)
+    assert cluster.asked(CREATE) == 0
+    assert cluster.topics["broker-b"]["mine"]["readQueueNums"] == 16
+
+
+async def test_a_topic_that_no_name_server_ever_tells_of_is_not_made_anew(cluster, topics, clock):
+    cluster.topics["broker-a"]["mine"] = told("mine", 16)
+    with pytest.raises(BrokerTimeout):
+        await passing(topics.create_topic(TopicConfig("mine", read_queues=8, write_queues=8)), clock)
+    assert cluster.asked(CREATE) == 0
 
 
 async def test_a_route_says_where_queues_are_and_what_they_take(cluster, topics):
@@ -197,6 +219,26 @@ async def test_a_topic_is_made_on_every_broker_and_seen_at_once(cluster, topics,
     with pytest.raises(AlreadyExists):
         await topics.create_topic(config)
     assert cluster.asked(CREATE) == 2
+
+
+async def test_who_is_patient_with_requests_is_patient_with_new_topics(cluster, make_facet, clock):
+    """A broker writes them to its disk before it answers: it has 10 s, or as long as any request may take."""
+    topics = await make_facet(Topics, request_timeout_s=30.0, probe_s=30.0)
+    written = asyncio.Event()
+
+    async def slow(request):
+        await written.wait()
+        return cluster.create("broker-a", request)
+
+    cluster.masters["broker-a"].on(CREATE, slow)
+    making = asyncio.ensure_future(topics.create_topic(TopicConfig("new", (), 2, 2)))
+    async with asyncio.timeout(60):
+        while cluster.asked(CREATE) < 2:
+            await asyncio.sleep(0.001)
+    clock.advance(20.0)
+    written.set()
+    await passing(making, clock)
+    assert len((await topics.route("new")).queues) == 4
 
 
 async def test_it_is_done_when_the_name_server_tells_it(cluster, topics, clock):

@@ -16,14 +16,23 @@ from brokers.shared.broker import SharedBroker
 from brokers.shared.host import BrokerHost
 from brokers.shared.settings import SharedSettings
 from brokers.traits import OrderScope, Traits
-from popgate.clock import SystemClock
+from popgate.clock import Clock, SystemClock
 from popgate.context import Context
 from popgate.filters import EVERYTHING
 from popgate.model import Message, Pop, Sent, StoredMessage
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 QUICK = SharedSettings(
-    start_patience_s=0.0, reconnect_first_s=0.005, reconnect_longest_s=0.02, state_s=0.02, stop_s=2.0
+    start_patience_s=0.0,
+    reconnect_first_s=0.005,
+    reconnect_longest_s=0.02,
+    state_s=0.02,
+    stop_s=2.0,
+    # Whoever is busy with other things is not taken for one who hangs.
+    connect_timeout_s=PATIENCE_S,
+    hello_s=PATIENCE_S,
+    request_timeout_s=PATIENCE_S,
+    probe_s=PATIENCE_S,
 )
 TRAITS = Traits(OrderScope.MESSAGE_GROUP, 7, 8, True, True, True, True, True, 9_000)
 
@@ -138,10 +147,10 @@ class Place:
         await self.host.start()
         return self.host
 
-    def make_guest(self, url: str = "", **changes: Any) -> SharedBroker:
+    def make_guest(self, url: str = "", *, clock: Clock | None = None, **changes: Any) -> SharedBroker:
         guest = SharedBroker(
             url or self.url.replace("unix:", "popgate+unix:"),
-            clock=SystemClock(),
+            clock=clock if clock is not None else SystemClock(),
             settings=replace(QUICK, **changes),
         )
         self.guests.append(guest)
@@ -183,7 +192,11 @@ def _stored() -> Callable[..., StoredMessage]:
 
 
 @pytest.fixture
-async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+async def place(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Place]:
+    for patience in ("_CHECK_S", "_REPLY_S"):
+        monkeypatch.setattr(f"brokers.shared.guests.{patience}", PATIENCE_S)
     made = Place(tmp_path_factory.mktemp("s"))
     yield made
     await made.close()

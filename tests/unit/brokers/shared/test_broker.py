@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -17,12 +18,23 @@ from popgate.errors import (
     Unsupported,
 )
 from popgate.model import Message, StoredMessage, TransactionCheck
+from popgate.testing.clock import MovableClock
 
 
-async def test_name_and_traits_are_the_hosts(place) -> None:
+async def test_name_and_traits_are_the_hosts_but_it_stands_apart(place) -> None:
+    """Its process may end and the host goes on, though that says of its own broker that it does not."""
     await place.open()
     guest = await place.visit()
-    assert (guest.name, guest.traits) == ("stub", place.broker.traits)
+    assert not place.broker.traits.stands_apart
+    assert (guest.name, guest.traits) == ("stub", replace(place.broker.traits, stands_apart=True))
+
+
+async def test_a_guest_takes_no_packed_messages(place) -> None:
+    """They travel to its host one by one."""
+    place.broker.traits = replace(place.broker.traits, stores_packed=True)
+    await place.open()
+    guest = await place.visit()
+    assert not guest.traits.stores_packed
 
 
 async def test_a_call_is_done_by_the_host_and_its_failures_come_back(place) -> None:
@@ -89,16 +101,24 @@ async def test_after_a_part_that_failed_nothing_more_is_sent(place, soon) -> Non
     assert len(place.broker.done) == 2
 
 
-async def test_deadlines_are_given_to_the_host_and_end_the_wait_for_it(place) -> None:
+async def test_deadlines_are_given_to_the_host_and_end_the_wait_for_it(place, soon) -> None:
+    clock = MovableClock()
     await place.open()
-    guest = await place.visit()
+    guest = await place.visit(clock=clock)
     place.broker.gate = asyncio.get_running_loop().create_future()
-    now = asyncio.get_running_loop().time()
-    context = replace(place.context, deadline=now + 0.2)
-    with pytest.raises(BrokerTimeout):
-        await guest.send(context, [Message("t", b"", "id")])
+    context = replace(place.context, deadline=clock.monotonic() + 5.0)
+    before = time.monotonic()
+    sending = asyncio.create_task(guest.send(context, [Message("t", b"", "id")]))
+    await soon(lambda: place.broker.done)
     ((_, (seen, _)),) = place.broker.done
-    assert abs(seen.deadline - context.deadline) < 1.0
+    # As far away by the host's clock as it was by the guest's.
+    assert before + 5.0 <= seen.deadline <= time.monotonic() + 5.0
+    clock.advance(4.9)
+    await asyncio.sleep(0)
+    assert not sending.done()
+    clock.advance(0.1)
+    with pytest.raises(BrokerTimeout):
+        await sending
 
 
 async def test_a_guest_that_finds_no_host_says_so(place) -> None:
@@ -125,7 +145,7 @@ async def test_calls_fail_at_once_when_the_host_is_gone_and_go_on_when_it_is_bac
 
 async def test_a_call_waits_a_moment_for_a_host_that_comes_back(place, soon) -> None:
     await place.open()
-    guest = await place.visit(reconnect_wait_s=9.0)
+    guest = await place.visit(reconnect_wait_s=60.0)
     await place.host.stop()
     await soon(lambda: not guest.figures()["host_connected"])
     asking = asyncio.create_task(guest.topics_of("g"))

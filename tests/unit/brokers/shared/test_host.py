@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import stat
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from popgate.errors import BadRequest, BrokerUnavailable
+from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable
 
 
 def path_of(place) -> Path:
@@ -117,19 +118,59 @@ async def test_a_draining_host_takes_no_new_guests_and_serves_the_old(place) -> 
 
 
 async def test_a_stopping_host_ends_what_waits_and_lets_the_rest_finish(place, soon) -> None:
-    host = await place.open()
+    host = await place.open(stop_s=60.0)
     guest = await place.visit(reconnect_wait_s=0.0)
     popping = asyncio.create_task(guest.pop(place.context, place.request()))
     place.broker.gate = asyncio.get_running_loop().create_future()
     asking = asyncio.create_task(guest.topics_of("g"))
     await soon(lambda: place.broker.pops and host.figures()["shared_calls"] == 2)
     stopping = asyncio.create_task(host.stop())
-    with pytest.raises(BrokerUnavailable, match="stopped before pop was done"):
-        await popping
+    with pytest.raises(BrokerUnavailable, match="its process stops"):
+        await popping  # it was ended, and there is no other host to ask
     place.broker.gate.set_result(None)
     assert await asking == ["g"]
     await stopping
     assert place.broker.cancelled == ["pop"]
+
+
+async def test_what_waits_goes_on_at_the_next_host_and_what_is_asked_meanwhile_waits_for_it(
+    place, soon, stored
+) -> None:
+    host = await place.open(stop_s=60.0)
+    guest = await place.visit(reconnect_wait_s=60.0)
+    popping = asyncio.create_task(guest.pop(place.context, place.request()))
+    await soon(lambda: place.broker.pops)
+    place.broker.gate = asyncio.get_running_loop().create_future()
+    asking = asyncio.create_task(guest.topics_of("before"))
+    await soon(lambda: host.figures()["shared_calls"] == 2)
+    stopping = asyncio.create_task(host.stop())
+    await soon(lambda: place.broker.cancelled == ["pop"])
+    meanwhile = asyncio.create_task(guest.topics_of("meanwhile"))
+    place.broker.gate.set_result(None)
+    assert await asking == ["before"]
+    await stopping
+    assert not meanwhile.done()
+    await place.open()
+    assert await meanwhile == ["meanwhile"]
+    await soon(lambda: len(place.broker.pops) == 2)
+    place.broker.feed(stored(b"late"))
+    assert [message.body for message in await popping] == [b"late"]
+    assert guest.figures()["host_reconnects_total"] == 1
+
+
+async def test_a_guest_stops_well_while_its_host_does(place, soon) -> None:
+    host = await place.open(stop_s=60.0)
+    guest = await place.visit(reconnect_wait_s=0.0)
+    place.broker.gate = asyncio.get_running_loop().create_future()
+    asking = asyncio.create_task(guest.topics_of("g"))
+    await soon(lambda: host.figures()["shared_calls"] == 1)
+    stopping = asyncio.create_task(host.stop())
+    await soon(lambda: not guest.figures()["host_connected"])
+    leaving = asyncio.create_task(guest.stop())
+    place.broker.gate.set_result(None)
+    with contextlib.suppress(BrokerTimeout):  # both may be first
+        assert await asking == ["g"]
+    await asyncio.wait_for(asyncio.gather(stopping, leaving), 60)
 
 
 async def test_what_does_not_finish_in_time_is_ended_and_nobody_knows_how(place, soon) -> None:

@@ -46,7 +46,7 @@ class Raw:
                 return None
             data = b""
             with contextlib.suppress(ConnectionError):
-                data = await asyncio.wait_for(self.reader.read(65_536), 10)
+                data = await asyncio.wait_for(self.reader.read(65_536), 60)
             self.ended = not data
             self.wire.receive(data)
         return event

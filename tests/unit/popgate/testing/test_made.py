@@ -8,6 +8,7 @@ import threading
 
 import pytest
 
+from popgate.testing import made
 from popgate.testing.made import Missing, ToolFailed, cache_folder, digest, made_once, run_tool
 
 
@@ -47,12 +48,12 @@ def test_two_that_want_it_at_once_get_the_same_made_once():
     def make(folder):
         made.append(folder)
         making.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
 
     got = []
     threads = [threading.Thread(target=lambda: got.append(made_once("thing", "1", make))) for _ in range(2)]
     threads[0].start()
-    assert making.wait(10)
+    assert making.wait(60)
     threads[1].start()
     go_on.set()
     for thread in threads:
@@ -72,7 +73,7 @@ def test_another_process_waits_for_the_one_that_makes_it():
         started.append(subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True))
 
     made = made_once("thing", "1", make)
-    out, _ = started[0].communicate(timeout=30)
+    out, _ = started[0].communicate(timeout=240)
     assert out == f"{made}\n"
 
 
@@ -89,6 +90,20 @@ def test_a_tool_that_fails_tells_what_it_said(tmp_path):
     with pytest.raises(ToolFailed, match="out of reach"):
         run_tool([sys.executable, "-c", "raise SystemExit('the registry is out of reach')"], tmp_path)
     run_tool([sys.executable, "-c", "import os; assert os.environ['WORD'] == 'x'"], tmp_path, {"WORD": "x"})
+
+
+def test_a_tool_is_asked_again_until_it_ends_well_or_says_what_nothing_mends(tmp_path, monkeypatch):
+    monkeypatch.setattr(made, "_REST_S", 0.0)
+    counts = "with open('tried', 'a') as tried: print(file=tried)\n"
+    third = counts + "raise SystemExit('out of reach' if len(open('tried').readlines()) < 3 else 0)"
+    with pytest.raises(ToolFailed, match="out of reach"):
+        run_tool([sys.executable, "-c", third], tmp_path, tries=2)
+    run_tool([sys.executable, "-c", third], tmp_path, tries=2)
+    assert len((tmp_path / "tried").read_text()) == 3
+    wrong = counts + "raise SystemExit('it does not compile')"
+    with pytest.raises(ToolFailed, match="does not compile"):
+        run_tool([sys.executable, "-c", wrong], tmp_path, tries=4, unless=["not compile"])
+    assert len((tmp_path / "tried").read_text()) == 4
 
 
 def test_the_name_follows_the_contents(tmp_path):

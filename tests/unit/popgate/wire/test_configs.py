@@ -124,6 +124,8 @@ def test_changes_of_attributes_are_told_by_their_signs() -> None:
         b'{"writeQueueNums":70000}',
         b'{"attributes":{"a":1}}',
         b'{"order":1}',
+        b'{"newer":{{"queueId":0}:1}}',
+        b'{0:1,"newer":[99999999999999999999999999999999]}',
         b'{"mappingDetail":[]}',
         b'{"mappingDetail":{"epoch":"x"}}',
     ],
@@ -138,6 +140,7 @@ def test_a_damaged_topic_is_refused(body: bytes) -> None:
     [
         b"1",
         b'{"groupName":[]}',
+        b'{"newer":{{"queueId":0}:1}}',
         b'{"retryMaxTimes":"many"}',
         b'{"groupRetryPolicy":[]}',
         b'{"groupRetryPolicy":{"customizedRetryPolicy":{"next":["x"]}}}',

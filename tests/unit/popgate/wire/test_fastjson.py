@@ -60,6 +60,8 @@ def test_a_key_that_was_an_object_is_that_object_again() -> None:
         '{0:1,"\\udc00":1}',
         "{0:NaN}",
         "{0:Infinity}",
+        "{0:1e999}",
+        "{0:-1.5e400}",
         "{0:nil}",
         "{0:01}",
         "{0:--1}",

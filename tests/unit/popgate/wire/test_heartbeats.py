@@ -71,6 +71,7 @@ def test_the_check_of_a_client_comes_back() -> None:
         b'{"consumerDataSet":[{"subscriptionDataSet":[1]}]}',
         b'{"consumerDataSet":[{"subscriptionDataSet":[{"tagsSet":[1]}]}]}',
         b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":["1"]}]}]}',
+        b'{0:1,"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":[9223372036854775808]}]}]}',
         b'{"consumerDataSet":[{"subscriptionDataSet":[{"subVersion":1.5}]}]}',
         b'{"heartbeatFingerprint":[]}',
     ],

@@ -44,6 +44,8 @@ def test_json_is_written_without_spaces(write: Callable[[Any], bytes]) -> None:
         b"[1,]",
         b"NaN",
         b"-Infinity",
+        b"1e999",
+        b"[-1.5e400]",
         b'"\\ud800"',
         b'{"\\udc00":1}',
         b'"\n"',

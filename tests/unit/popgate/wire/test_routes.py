@@ -125,6 +125,7 @@ def test_the_clusters_are_read_and_written() -> None:
         b'{"brokerDatas":[{"brokerAddrs":{{"a":1}:"x"}}]}',
         b'{"orderTopicConf":1}',
         b'{"filterServerTable":{"a":[1]}}',
+        b'{"filterServerTable":{{"a":1}:["b"]}}',
         b'{"topicQueueMappingByBroker":{"a":[]}}',
         b'{"topicQueueMappingByBroker":{"a":{"totalQueues":70000}}}',
         b'{"topicQueueMappingByBroker":{"a":{"currIdMap":{"x":1}}}}',
@@ -136,7 +137,15 @@ def test_a_damaged_route_is_refused(body: bytes) -> None:
         decode_route(body)
 
 
-@pytest.mark.parametrize("body", [b"1", b'{"brokerAddrTable":[]}', b'{"clusterAddrTable":{"C":"a"}}'])
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"1",
+        b'{"brokerAddrTable":[]}',
+        b'{"clusterAddrTable":{"C":"a"}}',
+        b'{"clusterAddrTable":{{"a":1}:["b"]}}',
+    ],
+)
 def test_damaged_clusters_are_refused(body: bytes) -> None:
     with pytest.raises(PeerWireError):
         ClusterInfo.decode(body)

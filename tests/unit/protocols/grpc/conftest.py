@@ -29,7 +29,10 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
+FOR_LONG = Limits(max_wait_s=300.0)
+"""A wait of `LONG_MS` does not end by itself while anybody has patience: something else ended it."""
+LONG_MS = 300_000
 
 
 async def until(fact: Callable[[], Any], turn: Callable[[], Awaitable[None]] | None = None) -> Any:
@@ -277,6 +280,7 @@ class Town:
         self.gateways: list[Gateway] = []
         self._channels: list[grpc.aio.Channel] = []
         self.until = until
+        self.for_long, self.long_ms = FOR_LONG, LONG_MS
 
     async def gateway(
         self,

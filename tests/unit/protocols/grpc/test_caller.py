@@ -11,7 +11,7 @@ from protocols.probing import Wish
 async def test_a_topic_in_use_keeps_no_look_from_its_message(town: Any) -> None:
     gateway = await town.gateway(real_time=True)
     client = town.client(gateway)
-    wish = Wish(host="127.0.0.1", port=gateway.port, topic="orders", patience_s=5.0)
+    wish = Wish(host="127.0.0.1", port=gateway.port, topic="orders", patience_s=60.0)
     async with Caller(wish) as caller:
         for _ in range(2):
             sent, _ = await caller.send("round-trip", b"how are you?")
@@ -25,7 +25,7 @@ async def test_a_topic_in_use_keeps_no_look_from_its_message(town: Any) -> None:
 
 async def test_two_looks_at_once_leave_each_other_their_messages(town: Any) -> None:
     gateway = await town.gateway(real_time=True)
-    wish = Wish(host="127.0.0.1", port=gateway.port, topic="orders", patience_s=5.0)
+    wish = Wish(host="127.0.0.1", port=gateway.port, topic="orders", patience_s=60.0)
     async with Caller(wish) as one, Caller(wish) as other:
         first, _ = await one.send("round-trip", b"one")
         second, _ = await other.send("round-trip", b"other")

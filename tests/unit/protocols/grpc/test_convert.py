@@ -235,13 +235,15 @@ def test_a_message_goes_out_with_all_its_fields() -> None:
     assert (system.queue_id, system.queue_offset, system.delivery_attempt) == (3, 7, 1)
     assert system.receipt_handle == "7 1700000000000 60000 0 0 popgate 3 7 123456789"
     assert system.trace_context == "00-ab"
-    absent = ("dead_letter_queue", "delivery_timestamp", "invisible_duration", "lite_topic", "priority")
+    assert system.invisible_duration.ToMilliseconds() == 60_000
+    absent = ("dead_letter_queue", "delivery_timestamp", "lite_topic", "priority")
     assert [name for name in absent if system.HasField(name)] == []
 
 
 def test_a_plain_message_has_no_fields_it_was_not_given() -> None:
     system = message_out(stored(receipt="", attempt=0)).system_properties
     absent = ("tag", "message_group", "trace_context", "receipt_handle", "delivery_timestamp")
+    absent += ("invisible_duration",)
     assert [name for name in absent if system.HasField(name)] == []
     assert list(system.keys) == []
     assert (system.born_host, system.delivery_attempt) == ("10.9.9.9", 1)

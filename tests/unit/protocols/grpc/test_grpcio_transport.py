@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import grpc
 import pytest
 
+from protocols.grpc import grpcio_transport
 from protocols.grpc.grpcio_calls import peer_text
 from protocols.grpc.grpcio_transport import OPTIONS
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.rpcs import SERVICE
+from protocols.grpc.transport import BrokenStream
 
 Code = pb.Code
 
@@ -46,7 +50,9 @@ def test_an_option_that_nobody_knows_is_refused(tmp_path: Any) -> None:
     from protocols.finding import make_adapter
 
     house: Any = House(processor=None, clock=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="no option 'advertized'; there is: advertised"):
+    with pytest.raises(
+        ValueError, match="no option 'advertized'; there are: advertised, mode, tls, transport"
+    ):
         make_adapter(parse_listen("grpc://127.0.0.1:0?advertized=x"), house)
     with pytest.raises(ValueError, match=r"no protocol 'gprc'; these are: .*grpc"):
         make_adapter(parse_listen("gprc://127.0.0.1:0"), house)
@@ -71,7 +77,7 @@ async def test_scenario_09_pings_without_calls_do_not_cost_the_connection(gatewa
     for n in range(50):
         writer.write(frame(6, n.to_bytes(8, "big")))
         while True:
-            header = await asyncio.wait_for(reader.readexactly(9), 10)
+            header = await asyncio.wait_for(reader.readexactly(9), 60)
             payload = await reader.readexactly(int.from_bytes(header[:3], "big"))
             kinds.append(header[3])
             assert header[3] != GOAWAY, payload
@@ -89,18 +95,33 @@ def frame(kind: int, payload: bytes = b"") -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, 0]) + bytes(4) + payload
 
 
+CALL = b"".join(
+    bytes([0, len(name)]) + name + bytes([len(value)]) + value
+    for name, value in (
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", f"/{SERVICE}/Telemetry".encode()),
+        (b":authority", b"localhost"),
+        (b"te", b"trailers"),
+        (b"content-type", b"application/grpc"),
+    )
+)
+TELEMETRY = len(CALL).to_bytes(3, "big") + bytes([1, 4]) + (1).to_bytes(4, "big") + CALL
+"""A frame that opens stream 1."""
+
+
 def test_no_connection_is_sent_away_for_its_age_or_its_idleness() -> None:
     names = {name for name, _ in OPTIONS}
     assert not {name for name in names if "connection_age" in name or "connection_idle" in name}
 
 
 async def test_draining_answers_long_polls_empty_and_ends_the_streams_well(town: Any) -> None:
-    gateway = await town.gateway(real_time=True)
+    gateway = await town.gateway(real_time=True, limits=town.for_long)
     client = town.client(gateway)
     stream = await client.introduce(client.subscribing())
-    polls = [asyncio.ensure_future(client.frames(wait_ms=20_000, timeout=30)) for _ in range(5)]
+    polls = [asyncio.ensure_future(client.frames(wait_ms=town.long_ms, timeout=None)) for _ in range(5)]
     await town.until(lambda: gateway.processor.figures()["waiting_receives"] == 5)
-    await gateway.adapter.drain(time.monotonic() + 10)
+    await gateway.adapter.drain(time.monotonic() + 60)
     for poll in polls:
         frames = await poll
         assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
@@ -125,7 +146,7 @@ async def test_draining_lets_a_request_finish_and_takes_no_new_one(
     monkeypatch.setattr(gateway.processor, "send", slowly)
     sending = asyncio.ensure_future(client.send(client.message()))
     await begun.wait()
-    draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 10))
+    draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 60))
     await asyncio.sleep(0)
     late = town.client(gateway)
 
@@ -157,6 +178,42 @@ async def test_draining_ends_at_its_deadline(town: Any, monkeypatch: pytest.Monk
     await gateway.adapter.drain(time.monotonic() + 0.05)
     with pytest.raises(grpc.aio.AioRpcError):
         await sending
+
+
+async def test_a_drain_waits_for_streams_whose_client_has_just_gone(
+    town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC's own end does not: of what was still about to end it would be told that it was cut off."""
+    monkeypatch.setattr(grpcio_transport, "_CUT_S", 0.0)
+    gateway = await town.gateway(leaves_streams=lambda: True, listen="grpc://127.0.0.1:0?transport=grpcio")
+    server = gateway.adapter._server
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow:
+        async def telemetry(self, commands: Any, _call: Any) -> None:
+            begun.set()
+            with suppress(BrokenStream, asyncio.CancelledError):
+                await commands.read()
+            while not go_on.is_set():
+                with suppress(asyncio.CancelledError):
+                    await go_on.wait()
+
+    server._door = Slow()
+    _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(4) + TELEMETRY)
+    await asyncio.wait_for(begun.wait(), 60)
+    draining = asyncio.ensure_future(gateway.adapter.drain(gateway.clock.monotonic() + 3600))
+    await town.until(lambda: server._closing is not None)
+    writer.transport.abort()
+    try:
+        await town.until(lambda: server._closing.done())
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not draining.done()
+    finally:
+        go_on.set()
+    await asyncio.wait_for(draining, 60)
+    assert gateway.adapter.farewell().streams == 1
 
 
 async def test_a_stopped_adapter_leaves_nothing_behind(town: Any) -> None:

@@ -32,7 +32,7 @@ def asking(channel: grpc.aio.Channel, service: str = "", name: str = CHECK) -> A
         request_serializer=HealthCheckRequest.SerializeToString,
         response_deserializer=HealthCheckResponse.FromString,
     )
-    return method(HealthCheckRequest(service=service), timeout=10.0)
+    return method(HealthCheckRequest(service=service), timeout=60)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def probe(gateway: Any) -> AsyncIterator[health_pb2_grpc.HealthStub]:
 @pytest.mark.parametrize("service", ["", MESSAGING])
 async def test_a_started_door_is_serving(client: Any, probe: Any, service: str) -> None:
     assert (await asking(client.channel, service)).status == Status.SERVING
-    answer = await probe.Check(theirs.HealthCheckRequest(service=service), timeout=10)
+    answer = await probe.Check(theirs.HealthCheckRequest(service=service), timeout=60)
     assert answer.status == theirs.HealthCheckResponse.SERVING
 
 
@@ -57,7 +57,7 @@ async def test_a_started_door_is_serving(client: Any, probe: Any, service: str) 
 async def test_a_check_of_an_unknown_service_is_not_found(client: Any, probe: Any, service: str) -> None:
     for call in (
         asking(client.channel, service),
-        probe.Check(theirs.HealthCheckRequest(service=service), timeout=10),
+        probe.Check(theirs.HealthCheckRequest(service=service), timeout=60),
     ):
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call
@@ -67,7 +67,7 @@ async def test_a_check_of_an_unknown_service_is_not_found(client: Any, probe: An
 
 async def test_bytes_that_are_no_request_are_told_as_that(client: Any) -> None:
     for name in (CHECK, WATCH):
-        call = client.channel.stream_stream(name)(iter([b"\x0a\xff"]), timeout=10)
+        call = client.channel.stream_stream(name)(iter([b"\x0a\xff"]), timeout=60)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await call.read()
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -89,9 +89,9 @@ async def test_who_watches_is_told_when_the_door_closes(town: Any, service: str)
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(gateway.address, options=options) as channel:
         probe = health_pb2_grpc.HealthStub(channel)
-        watch = probe.Watch(theirs.HealthCheckRequest(service=service), timeout=30)
+        watch = probe.Watch(theirs.HealthCheckRequest(service=service), timeout=100)
         assert (await watch.read()).status == theirs.HealthCheckResponse.SERVING
-        draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 10))
+        draining = asyncio.ensure_future(gateway.adapter.drain(time.monotonic() + 60))
         assert (await watch.read()).status == theirs.HealthCheckResponse.NOT_SERVING
         assert await watch.read() is grpc.aio.EOF
         assert await watch.code() is grpc.StatusCode.OK
@@ -103,7 +103,7 @@ async def test_a_watch_of_an_unknown_service_goes_on_and_ends_with_the_door(town
     watch = asking(town.client(gateway).channel, "nobody", WATCH)
     assert (await watch.read()).status == Status.SERVICE_UNKNOWN
     assert not watch.done()
-    await gateway.adapter.drain(time.monotonic() + 10)
+    await gateway.adapter.drain(time.monotonic() + 60)
     assert await watch.read() is grpc.aio.EOF
 
 

@@ -314,7 +314,7 @@ async def test_a_client_is_told_when_a_lite_topic_goes(rooms: Any, client: Any) 
     await sync(client, ADD, "a", "b")
     await client.send_one(lite_topic="a")
     await rooms.broker.delete_lite_topic("t", "a")
-    command = await asyncio.wait_for(stream.read(), 10)
+    command = await asyncio.wait_for(stream.read(), 60)
     assert command.notify_unsubscribe_lite_command.lite_topic == "a"
     assert rooms.processor.lite.subscriptions("client-1") == 1
 
@@ -366,3 +366,17 @@ async def test_the_assignment_of_a_bound_group_is_one_queue_for_all(rooms: Any, 
     )
     answer = await client.call("QueryAssignment", request)
     assert [one.message_queue.id for one in answer.assignments] == [-1]
+
+
+async def test_a_change_that_was_overtaken_by_a_newer_one_is_refused(
+    rooms: Any, client: Any, town: Any
+) -> None:
+    assert await sync(client, REPLACE, "b", version=5) == Code.OK
+    assert await sync(client, REPLACE, "a", version=4) == Code.BAD_REQUEST
+    assert await sync(client, REPLACE, "b", version=5) == Code.OK  # repeated, since its answer was lost
+    other = town.client(rooms, client_id="client-2")
+    assert await sync(other, REPLACE, "c", version=1) == Code.OK
+    assert await sync(client, ADD, "d") == Code.OK  # one that is not counted
+    await client.send(*[client.message(body=name.encode(), lite_topic=name) for name in "abd"])
+    assert sorted(await bodies(client)) == [b"b", b"d"]
+    assert await sync(client, CLEAR, version=6) == Code.OK

@@ -294,7 +294,7 @@ async def test_producers_are_asked_about_transactions_of_their_namespace(
     streams = [await tenant.introduce(tenant.client.producing()) for tenant in (other, one)]
     entry = (await one.send(b"half", message_type=pb.TRANSACTION)).entries[0]
     await gateway.pass_s(7)
-    command = await asyncio.wait_for(streams[1].read(), 10)
+    command = await asyncio.wait_for(streams[1].read(), 60)
     question = command.recover_orphaned_transaction_command
     assert question.transaction_id == entry.transaction_id
     assert question.message.topic == one.resource("t")
@@ -322,7 +322,7 @@ async def test_settings_are_of_the_namespaces_group_and_come_back_as_they_went(
         assert [entry.topic for entry in told.subscriptions] == [tenant.resource("t")]
     await gateway.processor.update_group(ADMIN, GroupConfig("b%g", max_attempts=5))
     await gateway.pass_s(1)
-    again = await asyncio.wait_for(streams[1].read(), 10)
+    again = await asyncio.wait_for(streams[1].read(), 60)
     assert again.settings.subscription.group == other.resource("g")
     assert again.settings.backoff_policy.max_attempts == 5
     producer = await one.introduce(one.client.producing())
@@ -338,11 +338,11 @@ async def test_a_client_consumes_a_message_for_an_operator_in_its_own_words(
     asking = asyncio.ensure_future(
         gateway.processor.asking.verify(ADMIN, "client-0", "a%g", "a%t", entry.message_id)
     )
-    asked = (await asyncio.wait_for(stream.read(), 10)).verify_message_command
+    asked = (await asyncio.wait_for(stream.read(), 60)).verify_message_command
     assert asked.message.topic == one.resource("t")
     result = rpc.VerifyMessageResult(nonce=asked.nonce)
     await stream.write(rpc.TelemetryCommand(status=pb.Status(code=Code.OK), verify_message_result=result))
-    await asyncio.wait_for(asking, 10)
+    await asyncio.wait_for(asking, 60)
 
 
 async def test_heartbeats_and_goodbyes_are_taken_with_a_namespace(tenants: list[Tenant]) -> None:

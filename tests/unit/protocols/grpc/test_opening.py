@@ -15,8 +15,11 @@ class FakeCall:
     local = "127.0.0.1:8081"
 
     def __init__(self, *metadata: tuple[str, str | bytes], remaining: float | None = None) -> None:
-        self.metadata = metadata
+        self._headers = dict(metadata)
         self.remaining = remaining
+
+    def header(self, name: str) -> str | bytes:
+        return self._headers.get(name, "")
 
     def time_remaining(self) -> float | None:
         return self.remaining
@@ -65,8 +68,16 @@ def test_a_language_that_nobody_knows_is_no_error_and_has_a_bound(language: str 
     assert len(context.language) <= 256
 
 
-@pytest.mark.parametrize("metadata", [[], [("x-mq-client-id", "")], [("x-mq-client-id", "  \t")]])
-def test_a_blank_client_id_is_refused(metadata: list[tuple[str, str]]) -> None:
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        [],
+        [("x-mq-client-id", "")],
+        [("x-mq-client-id", "  \t")],
+        [("x-mq-client-id", "id of another\ngroup")],
+    ],
+)
+def test_a_client_id_that_is_blank_or_has_lines_is_refused(metadata: list[tuple[str, str]]) -> None:
     context = open_context(FakeCall(*metadata), MovableClock())
     with pytest.raises(BadRequest) as caught:
         check_client_id(context)

@@ -150,6 +150,10 @@ CASES: dict[str, Case] = {
     "OffsetOption.tail_n": synced(tail_n=-1),
     "OffsetOption.timestamp": synced(timestamp=-1),
     "SyncLiteSubscriptionRequest.action": asked(rpc.SyncLiteSubscriptionRequest, action=77),
+    "SyncLiteSubscriptionRequest.version": asked(
+        rpc.SyncLiteSubscriptionRequest, action=pb.PARTIAL_ADD, version=-1
+    ),
+    "NotifyClientTerminationRequest.group": asked(rpc.NotifyClientTerminationRequest, group=BAD),
     "QueryRouteRequest.topic": asked(rpc.QueryRouteRequest, topic=BAD),
     "SendMessageRequest.messages": lambda _client: rpc.SendMessageRequest(),
     "QueryAssignmentRequest.topic": asked(rpc.QueryAssignmentRequest, topic=BAD),

@@ -11,6 +11,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import GroupConfig, StartFrom
+from popgate.servers import close_server
 from processors.limits import Limits
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -53,7 +54,7 @@ class Balancer:
         writer.close()
 
     async def stop(self) -> None:
-        self._server.close()
+        await close_server(self._server)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -61,7 +62,9 @@ class Balancer:
 
 @pytest.fixture
 async def town_behind_a_balancer(town: Any) -> Any:
-    gateway = await town.gateway(real_time=True, connection_age_s=0.3, connection_grace_s=60.0)
+    gateway = await town.gateway(
+        real_time=True, limits=town.for_long, connection_age_s=0.3, connection_grace_s=600.0
+    )
     balancer = Balancer(gateway.port)
     port = await balancer.start()
     channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", [("grpc.use_local_subchannel_pool", 1)])
@@ -94,7 +97,7 @@ async def test_scenario_10_a_long_poll_outlives_the_age_of_its_connection(
 ) -> None:
     balancer, client = town_behind_a_balancer
     await client.send_one("other")
-    waiting = asyncio.ensure_future(client.receive(wait_ms=20_000, timeout=60.0))
+    waiting = asyncio.ensure_future(client.receive(wait_ms=town.long_ms, timeout=None))
 
     async def moved() -> bool:
         await client.route("other")

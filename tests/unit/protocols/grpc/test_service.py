@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from popgate.context import Context
 from popgate.model import GroupConfig
 from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb.service_pb2 import ReceiveMessageResponse
 from protocols.grpc.service import MessagingService
 from protocols.grpc.transport import BrokenStream
 
@@ -19,28 +21,40 @@ CONTEXT = Context(client_id="c", door="grpc", peer="10.0.0.1:5", connection="10.
 class Breaking:
     """Takes so many elements, and fails at the next."""
 
-    def __init__(self, takes: int, failure: BaseException) -> None:
+    def __init__(self, takes: int, failure: BaseException, *, at_once: bool = False) -> None:
         self.taken: list[Any] = []
         self._takes = takes
         self._failure = failure
+        self._at_once = at_once
 
     async def write(self, answer: Any) -> None:
         if len(self.taken) >= self._takes:
             raise self._failure
         self.taken.append(answer)
 
+    async def write_bytes(self, answer: bytes) -> None:
+        await self.write(ReceiveMessageResponse.FromString(answer))
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        if not self._at_once:
+            return 0
+        some = answers[: self._takes - len(self.taken)]
+        self.taken += map(ReceiveMessageResponse.FromString, some)
+        return len(some)
+
 
 @pytest.mark.parametrize("failure", [BrokenStream("gone"), asyncio.CancelledError()])
 @pytest.mark.parametrize("takes", range(5))
 @pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("at_once", [False, True])
 async def test_scenario_03_whatever_was_not_written_is_there_again_with_no_attempt_counted(
-    client: Any, gateway: Any, failure: BaseException, takes: int, ordered: bool
+    client: Any, gateway: Any, failure: BaseException, takes: int, ordered: bool, at_once: bool
 ) -> None:
     await gateway.broker.create_group(GroupConfig("g", max_attempts=1, ordered=ordered))
     for n in range(3):
         await client.send_one(body=b"%d" % n, message_group="a" if ordered else "")
     service = MessagingService(gateway.processor, gateway.clock)
-    answers = Breaking(takes, failure)
+    answers = Breaking(takes, failure, at_once=at_once)
     with pytest.raises(type(failure)):
         await service.receive_message(client.receive_request(auto_renew=True), CONTEXT, answers)
     delivered = [a.message.body for a in answers.taken if a.WhichOneof("content") == "message"]

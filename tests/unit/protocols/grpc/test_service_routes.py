@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 from typing import Any
 
@@ -195,6 +194,29 @@ async def test_a_client_that_says_good_bye_is_forgotten_and_may_say_it_twice(
     stream.cancel()
 
 
+async def test_a_good_bye_to_another_group_than_its_own_is_refused_and_forgets_nobody(
+    client: Any, gateway: Any
+) -> None:
+    stream = await client.introduce(client.subscribing())
+    request = rpc.NotifyClientTerminationRequest(group=pb.Resource(name="other"))
+    answer = await client.call("NotifyClientTermination", request)
+    assert answer.status.code == Code.BAD_REQUEST
+    assert "known as a consumer of g, so it cannot say good-bye to other" in answer.status.message
+    assert gateway.processor.clients.get("client-1") is not None
+    request.group.name = "g"
+    assert (await client.call("NotifyClientTermination", request)).status.code == Code.OK
+    assert gateway.processor.clients.get("client-1") is None
+    stream.cancel()
+
+
+async def test_a_producer_has_no_group_to_say_good_bye_to(client: Any, gateway: Any) -> None:
+    stream = await client.introduce(client.producing("t"))
+    request = rpc.NotifyClientTerminationRequest(group=pb.Resource(name="whatever"))
+    assert (await client.call("NotifyClientTermination", request)).status.code == Code.OK
+    assert gateway.processor.clients.get("client-1") is None
+    stream.cancel()
+
+
 async def test_what_a_push_consumer_held_is_free_when_it_says_good_bye(town: Any, gateway: Any) -> None:
     client, other = town.client(gateway), town.client(gateway, client_id="client-2")
     await client.introduce(client.subscribing())
@@ -240,7 +262,6 @@ async def test_an_empty_request_is_answered_with_a_status_and_never_as_internal(
     assert answer.status.message
 
 
-SECRET = b"SECRET"
 DATE = "20250101T000000Z"
 SIGNED = (
     "MQv2-HMAC-SHA1 Credential=alice, SignedHeaders=x-mq-date-time, "
@@ -250,8 +271,7 @@ SIGNED = (
 
 class Signatures:
     def authenticate(self, _context: Context, credentials: Credentials, _now: float) -> Principal:
-        proof = hmac.digest(SECRET, credentials.signed, "sha1")
-        if not hmac.compare_digest(proof, credentials.signature):
+        if not credentials.proves("SECRET"):
             raise Unauthenticated("the signature is wrong")
         return Principal(credentials.access_key)
 
@@ -290,7 +310,7 @@ async def test_no_language_is_refused(client: Any, language: str) -> None:
 )
 async def test_what_is_not_served_is_unimplemented(client: Any, name: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await client.channel.unary_unary(name)(b"", metadata=client.metadata, timeout=10)
+        await client.channel.unary_unary(name)(b"", metadata=client.metadata, timeout=60)
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 

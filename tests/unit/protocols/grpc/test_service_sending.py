@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import grpc
 import pytest
@@ -20,6 +22,32 @@ Code = pb.Code
 
 def at(ms: int) -> Timestamp:
     return Timestamp(seconds=ms // 1000, nanos=ms % 1000 * 10**6)
+
+
+@pytest.fixture(params=["by the house", "packed", "several packed"], autouse=True)
+def way(request: pytest.FixtureRequest, gateway: Any) -> None:
+    """All ways have the same answers: a broker that chooses queues gets plain messages packed, and so does
+    one that stores several of them like that.
+    """
+    gateway.broker.traits = replace(
+        gateway.broker.traits,
+        chooses_queues=request.param == "packed",
+        stores_packed=request.param == "several packed",
+    )
+
+
+async def test_only_plain_messages_go_packed_and_only_to_who_takes_them_so(
+    client: Any, gateway: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = AsyncMock(wraps=gateway.broker.send_packed)
+    monkeypatch.setattr(gateway.broker, "send_packed", packed)
+    await client.send(client.message(message_group="g"))
+    assert not packed.await_count
+    traits = gateway.broker.traits
+    await client.send(client.message(), client.message())
+    assert packed.await_count == (traits.chooses_queues or traits.stores_packed)
+    await client.send(client.message())
+    assert packed.await_count == traits.chooses_queues * 2 + traits.stores_packed
 
 
 async def test_a_message_is_answered_with_the_id_that_its_sender_gave_it(client: Any) -> None:
@@ -275,7 +303,7 @@ async def test_bytes_that_are_no_request_are_a_bad_request(client: Any, data: by
         "/apache.rocketmq.v2.MessagingService/SendMessage",
         response_deserializer=rpc.SendMessageResponse.FromString,
     )
-    answer = await method(data, metadata=client.metadata, timeout=10)
+    answer = await method(data, metadata=client.metadata, timeout=60)
     assert answer.status.code == Code.BAD_REQUEST
     assert "no SendMessageRequest" in answer.status.message
     await client.send_one()
@@ -296,6 +324,6 @@ async def test_bytes_that_are_no_command_end_a_telemetry_stream_as_settings_that
     client: Any,
 ) -> None:
     method = client.channel.stream_stream("/apache.rocketmq.v2.MessagingService/Telemetry")
-    call = method(metadata=client.metadata, timeout=10)
+    call = method(metadata=client.metadata, timeout=60)
     await call.write(b"\xff\xff\xff")
     assert await call.code() is grpc.StatusCode.INVALID_ARGUMENT

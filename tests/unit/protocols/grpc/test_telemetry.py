@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import grpc
@@ -28,7 +30,7 @@ Code = pb.Code
 
 async def test_the_headers_come_at_once_before_anything_is_sent(client: Any) -> None:
     stream = client.telemetry()
-    await asyncio.wait_for(stream.initial_metadata(), 10)
+    await asyncio.wait_for(stream.initial_metadata(), 60)
     stream.cancel()
 
 
@@ -120,7 +122,7 @@ async def test_node_is_told_its_settings_again_a_few_times(client: Any, gateway:
     stream = await client.like(language=language).introduce(client.producing("t", "u", "v"))
     for seconds in (0.25, 1, 4, 16):
         await gateway.pass_s(seconds)
-        answer = await asyncio.wait_for(stream.read(), 10)
+        answer = await asyncio.wait_for(stream.read(), 60)
         assert (answer.status.code, answer.settings) == (Code.OK, stream.settings)
     await gateway.pass_s(60)
     await stream.done_writing()
@@ -233,7 +235,7 @@ async def test_scenario_06_a_producer_is_asked_and_its_answer_counts(client: Any
     stream = await client.introduce(client.producing("t"))
     entry = await half(client, body=b"orphan", tag="A", properties={"k": "v"})
     await gateway.pass_s(7)
-    command = await asyncio.wait_for(stream.read(), 10)
+    command = await asyncio.wait_for(stream.read(), 60)
     question = command.recover_orphaned_transaction_command
     assert question.transaction_id == entry.transaction_id
     message = question.message
@@ -257,7 +259,7 @@ async def test_a_question_comes_when_the_message_asked_for_it(client: Any, gatew
     await gateway.pass_s(50)
     assert not reading.done()
     await gateway.pass_s(11)
-    command = await asyncio.wait_for(reading, 10)
+    command = await asyncio.wait_for(reading, 60)
     assert command.WhichOneof("command") == "recover_orphaned_transaction_command"
 
 
@@ -271,7 +273,7 @@ async def test_scenario_06_another_producer_of_the_topic_is_asked_when_the_first
     await town.until(lambda: not gateway.processor.clients.get("client-1").alive)
     heir = await other.introduce(other.producing("t"))
     await gateway.pass_s(7)
-    command = await asyncio.wait_for(heir.read(), 10)
+    command = await asyncio.wait_for(heir.read(), 60)
     assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
 
 
@@ -280,7 +282,7 @@ async def test_a_producer_that_named_no_topics_is_asked_about_what_it_sent(clien
     stream = await client.introduce(settings)
     entry = await half(client)
     await gateway.pass_s(7)
-    command = await asyncio.wait_for(stream.read(), 10)
+    command = await asyncio.wait_for(stream.read(), 60)
     assert command.recover_orphaned_transaction_command.transaction_id == entry.transaction_id
 
 
@@ -298,7 +300,10 @@ async def test_streams_have_a_bound(town: Any) -> None:
 
     async def has_room() -> bool:
         stream = client.like(client_id="c0").telemetry()
-        await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+        try:
+            await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+        except grpc.aio.AioRpcError:
+            return False  # it was refused, and had ended, before this was written
         return (await stream.read()).status.code == Code.OK
 
     await town.until(has_room)
@@ -357,10 +362,46 @@ class Gone:
         raise BrokenStream("gone")
 
 
+class Told:
+    """A client that tells its settings once, and vanishes."""
+
+    def __init__(self, settings: pb.Settings) -> None:
+        self._commands = [rpc.TelemetryCommand(settings=settings)]
+
+    async def read(self) -> rpc.TelemetryCommand | None:
+        if not self._commands:
+            raise BrokenStream("gone")
+        return self._commands.pop()
+
+    async def write(self, _command: Any) -> None:
+        """Nobody looks at it."""
+
+
+async def test_a_client_that_is_gone_is_known_without_its_connection_and_then_forgotten_whole(
+    client: Any, gateway: Any
+) -> None:
+    told = Told(client.subscribing())
+    stream = TelemetryStream(Context(client_id="gone"), told, gateway.processor, gateway.clock)
+    clients, known, connection = gateway.processor.clients, weakref.ref(stream), weakref.ref(told)
+    gc.disable()
+    try:
+        await stream.run(Waits())
+        del told
+        assert (connection(), clients.get("gone").alive) == (None, False)
+        del stream
+        assert known() is not None
+        clients.expire(gateway.clock.monotonic() + 1_000)
+        assert (clients.get("gone"), known()) == (None, None)
+    finally:
+        gc.enable()
+
+
 class Nameless:
     """A call without the client id that every call must have."""
 
-    metadata: tuple[tuple[str, str], ...] = ()
+    def header(self, _name: str) -> str:
+        return ""
+
     peer = local = "127.0.0.1:9"
 
     def time_remaining(self) -> float | None:
@@ -375,3 +416,59 @@ async def test_a_client_that_leaves_before_it_is_told_of_its_fault_makes_no_nois
     [receive] = [what for what in STREAMED if what.name == "ReceiveMessage"]
     await door.streamed(receive, rpc.ReceiveMessageRequest(), Nameless(), Gone())
     assert gateway.processor.budgets.used == 0
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+async def test_a_drain_leaves_streams_alone_until_its_end_where_others_serve(
+    town: Any, transport: str
+) -> None:
+    """What their clients are told and asked goes on over them; some never open theirs again."""
+    gateway = await town.gateway(
+        leaves_streams=lambda: True, listen=f"grpc://127.0.0.1:0?transport={transport}"
+    )
+    client = town.client(gateway)
+    stream = await client.introduce(client.producing())
+    drain = asyncio.ensure_future(gateway.adapter.drain(gateway.clock.monotonic() + 8))
+    await gateway.pass_s(5)
+    asking = asyncio.ensure_future(
+        gateway.processor.asking.stack(Context(client_id="admin", door="admin"), "client-1")
+    )
+    command = await asyncio.wait_for(stream.read(), 60)
+    nonce = command.print_thread_stack_trace_command.nonce
+    trace = rpc.ThreadStackTrace(nonce=nonce, thread_stack_trace="main")
+    await stream.write(rpc.TelemetryCommand(status=pb.Status(code=Code.OK), thread_stack_trace=trace))
+    assert await asyncio.wait_for(asking, 60) == "main"
+    assert not drain.done()
+    await gateway.pass_s(5)
+    assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+    await asyncio.wait_for(drain, 60)
+    assert gateway.adapter.farewell().streams == 1
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+async def test_a_drain_is_over_when_the_last_client_closed_its_stream(town: Any, transport: str) -> None:
+    gateway = await town.gateway(
+        leaves_streams=lambda: True, listen=f"grpc://127.0.0.1:0?transport={transport}"
+    )
+    client = town.client(gateway)
+    stream = await client.introduce(client.producing())
+    drain = asyncio.ensure_future(gateway.adapter.drain(gateway.clock.monotonic() + 3600))
+    await stream.done_writing()
+    assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+    await asyncio.wait_for(drain, 60)
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+async def test_a_drain_without_streams_and_calls_is_over_at_once(town: Any, transport: str) -> None:
+    gateway = await town.gateway(
+        leaves_streams=lambda: True, listen=f"grpc://127.0.0.1:0?transport={transport}"
+    )
+    await town.client(gateway).send_one()
+    await asyncio.wait_for(gateway.adapter.drain(gateway.clock.monotonic() + 3600), 60)
+
+
+async def test_a_drain_ends_streams_at_once_where_nobody_else_serves(gateway: Any, client: Any) -> None:
+    stream = await client.introduce(client.producing())
+    drain = asyncio.ensure_future(gateway.adapter.drain(gateway.clock.monotonic() + 3600))
+    assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+    await asyncio.wait_for(drain, 60)

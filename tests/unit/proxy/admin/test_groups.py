@@ -38,6 +38,8 @@ async def test_a_group_is_made_shown_listed_and_deleted(api: Any) -> None:
     _, shown = await api.get("/api/groups/billing")
     assert {key: shown[key] for key in made} == made
     assert (shown["progress"], shown["clients"]) == ([], 0)
+    why = "the setting remoting.mapped_groups does not name it"
+    assert shown["mapping"] == {"mapped": False, "why": why}
     assert (await api.get("/api/groups"))[1]["groups"] == [made]
     assert (await api.delete("/api/groups/billing"))[0] == 204
     assert (await api.get("/api/groups/billing"))[0] == 404

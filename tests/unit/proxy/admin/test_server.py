@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from popgate import __version__
 from popgate.errors import Fault
+from proxy.admin import server
 from proxy.admin.faults import status_of
 from proxy.app import App, build
 from proxy.settings import Settings
@@ -185,7 +187,7 @@ async def test_what_is_no_http_is_refused_with_one_line_in_the_log(
     host, _, port = app.admin_address.removeprefix("http://").rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     writer.write(request_)
-    answer = await asyncio.wait_for(reader.read(), 10)
+    answer = await asyncio.wait_for(reader.read(), 60)
     writer.close()
     assert answer.split(b" ")[1] in (b"400", b"414")
     [line] = [record for record in caplog.records if record.name.startswith(("aiohttp", "popgate.admin"))]
@@ -199,8 +201,55 @@ async def test_grpcs_health_check_follows_the_store_as_readiness_does(
     figures = app.broker.figures()
     async with grpc.aio.insecure_channel(app.addresses[0].removeprefix("grpc://")) as channel:
         probe = health_pb2_grpc.HealthStub(channel)
-        told = await probe.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        told = await probe.Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert told.status == health_pb2.HealthCheckResponse.SERVING
         monkeypatch.setattr(type(app.broker), "figures", lambda _broker: {**figures, "store_failing": 1.0})
-        told = await probe.Check(health_pb2.HealthCheckRequest(), timeout=10)
+        told = await probe.Check(health_pb2.HealthCheckRequest(), timeout=60)
         assert told.status == health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+async def test_who_was_handed_over_in_the_last_moment_is_answered_before_the_end(
+    settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_UNASKED_S", 100.0)
+    app = build(settings_for())
+    await app.start()
+    assert app.admin is not None
+    admin = app.admin
+    ours, operator = socket.socketpair()
+    stopping: list[asyncio.Task[None]] = []
+
+    async def hand_over() -> None:
+        admin.adopt(ours)  # the supervisor had sent it; it comes before its word that there are no more
+
+    admin.before_stop = hand_over
+    reader, writer = await asyncio.open_connection(sock=operator)
+    stopping.append(asyncio.ensure_future(app.stop()))
+    async with asyncio.timeout(100):
+        while "closed" not in repr(app.broker):
+            await asyncio.sleep(0.005)
+        writer.write(b"GET /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = await reader.read()
+        await stopping[0]
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"Connection: close" in answer
+    writer.close()
+
+
+async def test_who_was_handed_over_and_went_away_without_a_word_holds_nothing_up(
+    settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "_UNASKED_S", 1e9)
+    monkeypatch.setattr(server, "_MANY_UNASKED", 4)
+    app = build(settings_for())
+    await app.start()
+    assert app.admin is not None
+    for _ in range(20):
+        ours, operator = socket.socketpair()
+        app.admin.adopt(ours)
+        operator.close()
+        async with asyncio.timeout(100):
+            while app.admin._has_unasked():
+                await asyncio.sleep(0)
+    async with asyncio.timeout(100):
+        await app.stop()

@@ -57,6 +57,7 @@ def told() -> dict[str, Any]:
         "brokers": [broker("broker-a", "10.0.0.3:10911"), broker("broker-b", "10.0.0.4:10911")],
         "not_asked": 0,
         "refusals": {},
+        "unserved": [],
         "gateway": {
             "transactions_bound": False,
             "clients_merged": 0,
@@ -189,6 +190,43 @@ def test_what_a_broker_has_switched_off_is_told(
     finding = only(told)
     assert (finding.check, finding.level) == (check, Level.WARNING)
     assert "broker-b" in finding.what
+
+
+@pytest.mark.parametrize(
+    ("settings", "kept", "advice"),
+    [
+        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "1"}, False, "inSyncReplicas=2"),
+        ({"brokerRole": "SYNC_MASTER", "inSyncReplicas": "2"}, True, ""),
+        ({"brokerRole": "ASYNC_MASTER", "inSyncReplicas": "2"}, False, "brokerRole=SYNC_MASTER"),
+        ({"brokerRole": "SYNC_MASTER", "enableControllerMode": "true"}, False, "allAckInSyncStateSet=true"),
+        (
+            {"brokerRole": "X", "enableControllerMode": "true", "allAckInSyncStateSet": "true"},
+            True,
+            "",
+        ),
+    ],
+)
+def test_a_master_that_answers_before_its_slave_has_the_message_is_told(
+    told: dict[str, Any], settings: dict[str, str], kept: bool, advice: str
+) -> None:
+    told["brokers"][1]["settings"].update(settings)
+    assert not [one for one in cluster_findings(told) if one.check == "copies"]  # nobody could have it
+    told["brokers"].append(broker("broker-b", "10.0.0.5:10911", role="slave", number=1))
+    if kept:
+        assert wrong(told) == []
+        assert [one.level for one in cluster_findings(told) if one.check == "copies"] == [Level.OK]
+    else:
+        finding = only(told)
+        assert (finding.check, finding.level) == ("copies", Level.WARNING)
+        assert "broker-b" in finding.what
+        assert advice in finding.advice
+
+
+def test_a_broker_that_gives_a_group_nothing_is_a_problem(told: dict[str, Any]) -> None:
+    told["unserved"] = [{"group": "G", "broker": "broker-b", "why": "consumer group G is not there"}]
+    finding = only(told)
+    assert (finding.check, finding.level) == ("group", Level.PROBLEM)
+    assert "broker broker-b gives group G nothing" in finding.what
 
 
 def test_settings_that_are_not_shown_are_told_and_nothing_is_made_up_of_them(told: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from popgate.errors import Fault
 from popgate.model import Resolution
 from processors.observing import Observer
+from protocols.observing import ConnectionObserver
 from proxy.metrics import BUCKETS, OTHER, Metrics
 
 Labels = tuple[tuple[str, str], ...]
@@ -176,6 +177,63 @@ def test_scenario_13_calls_are_told_by_method_and_code() -> None:
     found = told(metrics)
     assert found["popgate_rpc_duration_seconds_count", (("method", "SendMessage"),)] == 2
     assert found["popgate_rpc_answers_total", (("code", "OK"), ("method", "SendMessage"))] == 1
+
+
+def test_connections_and_what_they_may_not_do_are_told() -> None:
+    metrics = Metrics()
+    before = told(metrics)
+    assert before["popgate_grpc_connections_refused_total", ()] == 0
+    observer: ConnectionObserver = metrics.connections
+    for _ in range(3):
+        observer.opened()
+    observer.closed()
+    observer.calls(5)
+    observer.calls(-2)
+    observer.turned_away()
+    for _ in range(4):
+        observer.crowded_out()
+    observer.handshakes(3)
+    observer.handshakes(-1)
+    observer.handshake_failed()
+    observer.streams_refused(7)
+    observer.violated("pings", 1)
+    observer.violated("pings", 2)
+    observer.violated("silence", 1)
+    found = told(metrics)
+    assert {key: value for key, value in found.items() if key[0].startswith("popgate_grpc_")} == {
+        ("popgate_grpc_connections", ()): 2,
+        ("popgate_grpc_streams", ()): 3,
+        ("popgate_grpc_connections_refused_total", ()): 1,
+        ("popgate_grpc_connections_crowded_total", ()): 4,
+        ("popgate_grpc_handshakes", ()): 2,
+        ("popgate_grpc_handshakes_failed_total", ()): 1,
+        ("popgate_grpc_streams_refused_total", ()): 7,
+        ("popgate_grpc_violations_total", (("kind", "pings"),)): 3,
+        ("popgate_grpc_violations_total", (("kind", "silence"),)): 1,
+    }
+
+
+def test_connections_of_remoting_clients_are_told_apart() -> None:
+    metrics = Metrics()
+    observer: ConnectionObserver = metrics.remoting_connections
+    observer.opened()
+    observer.calls(5)
+    observer.turned_away()
+    observer.streams_refused(7)
+    observer.violated("bad_frame", 2)
+
+    found = told(metrics)
+
+    assert {
+        key: value for key, value in found.items() if value and key[0].startswith("popgate_remoting_")
+    } == {
+        ("popgate_remoting_connections", ()): 1,
+        ("popgate_remoting_requests", ()): 5,
+        ("popgate_remoting_connections_refused_total", ()): 1,
+        ("popgate_remoting_requests_refused_total", ()): 7,
+        ("popgate_remoting_violations_total", (("kind", "bad_frame"),)): 2,
+    }
+    assert found["popgate_grpc_connections", ()] == 0
 
 
 def test_a_refused_name_takes_up_no_room() -> None:

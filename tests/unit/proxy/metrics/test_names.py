@@ -8,7 +8,8 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from proxy.app import App
-from proxy.metrics.names import OF_CLIENTS, OF_CLUSTER, OF_SHARING, SPECS, contract
+from proxy.metrics.broker_names import OF_CLIENTS, OF_CLUSTER, OF_SHARING
+from proxy.metrics.names import SPECS, contract
 from proxy.metrics.reference import CONTRACT_FILE, METRICS_PAGE, metrics_page
 
 ROOT = Path(__file__).parents[4]

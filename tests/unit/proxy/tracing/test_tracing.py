@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ class House:
             request_serializer=type(request).SerializeToString,
             response_deserializer=answer.FromString,
         )
-        return await call(request, metadata=metadata(traceparent), timeout=10)
+        return await call(request, metadata=metadata(traceparent), timeout=60)
 
     async def send(self, *bodies: bytes, traceparent: str = "", trace_context: str = "") -> Any:
         messages = []
@@ -75,7 +76,7 @@ class House:
             invisible_duration=Duration(seconds=60),
             long_polling_timeout=Duration(nanos=100_000_000),
         )
-        answers = [one async for one in call(request, metadata=metadata(traceparent), timeout=10)]
+        answers = [one async for one in call(request, metadata=metadata(traceparent), timeout=60)]
         return [one.message for one in answers if one.WhichOneof("content") == "message"]
 
     async def ack(self, *messages: pb.Message) -> Any:
@@ -120,7 +121,7 @@ async def house(
     settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[House]:
     exporter = InMemorySpanExporter()
-    monkeypatch.setattr(exporting, "make_exporter", lambda _endpoint: exporter)
+    monkeypatch.setattr(exporting, "make_exporter", lambda _endpoint, _timeout_s: exporter)
     app = build(settings_for(tracing={"enabled": True}))
     await app.start()
     try:
@@ -153,7 +154,9 @@ async def test_a_callers_trace_is_continued_through_send_and_store(house: House)
     }
 
 
-async def test_a_message_carries_its_trace_to_its_consumers_and_their_spans_are_linked(house: House) -> None:
+async def test_scenario_31_a_message_carries_its_trace_to_its_consumers_and_their_spans_are_linked(
+    house: House,
+) -> None:
     """send → store → receive → change → ack: the later ones are linked to the message's context."""
     await house.send(b"one", traceparent=CALLER)
     (message,) = await house.receive()
@@ -193,6 +196,13 @@ async def test_the_context_that_a_message_brings_is_its_own_and_stays(house: Hou
     assert parent_of(spans["send orders"]) == created
     assert links_of(spans["receive orders"]) == [created]
     assert parent_of(spans["receive orders"])[0] == TRACE
+
+
+async def test_sends_to_a_broker_that_takes_them_packed_have_spans_too(house: House) -> None:
+    broker = house.app.broker
+    broker.traits = replace(broker.traits, chooses_queues=True)
+    assert (await house.send(b"body", traceparent=CALLER)).status.code == pb.Code.OK
+    assert {"send orders", "store orders"} <= house.spans().keys()
 
 
 async def test_a_batch_is_one_span_with_a_count_and_links(house: House) -> None:
@@ -258,6 +268,50 @@ async def test_a_broker_with_spans_is_still_what_it_is(house: House) -> None:
     assert stored.traits is house.app.broker.traits
 
 
+@pytest.mark.parametrize("caller", ["", CALLER], ids=["alone", "beside that of its call"])
+async def test_the_trace_of_the_end_of_a_transaction_is_continued_or_linked(
+    house: House, caller: str
+) -> None:
+    request = rpc.EndTransactionRequest(
+        topic=TOPIC,
+        message_id="m",
+        transaction_id="none",
+        resolution=pb.COMMIT,
+        source=pb.SOURCE_CLIENT,
+        trace_context=CREATED,
+    )
+    await house.unary("EndTransaction", request, rpc.EndTransactionResponse, caller)
+    span = house.spans()["commit orders"]
+    created = (CREATED[3:35], CREATED[36:52])
+    if caller:
+        assert (parent_of(span)[0], links_of(span)) == (TRACE, [created])
+    else:
+        assert (parent_of(span), links_of(span)) == (created, [])
+
+
+async def test_what_a_client_says_of_a_delivery_is_told_by_the_span(house: House) -> None:
+    await house.send(b"one")
+    (message,) = await house.receive()
+    request = rpc.ForwardMessageToDeadLetterQueueRequest(
+        group=GROUP,
+        topic=TOPIC,
+        receipt_handle=message.system_properties.receipt_handle,
+        message_id=message.system_properties.message_id,
+        delivery_attempt=4,
+        max_delivery_attempts=3,
+        lite_topic="room",
+    )
+    answer = await house.unary(
+        "ForwardMessageToDeadLetterQueue", request, rpc.ForwardMessageToDeadLetterQueueResponse
+    )
+    assert answer.status.code == pb.OK
+    told = house.spans()["dead_letter orders"].attributes
+    assert told is not None
+    assert told["messaging.message.id"] == message.system_properties.message_id
+    assert told["popgate.message.lite_topic"] == "room"
+    assert (told["popgate.message.attempt"], told["popgate.message.max_attempts"]) == (4, 3)
+
+
 async def test_off_means_that_nothing_is_there(app: App) -> None:
     assert type(app.processor) is MessagingProcessor
     assert app.tracing is None
@@ -273,7 +327,7 @@ def test_off_means_that_nothing_is_imported() -> None:
         "sys.exit(repr(found) if found else 0)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=240, check=False
     )
     assert (done.returncode, done.stderr) == (0, "")
 

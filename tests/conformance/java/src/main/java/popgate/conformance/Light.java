@@ -66,7 +66,7 @@ final class Light {
         SimpleConsumer consumer = run.simple(run.get("group"), Map.of(topic, Run.ALL), 3);
         List<MessageView> found = new ArrayList<>();
         while (found.size() < 8) {
-            List<MessageView> messages = run.receiveUntil(consumer, 1, 1, 30, true, "one by one");
+            List<MessageView> messages = run.receiveUntil(consumer, 1, 1, Run.HOLD_S, true, "one by one");
             if (messages.isEmpty()) {
                 return;
             }

@@ -49,10 +49,16 @@ import org.apache.rocketmq.shaded.io.grpc.StatusRuntimeException;
 
 /** One run of one scenario: its parameters, its clients, its voice. */
 final class Run {
+    /**
+     * How many seconds a consumer holds what it acknowledges. Longer than any scenario: when the time is over a
+     * RocketMQ that stood still gives out again what was acknowledged in time, before it reads that it was.
+     */
+    static final int HOLD_S = 600;
+
     /** How long a scenario waits for something that must come. */
-    static final Duration PATIENCE = Duration.ofSeconds(90);
+    static final Duration PATIENCE = Duration.ofSeconds(240);
     /** A client repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats. */
-    static final Duration REQUEST = Duration.ofSeconds(15);
+    static final Duration REQUEST = Duration.ofSeconds(45);
 
     static final ClientServiceProvider PROVIDER = ClientServiceProvider.loadService();
     static final FilterExpression ALL = FilterExpression.SUB_ALL;
@@ -328,7 +334,7 @@ final class Run {
     }
 
     List<MessageView> receiveUntil(SimpleConsumer consumer, int count, String by) throws ClientException {
-        return receiveUntil(consumer, count, 16, 30, true, by);
+        return receiveUntil(consumer, count, 16, HOLD_S, true, by);
     }
 
     /** Receive `count` messages, acknowledging each if told so; fewer when patience ends. */
@@ -355,7 +361,7 @@ final class Run {
     /** Receive once more, and on until a wall time: what comes is told under `by`, and it should not. */
     void quiet(SimpleConsumer consumer, long untilMillis, String by) throws ClientException {
         do {
-            for (MessageView message : receive(consumer, 16, 30, by)) {
+            for (MessageView message : receive(consumer, 16, HOLD_S, by)) {
                 acked(consumer, message);
             }
         } while (System.currentTimeMillis() < untilMillis);

@@ -53,6 +53,10 @@ final class Scenarios {
     }
 
     private static final int LIMIT = 4 * 1024 * 1024;
+    /** Seconds that a consumer holds what it acknowledges after an interruption: however long that takes, */
+    private static final int HOLD_S = 300;
+    /** and what comes again after it. */
+    private static final int GIVE_BACK_S = 30;
     private static final Map<String, Scenario> ALL_OF_THEM = new HashMap<>();
 
     static {
@@ -99,6 +103,7 @@ final class Scenarios {
         ALL_OF_THEM.put("illegal_receives", Scenarios::illegalReceives);
         ALL_OF_THEM.put("asked", Scenarios::asked);
         ALL_OF_THEM.put("interrupted", Scenarios::interrupted);
+        ALL_OF_THEM.put("drained", Scenarios::drained);
     }
 
     private Scenarios() {}
@@ -154,7 +159,7 @@ final class Scenarios {
             run.sent(producer, to(topic, pattern(size)));
         }
         run.tryTo("one byte over", () -> producer.send(to(topic, pattern(LIMIT + 1)).build()));
-        run.receiveUntil(consumer, 3, 1, 30, true, "");
+        run.receiveUntil(consumer, 3, 1, Run.HOLD_S, true, "");
         run.quiet(consumer);
     }
 
@@ -170,7 +175,7 @@ final class Scenarios {
         for (Map.Entry<Message, CompletableFuture<SendReceipt>> entry : futures.entrySet()) {
             run.sentAs(entry.getKey(), entry.getValue().get());
         }
-        run.receiveUntil(consumer, 80, 100, 30, true, "");
+        run.receiveUntil(consumer, 80, 100, Run.HOLD_S, true, "");
         run.quiet(consumer);
     }
 
@@ -257,8 +262,8 @@ final class Scenarios {
         String topic = run.get("topic");
         SimpleConsumer one = run.simple(run.get("group"), all(topic), 1);
         SimpleConsumer two = run.simple(run.get("group"), all(topic), 1);
-        run.receive(one, 16, 30, "one");
-        run.receive(two, 16, 30, "two");
+        run.receive(one, 16, Run.HOLD_S, "one");
+        run.receive(two, 16, Run.HOLD_S, "two");
         Producer producer = run.producer(topic);
         for (int n = 0; n < 20; n++) {
             run.sent(producer, to(topic, "m" + n));
@@ -316,7 +321,7 @@ final class Scenarios {
         Producer producer = run.producer(topic);
         SimpleConsumer consumer = run.simple(run.get("group"), all(topic), 1);
         run.sent(producer, to(topic, "a0").setMessageGroup("a"));
-        MessageView held = run.receiveUntil(consumer, 1, 16, 10, false, "first").get(0);
+        MessageView held = run.receiveUntil(consumer, 1, 16, 30, false, "first").get(0);
         for (String body : List.of("a1", "b0", "b1")) {
             run.sent(producer, to(topic, body).setMessageGroup(body.substring(0, 1)));
         }
@@ -366,7 +371,7 @@ final class Scenarios {
         String topic = run.get("topic");
         Producer producer = run.producer(topic);
         SimpleConsumer consumer = run.simple(run.get("group"), all(topic), 1);
-        long due = System.currentTimeMillis() + 4_500;
+        long due = System.currentTimeMillis() + 39_500; // until then one of both is recalled
         SendReceipt doomed = run.sent(producer, to(topic, "doomed").setDeliveryTimestamp(due));
         SendReceipt spared = run.sent(producer, to(topic, "spared").setDeliveryTimestamp(due));
         String id = producer.recallMessage(topic, doomed.getRecallHandle()).getMessageId().toString();
@@ -406,13 +411,20 @@ final class Scenarios {
     /** Nobody ends the transactions; the producer is asked and answers. */
     private static void transactionCheck(Run run) throws Exception {
         String topic = run.get("topic");
-        Producer producer = run.checkedProducer(message -> toldCheck(run, message), topic);
+        Set<String> checked = ConcurrentHashMap.newKeySet();
+        Producer producer = run.checkedProducer(
+                message -> {
+                    TransactionResolution told = toldCheck(run, message);
+                    checked.add(text(message));
+                    return told;
+                },
+                topic);
         SimpleConsumer consumer = run.simple(run.get("group"), all(topic), 3);
         for (String body : List.of("good", "bad")) {
             run.sentHalf(producer, to(topic, body).setTag("t"), producer.beginTransaction());
         }
         run.receiveUntil(consumer, 1, "");
-        // Brokers ask about one after the other.
+        run.waitFor(() -> checked.contains("bad")); // brokers ask about one after the other
         run.quiet(consumer, System.currentTimeMillis() + 10_000, "quiet");
     }
 
@@ -485,7 +497,7 @@ final class Scenarios {
         SimpleConsumer consumer = run.simple(run.get("group"), all(topic), 3);
         run.sent(producer, to(topic, "again"));
         MessageView first = run.receiveUntil(consumer, 1, 16, 10, false, "").get(0);
-        MessageView second = run.receiveUntil(consumer, 1, 16, 20, false, "").get(0);
+        MessageView second = run.receiveUntil(consumer, 1, 16, Run.HOLD_S, false, "").get(0);
         run.tryTo("ack by expired handle", () -> consumer.ack(first));
         run.tryTo("change by expired handle", () -> consumer.changeInvisibleDuration(first, Duration.ofSeconds(30)));
         run.acked(consumer, second);
@@ -507,15 +519,15 @@ final class Scenarios {
         for (String body : List.of("longer", "shorter")) {
             run.sent(producer, to(topic, body));
         }
-        long start = System.currentTimeMillis();
         Map<String, MessageView> held = new HashMap<>();
-        for (MessageView message : run.receiveUntil(consumer, 2, 16, 10, false, "")) {
+        for (MessageView message : run.receiveUntil(consumer, 2, 16, 30, false, "")) {
             held.put(text(message), message);
         }
-        change(run, consumer, held.get("longer"), 30);
+        long start = System.currentTimeMillis();
+        change(run, consumer, held.get("longer"), 300);
         change(run, consumer, held.get("shorter"), 1);
         run.receiveUntil(consumer, 1, "early");
-        run.quiet(consumer, start + 12_000, "quiet");
+        run.quiet(consumer, start + 31_000, "quiet");
         run.acked(consumer, held.get("longer"));
         run.quiet(consumer);
     }
@@ -558,8 +570,11 @@ final class Scenarios {
         String group = run.get("group");
         Set<String> seen = ConcurrentHashMap.newKeySet();
         AtomicInteger count = new AtomicInteger();
+        AtomicInteger demands = new AtomicInteger();
         run.push(group, all(topic), message -> {
-            run.saw(message, count.getAndIncrement() == 1 ? "on demand" : "");
+            int before = text(message).equals("good") ? count.getAndIncrement() : 0;
+            String demanded = before == 1 ? "on demand" : "on demand again";
+            run.saw(message, before == 0 || before > demands.get() ? "" : demanded);
             seen.add(message.getMessageId().toString());
             return true;
         });
@@ -567,18 +582,42 @@ final class Scenarios {
         run.sent(producer, to(topic, "good"));
         run.waitFor(() -> seen.size() == 1);
         String id = seen.iterator().next();
-        String clients = call(run, "GET", "/api/clients", null);
-        Matcher mine = Pattern.compile("\"client_id\": \"([^\"]+)\"[^}]*\"group\": \"" + group + "\"").matcher(clients);
-        if (!mine.find()) {
-            throw new IllegalStateException("the consumer is not listed: " + clients);
-        }
-        String path = "/api/clients/" + URLEncoder.encode(mine.group(1), StandardCharsets.UTF_8);
-        run.say("stack", "text", call(run, "POST", path + "/stack", "{}"));
+        String[] mine = new String[1];
+        run.waitFor(() -> (mine[0] = listed(run, group)) != null);
+        String path = "/api/clients/" + URLEncoder.encode(mine[0], StandardCharsets.UTF_8);
+        run.say("stack", "text", answered(run, path + "/stack", "{}", new AtomicInteger()));
         String wanted = "{\"group\": \"" + group + "\", \"topic\": \"" + topic + "\", \"message_id\": \"" + id + "\"}";
-        run.say("verified", "text", call(run, "POST", path + "/verify", wanted));
-        run.say("reconnected", "text", call(run, "POST", path + "/reconnect", "{}"));
+        run.say("verified", "text", answered(run, path + "/verify", wanted, demands));
+        run.say("reconnected", "text", answered(run, path + "/reconnect", "{}", new AtomicInteger()));
         run.sent(producer, to(topic, "after"));
         run.waitFor(() -> seen.size() == 2);
+    }
+
+    /** The consumer of a group; null: a process of the gateway that has it did not answer another one in time. */
+    private static String listed(Run run, String group) {
+        try {
+            String clients = call(run, "GET", "/api/clients", null);
+            Pattern wanted = Pattern.compile("\"client_id\": \"([^\"]+)\"[^}]*\"group\": \"" + group + "\"");
+            Matcher mine = wanted.matcher(clients);
+            return mine.find() ? mine.group(1) : null;
+        } catch (Exception error) {
+            throw new IllegalStateException(error);
+        }
+    }
+
+    /** Asked again when this client, or the process of the gateway that has it, was too busy to answer in time. */
+    private static String answered(Run run, String path, String body, AtomicInteger asked) {
+        String[] told = new String[1];
+        run.waitFor(() -> {
+            try {
+                asked.incrementAndGet();
+                told[0] = call(run, "POST", path, body);
+            } catch (Exception error) {
+                throw new IllegalStateException(error);
+            }
+            return !told[0].contains("CLIENT_TIMEOUT") && !told[0].contains("CLIENT_NOT_FOUND");
+        });
+        return told[0];
     }
 
     private static String call(Run run, String method, String path, String body) throws Exception {
@@ -877,10 +916,33 @@ final class Scenarios {
         run.quiet(simple);
     }
 
-    private static List<MessageView> gather(Run run, SimpleConsumer consumer, int count, String by, boolean ack) {
+    /** The gateway begins to drain at `ready`; another one is there at `go`, and the first one drains on. */
+    private static void drained(Run run) throws Exception {
+        String topic = run.get("topic");
+        Set<String> seen = ConcurrentHashMap.newKeySet();
+        Producer producer = run.producer(topic);
+        run.push(run.get("group"), all(topic), message -> {
+            run.saw(message, "");
+            seen.add(message.getMessageId().toString());
+            return true;
+        });
+        Steady steady = new Steady(run, producer, topic);
+        steady.start();
+        steady.awaitMore();
+        run.waitFor(() -> !seen.isEmpty());
+        run.say("ready");
+        run.go.acquire();
+        steady.awaitMore();
+        steady.stopped.set(true);
+        steady.join();
+        run.waitFor(() -> seen.containsAll(steady.answered));
+    }
+
+    private static List<MessageView> gather(
+            Run run, SimpleConsumer consumer, int count, String by, boolean ack, int holdSeconds) {
         List<MessageView> found = new ArrayList<>();
         patiently(run, () -> {
-            for (MessageView message : run.receive(consumer, 1, 20, by)) {
+            for (MessageView message : run.receive(consumer, 1, holdSeconds, by)) {
                 found.add(message);
                 if (ack) {
                     run.acked(consumer, message);
@@ -899,7 +961,8 @@ final class Scenarios {
         for (int n = 0; n < 6; n++) {
             run.sent(producer, to(run.get("topic2"), name + " " + n), "by", "held");
         }
-        List<MessageView> held = gather(run, simple, 6, name, false);
+        List<MessageView> held = gather(run, simple, 3, name, false, HOLD_S);
+        gather(run, simple, 3, name, false, GIVE_BACK_S);
         run.acked(simple, held.get(0));
         run.acked(simple, held.get(1));
         long due = System.currentTimeMillis() + 6_000;
@@ -918,9 +981,9 @@ final class Scenarios {
             run.checkedProducer(message -> toldCheck(run, message), halfTopic);
             return true;
         });
-        gather(run, simple, 3, name + " again", true);
-        gather(run, delayed, 1, name + " delayed", true);
-        gather(run, halves, 1, name + " half", true);
+        gather(run, simple, 3, name + " again", true, GIVE_BACK_S);
+        gather(run, delayed, 1, name + " delayed", true, GIVE_BACK_S);
+        gather(run, halves, 1, name + " half", true, GIVE_BACK_S);
         steady.awaitMore();
         run.close(delayed);
         run.close(halves);

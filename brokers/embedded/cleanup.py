@@ -1,0 +1,62 @@
+"""The cleanup policy of a topic: DELETE by age and size, or COMPACTION, and what holds for its messages.
+
+Source: RocketMQ 5.3.3 (`TopicAttributes`: the values, and that they cannot be changed;
+`SendMessageProcessor`: a message without key is refused; `CompactionLog`: an empty body deletes).
+"""
+
+from __future__ import annotations
+
+from popgate.errors import BadRequest, Fault, shown
+from popgate.model import CLEANUP_POLICY, COMPACTION, MessageType, TopicConfig
+from popgate.naming import is_derived_topic
+from popgate.wire.properties import KEYS, find_property
+
+_DELETE = "DELETE"
+_KEYS = KEYS.encode()
+
+
+def check_policy(config: TopicConfig) -> None:
+    """Of a new topic. Raises BadRequest: no such policy, or one that does not go with the other settings."""
+    policy = config.attributes.get(CLEANUP_POLICY, _DELETE)
+    if policy not in (_DELETE, COMPACTION):
+        raise BadRequest(f"there is no {CLEANUP_POLICY} {shown(policy)}: it is {_DELETE} or {COMPACTION}")
+    if not config.compacted:
+        return
+    if is_derived_topic(config.name):
+        raise BadRequest(f"topic {config.name} belongs to a group: its {CLEANUP_POLICY} is {_DELETE}")
+    if MessageType.LITE in config.message_types:
+        raise BadRequest(f"topic {config.name} has lite topics: its {CLEANUP_POLICY} is {_DELETE}")
+    if config.retention_ms is not None or config.retention_bytes is not None:
+        raise BadRequest(
+            f"topic {config.name} keeps the newest message of each key ({CLEANUP_POLICY}={COMPACTION}):"
+            " it has no retention by age or size"
+        )
+
+
+def check_same_policy(there: TopicConfig, wanted: TopicConfig) -> None:
+    """Of a topic that is changed. Raises BadRequest."""
+    if there.compacted != wanted.compacted:
+        policy = COMPACTION if there.compacted else _DELETE
+        raise BadRequest(
+            f"the {CLEANUP_POLICY} of topic {there.name} is {policy}: it is set when a topic is created, and"
+            " stays"
+        )
+    check_policy(wanted)
+
+
+def check_compactable(topic: str, properties: bytes, lite_topic: str) -> None:
+    """Of a message to a compacted topic. Raises BadRequest: it has no key, or a lite topic."""
+    if not compaction_key_of(properties):
+        raise BadRequest(
+            f"the message has no key, and topic {topic} keeps the newest message of each key"
+            f" ({CLEANUP_POLICY}={COMPACTION}): give it one",
+            Fault.ILLEGAL_KEY,
+        )
+    if lite_topic:
+        raise BadRequest(f"topic {topic} is compacted, and has no lite topics", Fault.ILLEGAL_LITE_TOPIC)
+
+
+def compaction_key_of(properties: bytes) -> bytes:
+    """The key of a message: all that its property KEYS says, as one; empty when that is blank."""
+    keys = find_property(properties, _KEYS)
+    return keys if keys and keys.strip() else b""

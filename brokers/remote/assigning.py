@@ -1,0 +1,65 @@
+"""Which queues a classic consumer reads: brokers know all members of a group, and decide.
+
+Source: protocol facts 5.5 (400, 401) and 5.14.
+"""
+
+from __future__ import annotations
+
+import random
+
+from brokers.capabilities import AssignedQueue, AssignsQueues
+from brokers.remote.asking import of_each, worst
+from brokers.remote.groups import Groups
+from popgate.context import Context
+from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
+from popgate.wire.bodies import AssignmentQuery, decode_assignments
+from popgate.wire.codes import RequestCode
+from popgate.wire.fastjson import dumps
+from popgate.wire.heartbeats import BROADCASTING, CLUSTERING
+
+POP = "POP"
+
+
+class Assigning(Groups, AssignsQueues):
+    """`brokers.capabilities.AssignsQueues`."""
+
+    async def assigned(
+        self, context: Context, topic: str, group: str, client_id: str, strategy: str, *, broadcast: bool
+    ) -> list[AssignedQueue]:
+        """Any broker of the topic tells for all of them."""
+        route = await self.routes.of(topic)
+        masters = [one.name for one in route.brokers if one.master is not None]
+        if not masters:
+            raise BrokerUnavailable(f"no broker of topic {topic} has a master now")
+        broker = random.choice(masters)  # noqa: S311
+        query = AssignmentQuery(topic, group, client_id, strategy, BROADCASTING if broadcast else CLUSTERING)
+        answer = await self.callings.done(
+            broker, RequestCode.QUERY_ASSIGNMENT, {}, query.encode(), context=context
+        )
+        try:
+            told = decode_assignments(answer.body)
+        except PeerWireError as error:
+            raise BrokerTimeout(f"broker {broker} assigned what cannot be read: {error}") from error
+        return [
+            AssignedQueue(one.queue.broker, one.queue.queue_id, one.mode == POP)
+            for one in told
+            if one.queue.topic == topic
+        ]
+
+    async def set_popped(self, context: Context, topic: str, group: str, popped: bool, share: int) -> None:
+        body = dumps(
+            {
+                "consumerGroup": group,
+                "mode": POP if popped else "PULL",
+                "popShareQueueNum": share,
+                "topic": topic,
+            }
+        )
+        _, failures = await of_each(
+            await self.masters(),
+            lambda broker: self.callings.done(
+                broker, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, body, context=context
+            ),
+        )
+        if failures:
+            raise worst(failures)

@@ -1,0 +1,109 @@
+"""Who is in a consumer group: asked of the cluster, which knows the clients of all gateways and its own.
+
+Source: protocol facts 5.5 (38, 40, 203) and 7.5.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+
+from brokers.capabilities import GroupMember, TellsConsumers
+from brokers.remote.asking import could_be_a_name, object_in, of_each, worst
+from brokers.remote.heartbeats import reading_in
+from brokers.remote.registering import Registering
+from popgate.answers import error_of
+from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
+from popgate.model import Reading
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import Connection, ConsumerConnection
+from popgate.wire.parts import texts
+
+_NOBODY = "no consumer for this group"
+"""What a broker says, in small letters, of a group that it knows no consumer of."""
+
+
+class Members(Registering, TellsConsumers):
+    """`brokers.capabilities.TellsConsumers`."""
+
+    async def consumers(self, group: str) -> list[str]:
+        """Of each cluster one broker is asked, another one when it does not answer: clients tell them all."""
+        if not could_be_a_name(group):
+            return []
+        clusters = await self._clusters()
+        told, failures = await of_each(clusters, lambda cluster: self._asked(group, clusters[cluster]))
+        if failures:
+            raise worst(failures)
+        return sorted({client_id for found in told.values() for client_id in found})
+
+    async def members(self, group: str) -> list[GroupMember]:
+        """All brokers are asked, one that answers in each cluster is enough.
+
+        A client that is connected to the brokers themselves tells those at first that have its topic.
+        """
+        if not could_be_a_name(group):
+            return []
+        clusters = await self._clusters()
+        told, failures = await of_each(clusters, lambda cluster: self._gathered(group, clusters[cluster]))
+        if failures:
+            raise worst(failures)
+        found = {(one.client_id, reading_in(one.version)) for each in told.values() for one in each}
+        return [
+            GroupMember(client_id, reading is not None, reading or Reading.UNKNOWN)
+            for client_id, reading in found
+        ]
+
+    def on_members(self, handler: Callable[[str], None]) -> None:
+        self._questions.on_members = handler
+
+    async def _clusters(self) -> dict[str, list[str]]:
+        """The brokers of each that have a master. Raises BrokerUnavailable: there is none."""
+        clusters: dict[str, list[str]] = {}
+        for one in await self.routes.brokers():
+            if self.routes.master(one.name) is not None:
+                clusters.setdefault(one.cluster, []).append(one.name)
+        if not clusters:
+            raise BrokerUnavailable("no broker of the cluster has a master now")
+        return clusters
+
+    async def _gathered(self, group: str, brokers: Sequence[str]) -> list[Connection]:
+        told, failures = await of_each(brokers, lambda broker: self._connected(group, broker))
+        unreached = (BrokerUnavailable, BrokerTimeout)
+        if not told or any(not isinstance(one, unreached) for one in failures.values()):
+            raise worst(failures)
+        return [one for found in told.values() for one in found]
+
+    async def _connected(self, group: str, broker: str) -> Sequence[Connection]:
+        answer = await self.callings.call(
+            broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
+        )
+        if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            return ()
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker, group=group)
+        try:
+            return ConsumerConnection.decode(answer.body).connections
+        except PeerWireError as error:
+            raise BrokerUnavailable(
+                f"the consumers of {group} as broker {broker} tells them make no sense: {error}"
+            ) from None
+
+    async def _asked(self, group: str, brokers: Sequence[str]) -> Sequence[str]:
+        failure: BrokerUnavailable | BrokerTimeout | None = None
+        for broker in random.sample(brokers, len(brokers)):
+            try:
+                answer = await self.callings.call(
+                    broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}
+                )
+            except (BrokerUnavailable, BrokerTimeout) as error:
+                failure = failure or error
+                continue
+            if answer.code == ResponseCode.SYSTEM_ERROR and _NOBODY in answer.remark.lower():
+                return ()
+            if answer.code != ResponseCode.SUCCESS:
+                raise error_of(answer, broker=broker, group=group)
+            return object_in(
+                answer, broker, f"the consumers of {group}", lambda told: texts(told, "consumerIdList")
+            )
+        assert failure is not None  # noqa: S101 - there is a broker in each cluster
+        raise failure

@@ -1,0 +1,194 @@
+"""Numbers of queues, kept by the name servers as settings, in a namespace of ours.
+
+Every name server keeps them for itself, and none compares before it sets. So who gives numbers has a lease at
+a broker meanwhile, reads what all name servers have, and tells all of them what follows from it. What differs
+is joined as `popgate.queue_numbers` says: all gateways come to the same, also where no lease was to be had.
+Sources: protocol facts 5.5 (100, 101, 41); RocketMQ 5.3.3's KVConfigManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Final
+from uuid import uuid4
+
+from brokers.numbering import NumbersQueues
+from brokers.remote.locking import Locking
+from brokers.remote.settings import RemoteSettings
+from popgate.clock import Clock, pause
+from popgate.context import Context
+from popgate.errors import BrokerBusy, BrokerUnavailable, GatewayError
+from popgate.queue_numbers import Numbered, QueueNumbers, joined
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+
+NAMESPACE: Final = "POPGATE_QUEUE_NUMBERS"
+LEASES: Final = "numbers of queues"
+"""The name that leases are locked under: no group's name has a blank."""
+_TRIES: Final = 20
+_PAUSE_S: Final = 0.1
+_MOST_KEPT: Final = 16_384
+
+_log = logging.getLogger(__name__)
+
+
+class Numbering(Locking, NumbersQueues):
+    """Numbers for the queues of the cluster."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self._numbers: dict[str, QueueNumbers] = {}
+        """What this process read or gave: with the name servers' it is joined, which may have lost it."""
+        self._giving: dict[str, asyncio.Lock] = {}
+
+    async def numbered(self, context: Context, topic: str, queues: Sequence[Numbered]) -> QueueNumbers:
+        """Raises BrokerUnavailable, BrokerBusy: somebody else is giving numbers, for very long."""
+        giving = self._giving.setdefault(topic, asyncio.Lock())
+        try:
+            async with giving:
+                return await self._numbered(context, topic, queues)
+        finally:
+            if not giving.locked() and self._giving.get(topic) is giving:
+                del self._giving[topic]
+
+    async def _numbered(self, context: Context, topic: str, queues: Sequence[Numbered]) -> QueueNumbers:
+        found = await self._read(topic)
+        numbers = self._join(topic, found)
+        if numbers.has_all(queues) and all(one == numbers for one in found.values()):
+            return numbers
+        owner = f"popgate-numbers-{uuid4()}"
+        try:
+            home = await self._lease(context, topic, owner, self._homes(numbers, queues))
+        except BrokerUnavailable:
+            return _unkept(numbers, queues)
+        if home is None:
+            if numbers.has_all(queues):
+                return numbers
+            raise BrokerBusy(f"somebody else gives numbers to the queues of {topic}")
+        try:
+            found = await self._read(topic)
+            known = self._join(topic, found)
+            try:
+                numbers = known.grown(queues)
+            except ValueError as error:
+                raise BrokerUnavailable(f"the queues of {topic} get no numbers: {error}") from error
+            try:
+                await self._write(topic, numbers, found)
+            except BrokerUnavailable:
+                return _unkept(known, queues)
+            self._keep(topic, numbers)
+            return numbers
+        finally:
+            await self._end_lease(context, topic, owner, home)
+
+    def _join(self, topic: str, found: Mapping[str, QueueNumbers]) -> QueueNumbers:
+        known = self._numbers.get(topic, QueueNumbers())
+        numbers = joined([known, *found.values()])
+        if not known.begins(numbers):
+            _log.warning("numbers of queues of %s were given twice: %r became %r", topic, known, numbers)
+        self._keep(topic, numbers)
+        return numbers
+
+    def _keep(self, topic: str, numbers: QueueNumbers) -> None:
+        if len(self._numbers) >= _MOST_KEPT and topic not in self._numbers:
+            self._numbers.clear()
+        self._numbers[topic] = numbers
+
+    # -- what name servers have -------------------------------------------------------------------
+
+    async def _read(self, topic: str) -> dict[str, QueueNumbers]:
+        """Of each name server that answers. Raises BrokerUnavailable: none does."""
+        answers = await self._ask_each(
+            self.routes.servers.addresses,
+            RequestCode.GET_KV_CONFIG,
+            {"namespace": NAMESPACE, "key": topic},
+        )
+        found: dict[str, QueueNumbers] = {}
+        for address, answer in answers.items():
+            if answer.code == ResponseCode.QUERY_NOT_FOUND:
+                found[address] = QueueNumbers()
+            elif answer.code == ResponseCode.SUCCESS:
+                try:
+                    found[address] = QueueNumbers.decode(answer.fields.get("value", ""))
+                except ValueError as error:
+                    raise BrokerUnavailable(
+                        f"{address} has something else as the numbers of the queues of {topic}: {error}"
+                    ) from error
+        if not found:
+            raise BrokerUnavailable(f"no name server tells the numbers of the queues of {topic}")
+        return found
+
+    async def _write(self, topic: str, numbers: QueueNumbers, found: Mapping[str, QueueNumbers]) -> None:
+        """Tell all that have something else. Raises BrokerUnavailable: fewer than half have it then."""
+        behind = [address for address, one in found.items() if one != numbers]
+        fields = {"namespace": NAMESPACE, "key": topic, "value": numbers.encode()}
+        answers = await self._ask_each(behind, RequestCode.PUT_KV_CONFIG, fields)
+        taken = [address for address, one in answers.items() if one.code == ResponseCode.SUCCESS]
+        have, all_there_are = len(found) - len(behind) + len(taken), len(self.routes.servers.addresses)
+        if have * 2 < all_there_are:
+            raise BrokerUnavailable(
+                f"{have} of {all_there_are} name servers have the numbers of the queues of {topic},"
+                " at least half of them must"
+            )
+
+    async def _ask_each(
+        self, addresses: Sequence[str], code: int, fields: Mapping[str, str]
+    ) -> dict[str, Command]:
+        """The answers of those that answer."""
+        timeout_s = self.settings.request_timeout_s
+        answers = await asyncio.gather(
+            *(self.links.call(address, code, fields, timeout_s=timeout_s) for address in addresses),
+            return_exceptions=True,
+        )
+        told: dict[str, Command] = {}
+        for address, answer in zip(addresses, answers, strict=True):
+            if isinstance(answer, Command):
+                told[address] = answer
+            elif not isinstance(answer, GatewayError):
+                raise answer
+        return told
+
+    # -- who gives numbers ------------------------------------------------------------------------
+
+    def _homes(self, numbers: QueueNumbers, queues: Sequence[Numbered]) -> list[str]:
+        """Brokers with a master where a lease may be had, the same one first for all gateways."""
+        names = [broker for broker, _ in numbers.queues] + sorted(broker for broker, _ in queues)
+        return [name for name in dict.fromkeys(names) if self.routes.master(name) is not None]
+
+    async def _lease(self, context: Context, topic: str, owner: str, homes: Sequence[str]) -> str | None:
+        """The broker where it is; None: somebody else has it. Raises BrokerUnavailable."""
+        for home in homes:
+            try:
+                for _ in range(_TRIES):
+                    if await self._lock_as(context, LEASES, owner, _place(topic, home)):
+                        return home
+                    await pause(self.clock, _PAUSE_S)
+            except GatewayError as error:
+                _log.debug("no lease for the numbers of %s at %s: %s", topic, home, error)
+                continue
+            return None
+        raise BrokerUnavailable(f"no broker can be reached that has queues of {topic}")
+
+    async def _end_lease(self, context: Context, topic: str, owner: str, home: str) -> None:
+        try:
+            await self._unlock_as(context, LEASES, owner, _place(topic, home))
+        except GatewayError as error:
+            _log.debug("the lease for the numbers of %s at %s ends by itself: %s", topic, home, error)
+
+
+def _unkept(numbers: QueueNumbers, queues: Sequence[Numbered]) -> QueueNumbers:
+    """What holds though it cannot be kept now. Called while a BrokerUnavailable is handled, or raises it.
+
+    Where all queues are of one broker nobody would give other numbers.
+    """
+    grown = numbers.grown(queues)
+    if grown == numbers or grown.are_plain:
+        return grown
+    raise
+
+
+def _place(topic: str, home: str) -> dict[str, dict[tuple[str, str, int], tuple[str, str, int]]]:
+    place = (topic, home, 0)
+    return {home: {place: place}}

@@ -1,0 +1,30 @@
+"""Which topic a retry or a dead letter was sent to, where a broker says the one that it lay in last.
+
+A broker that copies what came back from a pop says that it came from the topic for such retries,
+which nobody subscribes to. Source: protocol facts 4.2 and 7.8 (CONSUMER_SEND_MSG_BACK).
+"""
+
+from __future__ import annotations
+
+from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.wire.properties import RETRY_TOPIC, find_property, set_property
+
+_RETRY_TOPIC = RETRY_TOPIC.encode()
+
+
+def true_origin(topic: str, properties: bytes) -> bytes:
+    """The properties of a message that was read from `topic`, with RETRY_TOPIC as consumers know it."""
+    if topic.startswith(RETRY_PREFIX):
+        group = topic.removeprefix(RETRY_PREFIX)
+    elif topic.startswith(DEAD_LETTER_PREFIX):
+        group = topic.removeprefix(DEAD_LETTER_PREFIX)
+    else:
+        return properties
+    told = find_property(properties, _RETRY_TOPIC)
+    if told is None:
+        return properties
+    for make in (pop_retry_topic_v2, pop_retry_topic_v1):
+        retries = make(group, "").encode()
+        if told.startswith(retries) and len(told) > len(retries):
+            return set_property(properties, _RETRY_TOPIC, told[len(retries) :])
+    return properties

@@ -1,0 +1,38 @@
+"""Which brokers are told of a client: those of the clusters that it has to do with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from brokers.capabilities import ConnectedClient
+from brokers.remote.routes import Routes
+from popgate.errors import BrokerUnavailable, TopicNotFound
+from popgate.wire.routes import BrokerData
+
+_MOST_LOOKED_UP = 16
+"""Unknown topics of one client that are looked up for one heartbeat."""
+
+
+async def addresses_of(
+    client: ConnectedClient, brokers: Sequence[BrokerData], routes: Routes
+) -> frozenset[str]:
+    """The masters of these clusters, of all where nothing is known of its topics."""
+    clusters = {one.cluster for one in brokers}
+    topics = client.topics or client.subscriptions
+    if len(clusters) > 1 and topics:
+        clusters = await _clusters_of(topics, routes) or clusters
+    found = (routes.master(one.name) for one in brokers if one.cluster in clusters)
+    return frozenset(address for address in found if address is not None)
+
+
+async def _clusters_of(topics: Iterable[str], routes: Routes) -> set[str]:
+    """Those that have one of these topics; of many unknown ones some are looked up each time."""
+    known = [topic for topic in topics if routes.age(topic) is not None]
+    unknown = [topic for topic in topics if routes.age(topic) is None]
+    found: set[str] = set()
+    for topic in (*known, *unknown[:_MOST_LOOKED_UP]):
+        try:
+            found.update(one.cluster for one in (await routes.of(topic)).brokers)
+        except (TopicNotFound, BrokerUnavailable):
+            continue
+    return found

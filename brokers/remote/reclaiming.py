@@ -1,0 +1,213 @@
+"""What came back to a group of a cluster that popped, moved to where its classic consumers pull from.
+
+A broker stores what comes back to a group in a retry topic of the group and the topic, which pops of the
+topic read and nobody else. Here it is popped from there itself, stored in `%RETRY%group` and
+acknowledged, in this order. Sources: protocol facts 4.2, 7.8 (send rule 7, CONSUMER_SEND_MSG_BACK).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from brokers.capabilities import FindsByPlace, Reclaimed, ReclaimsRetries
+from brokers.port import Broker
+from brokers.remote.locking import Locking
+from brokers.remote.popping import Popping
+from brokers.remote.sifting import Want
+from popgate.context import Context
+from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound
+from popgate.filters import EVERYTHING
+from popgate.message_id import encode_offset_message_id
+from popgate.model import GroupConfig, Message, Pop, SendBack, Sent, StoredMessage, TopicConfig
+from popgate.naming import DEAD_LETTER_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
+from popgate.wire.properties import (
+    DELAY,
+    FIRST_POP_TIME,
+    LONGEST_BLOCK,
+    MAX_RECONSUME_TIMES,
+    ORIGIN_MESSAGE_ID,
+    POP_CK,
+    RECONSUME_TIME,
+    RETRY_TOPIC,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELIVER_MS,
+    TRAN_MSG,
+    UNIQ_KEY,
+    WAIT,
+    drop_properties,
+    find_property,
+    set_property,
+)
+from popgate.wire.records import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
+
+_log = logging.getLogger(__name__)
+
+_HOLD_MS = 60_000
+"""How long what is being moved is held: what was not moved until then comes back."""
+_MOST = 32
+_MOST_BYTES = 4 * 1024 * 1024
+_KEPT_FLAGS = COMPRESSED | MULTI_TAGS | COMPRESSION_MASK
+_UNIQ_KEY, _RETRY_TOPIC, _ORIGIN_ID = UNIQ_KEY.encode(), RETRY_TOPIC.encode(), ORIGIN_MESSAGE_ID.encode()
+_OF_THE_ROAD = (
+    *(name.encode() for name in (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS)),
+    *(name.encode() for name in (RECONSUME_TIME, MAX_RECONSUME_TIMES, POP_CK, FIRST_POP_TIME)),
+    *(b"ORIGIN_GROUP", TRAN_MSG.encode(), WAIT.encode()),
+)
+"""Properties that say how a message came here, or would make a broker do something else than store it now."""
+
+
+class _Whole(Protocol):
+    """What other parts of the broker do for this one."""
+
+    async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]: ...
+    async def send_back(self, context: Context, request: SendBack) -> None: ...
+    async def create_topic(self, config: TopicConfig) -> None: ...
+    async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage: ...
+
+
+class Reclaiming(Popping, Locking, ReclaimsRetries):
+    """`ReclaimsRetries` of a cluster."""
+
+    async def reclaim(self, context: Context, group: str, topic: str, *, held: bool = False) -> Reclaimed:
+        """What was popped from `%RETRY%group` comes back there by itself."""
+        config = await self.group(group)
+        await self.route_of(topic)
+        moved = found = 0
+        if topic != retry_topic(group) and not config.broadcast:
+            for name in (pop_retry_topic_v2(group, topic), pop_retry_topic_v1(group, topic)):
+                messages = await self._came_back(context, config, name)
+                if messages:
+                    found += len(messages)
+                    moved += await self._move(context, config, topic, name, messages)
+        return Reclaimed(moved, more=moved > 0 and moved == found)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    @property
+    def _whole(self) -> _Whole:
+        """The broker that this is a part of."""
+        assert isinstance(self, Broker)  # noqa: S101 - `RemoteBroker` is one, and nothing else has this part
+        assert isinstance(self, FindsByPlace)  # noqa: S101
+        return self
+
+    async def _came_back(self, context: Context, config: GroupConfig, name: str) -> list[StoredMessage]:
+        """Pop a retry topic itself, from its first message on wherever the group begins elsewhere."""
+        try:
+            route = await self.route_of(name)
+        except TopicNotFound:
+            return []
+        brokers = sorted({one.broker for one in route.queues if one.readable and one.read_queues})
+        if not brokers:
+            return []
+        request = Pop(name, config.name, EVERYTHING, _HOLD_MS, max_messages=_MOST, max_bytes=_MOST_BYTES)
+        return await self._look(Want(context, request, config, route, brokers), brokers)
+
+    async def _move(
+        self, context: Context, config: GroupConfig, topic: str, name: str, messages: Sequence[StoredMessage]
+    ) -> int:
+        """Store copies, then acknowledge; what is not stored for sure comes back when its time is over."""
+        group = config.name
+        broker = await self._place_in_retries(group, messages[0].broker)
+        stored: list[str] = []
+        looked_at: set[str] = set()
+        locked = self.may_be_locked(group)
+        for message in messages:
+            try:
+                if not locked:
+                    copy = _copy(message, config, topic, broker)
+                    try:
+                        locked = not await self._store(context, copy, looked_at)
+                    except BadRequest:
+                        # What no request can tell, the broker itself can copy.
+                        await self._have_copied(context, group, message)
+                    if locked:
+                        self._note_locks(group)
+                if locked:
+                    await self._have_copied(context, group, message)
+            except (BadRequest, NotFound) as error:
+                _log.warning("a message of %s cannot be moved: %s", name, error.sentence)
+                continue
+            except GatewayError as error:
+                _log.info("what came back to group %s is moved later: %s", group, error.sentence)
+                break
+            stored.append(message.receipt)
+        for outcome in await self.ack(context, name, group, stored) if stored else ():
+            if outcome is not None:
+                _log.warning("a message of %s that was moved may come again: %s", name, outcome.sentence)
+        return len(stored)
+
+    async def _place_in_retries(self, group: str, broker: str) -> str:
+        """The broker that is to take the copies: this one where it has `%RETRY%group`; empty: any."""
+        topic = retry_topic(group)
+        try:
+            route = await self.route_of(topic)
+        except TopicNotFound:
+            with contextlib.suppress(AlreadyExists):
+                await self._whole.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))
+            route = await self.routes.now(topic)
+        there = any(one.broker == broker and one.writable and one.write_queues for one in route.queues)
+        return broker if there and not route.mappings else ""
+
+    async def _store(self, context: Context, copy: Message, looked_at: set[str]) -> bool:
+        """Store a copy; False when the broker made it a dead letter, as it would the others.
+
+        It takes what is sent to the retries of a group that holds locks, and so reads in order, for what
+        a consumer gave up. `looked_at`: brokers that are known not to do that now. Raises what the send
+        fails with.
+        """
+        (result,) = await self._whole.send(context, [copy])
+        if isinstance(result, GatewayError):
+            raise result
+        if result.broker not in looked_at and result.commit_offset >= 0:
+            with contextlib.suppress(GatewayError):  # it is stored, wherever that is
+                stored = await self._whole.at_place(context, result.broker, result.commit_offset)
+                if stored.topic.startswith(DEAD_LETTER_PREFIX):
+                    return False
+                looked_at.add(result.broker)
+        return True
+
+    async def _have_copied(self, context: Context, group: str, message: StoredMessage) -> None:
+        """Let the broker make the copy, as of a message that was pulled and is sent back.
+
+        It counts once more, and the copy says that it came from the topic for retries of pops: who
+        pulls it through a gateway is told the topic behind that (`brokers.remote.origins`).
+        """
+        await self._whole.send_back(
+            context,
+            SendBack(
+                group,
+                message.broker,
+                message.commit_offset,
+                delay_level=1,
+                max_attempts=message.attempt + 1,  # never a dead letter for that
+            ),
+        )
+
+
+def _copy(message: StoredMessage, config: GroupConfig, topic: str, broker: str) -> Message:
+    """What is to be stored in `%RETRY%group`."""
+    block = drop_properties(message.properties, _OF_THE_ROAD)
+    named = set_property(block, _RETRY_TOPIC, topic.encode())
+    full = named
+    if find_property(block, _ORIGIN_ID) is None:
+        first = encode_offset_message_id(message.store_host, message.commit_offset)
+        full = set_property(named, _ORIGIN_ID, first.encode())
+    return Message(
+        retry_topic(config.name),
+        message.body,
+        message_id=(find_property(block, _UNIQ_KEY) or b"").decode("utf-8", "replace"),
+        born_ms=message.born_ms,
+        born_host=message.born_host,
+        sys_flag=message.sys_flag & _KEPT_FLAGS,
+        flag=message.flag,
+        # Never so often that it would be a dead letter before it was delivered once more.
+        attempt=min(max(message.attempt - 1, 0), max(config.max_attempts - 1, 0)),
+        properties=full if len(full) <= LONGEST_BLOCK else named,
+        broker=broker,
+        queue_id=0 if broker else -1,
+        may_come_again=True,
+    )

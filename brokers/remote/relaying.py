@@ -1,0 +1,71 @@
+"""Commands of tools, passed on to the brokers that they are about: see `brokers.relaying`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final
+
+from brokers.relaying import (
+    MOST_BROKERS,
+    MOST_BYTES,
+    MOST_TOLD,
+    RELAYED,
+    BrokerAnswer,
+    Relayed,
+    RelaysCommands,
+)
+from brokers.remote.asking import Asking, of_each
+from popgate.context import Context
+from popgate.errors import BadRequest, BrokerUnavailable, Unsupported, shown
+from popgate.wire.codes import RequestCode
+
+_AT_ONCE: Final = 16
+
+
+class Relaying(Asking, RelaysCommands):
+    """`brokers.relaying.RelaysCommands`."""
+
+    async def relay(
+        self, context: Context, code: int, fields: Mapping[str, str], *, broker: str = "", topic: str = ""
+    ) -> Relayed:
+        what = RELAYED.get(code)
+        if what is None:
+            raise Unsupported(f"request code {code} at a broker of the cluster, which it is not passed on to")
+        told = {name: fields[name] for name in what.fields if name in fields}
+        size = sum(map(len, told.values()))
+        if size > MOST_BYTES:
+            raise BadRequest(
+                f"the fields of request code {code} have {size} bytes, the limit is {MOST_BYTES}"
+            )
+        names = await self._named(broker, topic, changes=what.changes)
+        if len(names) > MOST_BROKERS:
+            raise BadRequest(
+                f"the cluster has {len(names)} brokers, the limit of one command is {MOST_BROKERS}"
+            )
+        gate = asyncio.Semaphore(_AT_ONCE)
+        ask = self.callings.call if what.changes else self.read_from
+        limit_s = self.settings.slow_s if what.slow else None
+        taken = 0
+
+        async def answer(name: str) -> BrokerAnswer:
+            nonlocal taken
+            async with gate:
+                found = await ask(name, RequestCode(code), told, context=context, timeout_s=limit_s)
+            if taken and taken + len(found.body) > MOST_TOLD:
+                raise BrokerUnavailable(f"broker {name} tells more than fits: the limit is {MOST_TOLD} bytes")
+            taken += len(found.body)
+            return BrokerAnswer(found.code, found.remark, found.fields, bytes(found.body))
+
+        return Relayed(*await of_each(names, answer))
+
+    async def _named(self, broker: str, topic: str, *, changes: bool) -> list[str]:
+        known = await (self.masters() if changes else self.brokers())
+        if broker:
+            if broker not in known:
+                raise BadRequest(f"the cluster has no broker {shown(broker)} that can be asked now")
+            return [broker]
+        if topic:
+            having = {one.name for one in (await self.route_of(topic)).brokers}
+            return [name for name in known if name in having] or known
+        return known

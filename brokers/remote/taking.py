@@ -1,0 +1,297 @@
+"""Pops of one turn of the loop that ask a broker for the same: one request, its messages dealt out.
+
+Nobody who waits for messages has a task, a shield or a timer of its own: an answer is told to its request,
+which gives to those who are still there; what nobody has room for is given back. Source: protocol facts
+4.3, 1 and 6.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from brokers.remote.callings import Callings
+from brokers.remote.sifting import Want
+from popgate.clock import Clock, Timer
+from popgate.errors import BrokerTimeout, GatewayError
+from popgate.model import FilterKind, StoredMessage
+from popgate.wire.codes import RequestCode
+from popgate.wire.remoting import Command
+
+_log = logging.getLogger(__name__)
+
+MOST_MESSAGES = 32
+"""That a broker gives in one answer (protocol facts 4.3, 1)."""
+_GATHERED_BYTES = 256 * 1024
+"""About so much is asked for at most in the name of several: more a broker reads from no queue at a time."""
+_LATE_S = 60.0
+"""So long the answer of one that was given up is listened for all the same, or twice as long as it had:
+what it brings can be given back at once."""
+_STOP_S = 10.0
+"""So long a stop waits for such answers."""
+_SOON_S = 0.0005
+"""Timers ring a little early, and floats are not exact: who has less time left than this has none."""
+
+Key = tuple[str, str, str, int, int, bool, str]
+
+
+class Taker:
+    """One who takes. It is asked for `asks` in its name; it takes up to `most`, and the first one always."""
+
+    __slots__ = ("asks", "got", "max_bytes", "most", "size", "want")
+
+    def __init__(self, want: Want, asks: int, max_bytes: int) -> None:
+        self.want = want
+        self.asks = asks
+        self.most = want.request.max_messages
+        self.max_bytes = max_bytes
+        self.size = 0
+        """Bytes of the bodies that it was dealt."""
+        self.got: asyncio.Future[list[StoredMessage]] = asyncio.get_running_loop().create_future()
+
+
+class Batch:
+    """A request on its way, and in whose name it is."""
+
+    __slots__ = ("alone", "asked", "asks", "broker", "over", "takers")
+
+    def __init__(self, broker: str, taker: Taker, *, alone: bool) -> None:
+        self.broker = broker
+        self.takers = [taker]
+        self.asks = taker.asks
+        self.alone = alone
+        """Nobody else may join, and nobody asks again on its account."""
+        self.asked = 0.0
+        self.over: asyncio.Future[None] | None = None
+        """For who waits until it is answered."""
+
+    @property
+    def want(self) -> Want:
+        """What all of them want."""
+        return self.takers[0].want
+
+    def waiting(self) -> list[Taker]:
+        """Those who are still there."""
+        return [taker for taker in self.takers if not taker.got.done()]
+
+    def fail(self, error: BaseException) -> None:
+        for taker in self.waiting():
+            taker.got.set_exception(error)
+
+
+class Answers(Protocol):
+    """What pops are asked with, and what becomes of their answers."""
+
+    def pop_fields(self, want: Want, most: int) -> dict[str, str]: ...
+
+    def read_pop(
+        self, want: Want, broker: str, answer: Command, asked: float, *, late: bool
+    ) -> tuple[list[StoredMessage], int]:
+        """What passes, and how much more there is. Raises what the broker fails with."""
+        ...
+
+    def return_popped(self, want: Want, messages: Sequence[StoredMessage]) -> None:
+        """Nobody has them."""
+        ...
+
+    def suspect(self, broker: str) -> None:
+        """It did not answer in time."""
+        ...
+
+
+def deal(messages: list[StoredMessage], takers: Sequence[Taker]) -> tuple[list[list[StoredMessage]], int]:
+    """What each gets, and how many of `messages` were dealt: the rest has no taker.
+
+    Everybody gets one, however large it is, before those who came first get as many as they have room for.
+    Each gets messages in their order, and is left out for good after one that it has no room for.
+    """
+    dealt = [[message] for message in messages[: len(takers)]]
+    done = len(dealt)
+    for taker, its in zip(takers, dealt, strict=False):
+        taker.size = len(its[0].body)
+    dealt += [[] for _ in range(len(takers) - done)]
+    at = 0
+    while done < len(messages) and at < len(takers):
+        taker, size = takers[at], len(messages[done].body)
+        if len(dealt[at]) < taker.most and taker.size + size <= taker.max_bytes:
+            dealt[at].append(messages[done])
+            taker.size += size
+            done += 1
+        else:
+            at += 1
+    return dealt, done
+
+
+class Taking:
+    """One request per broker, shelf and turn of the loop, or several where one would be too large.
+
+    A broker that need not wait answers at once: after `answer_s` it is given up, and others are asked.
+    """
+
+    def __init__(self, callings: Callings, clock: Clock, answers: Answers, answer_s: float) -> None:
+        self._callings = callings
+        self._clock = clock
+        self._answers = answers
+        self._answer_s = answer_s
+        self._gathering: list[Batch] = []
+        self._open: dict[Key, Batch] = {}
+        """Those of `_gathering` that others may join."""
+        self._under_way: dict[Batch, None] = {}
+        """In the order in which they were asked; those that were given up are in `_late`."""
+        self._late: set[Batch] = set()
+        self._timer: Timer | None = None
+
+    def __repr__(self) -> str:
+        return f"<Taking under way {len(self._under_way)} late {len(self._late)}>"
+
+    async def take(
+        self, want: Want, broker: str, asks: int, max_bytes: int, *, size: float
+    ) -> list[StoredMessage]:
+        """Messages for one caller, at least one if there is one; `size`: of one, about.
+
+        A caller who is cancelled holds nothing. Raises what the broker fails with, or BrokerTimeout.
+        """
+        taker = Taker(want, asks, max_bytes)
+        self._join(taker, broker, size)
+        try:
+            return await taker.got
+        except BaseException:
+            self._left(taker)
+            raise
+        finally:
+            del taker  # lest an error holds on to the frame that holds on to it
+
+    async def stop(self) -> None:
+        """Wait, for so long, for what nobody waits for any more, so that it is given back."""
+        overs = []
+        for batch in [*self._late, *self._under_way]:
+            if not batch.waiting():
+                batch.over = asyncio.get_running_loop().create_future()
+                overs.append(batch.over)
+        if overs:
+            await asyncio.wait(overs, timeout=_STOP_S)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    # -- on the way out ----------------------------------------------------------------------------
+
+    def _join(self, taker: Taker, broker: str, size: float) -> None:
+        request = taker.want.request
+        if request.ordered or request.one_per_message_group:
+            self._send(Batch(broker, taker, alone=True))
+            return
+        passing = request.filter
+        key = (
+            broker,
+            request.topic,
+            request.group,
+            request.queue_id,
+            request.invisible_ms,
+            passing.kind is FilterKind.SQL92,
+            passing.expression,
+        )
+        batch = self._open.get(key)
+        if batch is not None:
+            asks = batch.asks + taker.asks
+            if asks <= MOST_MESSAGES and asks * size <= _GATHERED_BYTES:
+                batch.takers.append(taker)
+                batch.asks = asks
+                return
+        elif not self._gathering:
+            asyncio.get_running_loop().call_soon(self._flush)
+        other = Batch(broker, taker, alone=False)
+        self._gathering.append(other)
+        # Of two that have no room for all, the one with more room for who comes next.
+        if batch is None or other.asks < batch.asks:
+            self._open[key] = other
+
+    def _flush(self) -> None:
+        batches, self._gathering = self._gathering, []
+        self._open = {}
+        for batch in batches:
+            batch.takers = batch.waiting()
+            if batch.takers:
+                self._send(batch)
+
+    def _send(self, batch: Batch) -> None:
+        answers = self._answers
+        asks = sum([taker.asks for taker in batch.takers])
+        batch.asked = self._clock.monotonic()
+        self._under_way[batch] = None
+        if self._timer is None:
+            self._timer = self._clock.call_later(self._answer_s, self._ring)
+        try:
+            self._callings.ask(
+                batch.broker,
+                RequestCode.POP_MESSAGE,
+                answers.pop_fields(batch.want, asks),
+                lambda answer: self._answered(batch, answer),
+                timeout_s=max(_LATE_S, 2 * self._answer_s),
+            )
+        except Exception as error:
+            self._answered(batch, error)
+
+    # -- and back ----------------------------------------------------------------------------------
+
+    def _answered(self, batch: Batch, answer: Command | Exception) -> None:
+        self._under_way.pop(batch, None)
+        self._late.discard(batch)
+        if isinstance(answer, Exception):
+            self._failed(batch, answer)
+        else:
+            try:
+                self._deal(batch, answer)
+            except Exception as error:
+                self._failed(batch, error)
+        if batch.over is not None and not batch.over.done():
+            batch.over.set_result(None)
+
+    def _failed(self, batch: Batch, error: Exception) -> None:
+        """Whatever it is, it must leave nobody waiting."""
+        if not isinstance(error, GatewayError):
+            _log.error("a pop of broker %s failed", batch.broker, exc_info=error)
+        # Without the frames that have those who are told.
+        batch.fail(error.with_traceback(None))
+
+    def _deal(self, batch: Batch, answer: Command) -> None:
+        """Raises what the broker fails with."""
+        answers = self._answers
+        want, takers = batch.want, batch.waiting()
+        messages, rest = answers.read_pop(want, batch.broker, answer, batch.asked, late=not takers)
+        dealt, done = deal(messages, takers)
+        if done < len(messages):
+            answers.return_popped(want, messages[done:])
+        for taker, its in zip(takers, dealt, strict=True):
+            if its or not messages or not rest or batch.alone:
+                taker.want.rest = rest
+                taker.got.set_result(its)
+            else:
+                # There is more, and it is no news that others were first.
+                self._send(Batch(batch.broker, taker, alone=True))
+
+    def _left(self, taker: Taker) -> None:
+        """It was cancelled, or told of a failure: what it was dealt a moment before is given back."""
+        got = taker.got
+        if not got.done():
+            got.cancel()
+        elif not got.cancelled() and got.exception() is None and got.result():
+            self._answers.return_popped(taker.want, got.result())
+
+    def _ring(self) -> None:
+        """Give up those who have not answered in time."""
+        self._timer = None
+        now = self._clock.monotonic()
+        for batch in list(self._under_way):
+            left = batch.asked + self._answer_s - now
+            if left > _SOON_S:
+                self._timer = self._clock.call_later(left, self._ring)
+                return
+            del self._under_way[batch]
+            self._late.add(batch)
+            if batch.waiting():
+                self._answers.suspect(batch.broker)
+                told = f"broker {batch.broker} did not answer a pop within {self._answer_s:g} s"
+                batch.fail(BrokerTimeout(told))

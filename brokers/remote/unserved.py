@@ -1,0 +1,48 @@
+"""Groups that a broker gives nothing, though it may have messages for them: what lies there waits.
+
+Others serve them meanwhile, so that no client sees a failure; somebody must be told all the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from popgate.clock import Clock
+
+_log = logging.getLogger(__name__)
+
+_MOST = 1_024
+_FRESH_S = 300.0
+"""Who is there asks again and again; what was not told anew since is over."""
+
+
+class Unserved:
+    """By group and broker, why; soft and bounded: the next pop tells it again."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._told: dict[tuple[str, str], tuple[float, str]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Unserved {len(self._told)}>"
+
+    def now(self) -> Mapping[tuple[str, str], str]:
+        """(group, broker) to the broker's words, of those that asked lately."""
+        oldest = self._clock.monotonic() - _FRESH_S
+        self._told = {key: told for key, told in self._told.items() if told[0] >= oldest}
+        return {key: why for key, (_, why) in self._told.items()}
+
+    def refused(self, group: str, broker: str, why: str) -> None:
+        """A broker refused to give a group anything."""
+        key = group, broker
+        if key not in self._told:
+            if len(self._told) >= _MOST:
+                del self._told[next(iter(self._told))]
+            _log.warning("broker %s gives group %s nothing, what it has waits: %s", broker, group, why)
+        self._told[key] = self._clock.monotonic(), why
+
+    def served(self, group: str, broker: str) -> None:
+        """A broker answered a pop of a group."""
+        if self._told:
+            self._told.pop((group, broker), None)

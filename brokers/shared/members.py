@@ -1,0 +1,115 @@
+"""Clients of a guest: its host is told of them, so that every gateway knows who is in a group.
+
+A guest tells of all of them whenever it reaches its host, and the host forgets them with the guest.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import islice
+
+from brokers.capabilities import AsksClients, ConnectedClient, GroupMember, ReplyHandler
+from brokers.shared.calls import CONSUMERS, DONE, MEMBERS, SEND_REPLY, decode, encode
+from brokers.shared.facet import Facet
+from brokers.shared.membership import CHANGED, HERE, LEAVERS, REPLY, member_of
+from popgate.context import Context
+from popgate.model import Message, Sent
+from popgate.wire.codes import PortCode
+from popgate.wire.remoting import Command
+
+_log = logging.getLogger(__name__)
+_TOGETHER = 256
+
+
+class Members(Facet):
+    """`RegistersClients`, `TellsConsumers` and `CarriesReplies` at a guest."""
+
+    _here: dict[str, ConnectedClient]
+    """By key, those that the host is told of."""
+    _unsaid: dict[str, None]
+    """Keys of those that came or left while the host did not read: it is told once it does."""
+    _members_handler: Callable[[str], None] | None = None
+    _reply_handler: ReplyHandler | None = None
+
+    def client_is_here(self, client: ConnectedClient) -> None:
+        self._here[client.key] = client
+        self._tell_of((client,))
+
+    def client_left(self, key: str) -> None:
+        if self._here.pop(key, None) is not None:
+            self._tell_left((key,))
+
+    def on_question(self, asker: AsksClients) -> None:
+        """Nobody asks by way of the host: operators ask the gateway itself."""
+
+    async def consumers(self, group: str) -> list[str]:
+        return await self._link.ask(CONSUMERS, group)
+
+    async def members(self, group: str) -> list[GroupMember]:
+        return await self._link.ask(MEMBERS, group)
+
+    def on_members(self, handler: Callable[[str], None]) -> None:
+        self._members_handler = handler
+
+    async def send_reply(self, context: Context, message: Message) -> Sent:
+        return await self._link.ask(SEND_REPLY, context, message)
+
+    def on_reply(self, handler: ReplyHandler) -> None:
+        self._reply_handler = handler
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _tell_of(self, clients: Iterable[ConnectedClient]) -> None:
+        rest = iter(clients)
+        while some := tuple(member_of(one) for one in islice(rest, _TOGETHER)):
+            if not self._link.tell(PortCode.MEMBERS_HERE, encode(HERE, some)):
+                self._unsaid.update(dict.fromkeys(one.key for one in some))
+
+    def _tell_left(self, keys: Iterable[str]) -> None:
+        rest = iter(keys)
+        while some := tuple(islice(rest, _TOGETHER)):
+            if not self._link.tell(PortCode.MEMBERS_LEFT, encode(LEAVERS, some)):
+                # A member that is not there any more keeps queues that nobody reads then.
+                self._unsaid.update(dict.fromkeys(some))
+
+    def _tell_all(self) -> None:
+        """To a host that knows of nobody."""
+        self._unsaid.clear()
+        self._tell_of(self._here.values())
+
+    def _tell_unsaid(self) -> None:
+        unsaid, self._unsaid = self._unsaid, {}
+        self._tell_of([self._here[key] for key in unsaid if key in self._here])
+        self._tell_left([key for key in unsaid if key not in self._here])
+
+    def _members_changed(self, request: Command) -> None:
+        for group in decode(CHANGED, request.body):
+            if self._members_handler is not None:
+                self._members_handler(group)
+
+    def _reply(self, request: Command) -> Command | Awaitable[Command | None]:
+        client_id, message = decode(REPLY, request.body)
+        taken: bool | Awaitable[bool] = False
+        try:
+            if self._reply_handler is not None:
+                taken = self._reply_handler(client_id, message)
+        except Exception:
+            _log.exception("handing over a reply went wrong")
+        if inspect.isawaitable(taken):
+            return _later(request, taken)
+        return told(request, yes=bool(taken))
+
+
+def told(request: Command, *, yes: bool) -> Command:
+    """The answer of one byte to a question of the host."""
+    return request.answer(DONE, body=b"\1" if yes else b"\0")
+
+
+async def _later(request: Command, taken: Awaitable[bool]) -> Command:
+    try:
+        return told(request, yes=await taken)
+    except Exception:
+        _log.exception("handing over a reply went wrong")
+        return told(request, yes=False)

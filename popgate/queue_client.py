@@ -1,0 +1,304 @@
+"""Reading queues by offset and sending to them, over one blocking connection.
+
+Many questions of a kind are asked at once: none waits for the answer to another. Bodies of pulls stay the
+bytes that the broker stored (`popgate/wire/records.py` has the layout). Every request names the broker that
+it means, and goes to the one endpoint of the connection. Sources: protocol facts 5.5, 5.7 and 7.8.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from popgate.answers import error_of
+from popgate.blocking import BlockingConnection
+from popgate.errors import Internal, PeerWireError, TopicNotFound, shown
+from popgate.model import Bounds
+from popgate.wire.batches import encode_batch
+from popgate.wire.codes import SEND_ONCE, RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+from popgate.wire.routes import TopicRoute
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""The consumer group that every broker has from the start; who reads under it needs none of its own."""
+PRODUCER_GROUP: Final = "popgate"
+_SUBSCRIPTION: Final = 4
+_NO_DELAY_QUEUES: Final = "4"
+_PULLED: Final = {
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+}
+_MOST_IN_FLIGHT: Final = 64
+"""Questions under way at a time, each small, so that a topic of thousands of queues is no flood."""
+
+
+class QueuePlace(NamedTuple):
+    """One queue, as routes and offsets name it."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PullAnswer:
+    """What one pull found. `body`: stored records one behind the other, none unless `code` is SUCCESS.
+
+    `code` is SUCCESS, PULL_NOT_FOUND (nothing there yet), PULL_RETRY_IMMEDIATELY (nothing passed the filter
+    up to `next_offset`) or PULL_OFFSET_MOVED (no such offset is there, `next_offset` is the nearest that is).
+    """
+
+    code: int
+    next_offset: int
+    bounds: Bounds
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendAnswer:
+    """Where what was sent lies: of a batch the ids of all, and the offset of the first."""
+
+    message_ids: tuple[str, ...]
+    queue: QueuePlace
+    offset: int
+
+
+class QueueClient:
+    """What a connection can be asked about queues. `group` is whose permissions pulls need."""
+
+    def __init__(self, connection: BlockingConnection, *, group: str = TOOLS_GROUP) -> None:
+        self.connection = connection
+        self.group = group
+
+    # -- where things are -----------------------------------------------------------------------------
+
+    def route(self, topic: str) -> TopicRoute:
+        """Raises TopicNotFound and what the connection raises."""
+        answer = self.connection.call(
+            RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic, "acceptStandardJsonOnly": "true"}
+        )
+        body = self._good(answer, topic).body
+        try:
+            return TopicRoute.decode(body)
+        except PeerWireError as error:
+            raise Internal(f"{self.connection.endpoint} answered with no route: {error}") from error
+
+    def queues(self, topic: str) -> list[QueuePlace]:
+        """The queues that can be read, by broker name and number. Raises as `route`."""
+        return sorted(
+            QueuePlace(topic, each.broker, number)
+            for each in self.route(topic).queues
+            if each.readable
+            for number in range(each.read_queues)
+        )
+
+    # -- offsets --------------------------------------------------------------------------------------
+
+    def minimums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+        """The first offset that is kept, of each."""
+        return self._offsets(RequestCode.GET_MIN_OFFSET, [(queue, {}) for queue in queues])
+
+    def maximums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+        """The offset that the next message will get, of each."""
+        return self._offsets(RequestCode.GET_MAX_OFFSET, [(queue, {}) for queue in queues])
+
+    def offsets_at(self, times_ms: Mapping[QueuePlace, int]) -> dict[QueuePlace, int]:
+        """The first offset stored at or after a time (ms since 1970), of each; the end if none is."""
+        asked = [(queue, {"timestamp": str(time_ms)}) for queue, time_ms in times_ms.items()]
+        return self._offsets(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, asked)
+
+    def committed(self, group: str, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+        """Where a group is on each queue; queues on which it has no position yet are left out."""
+        fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
+        found = self._offsets(
+            RequestCode.QUERY_CONSUMER_OFFSET,
+            [(queue, fields) for queue in queues],
+            missing=ResponseCode.QUERY_NOT_FOUND,
+        )
+        return {queue: offset for queue, offset in found.items() if offset >= 0}
+
+    def commit(self, group: str, offsets: Mapping[QueuePlace, int]) -> None:
+        """Say where a group is. Raises the first refusal, when all have been answered."""
+        asked = [
+            (queue, {"consumerGroup": group, "commitOffset": str(offset)})
+            for queue, offset in offsets.items()
+        ]
+        refused = None
+        for queue, answer in self._ask(RequestCode.UPDATE_CONSUMER_OFFSET, asked):
+            if answer.code != ResponseCode.SUCCESS and refused is None:
+                refused = error_of(answer, broker=self.connection.endpoint, topic=queue.topic, group=group)
+        if refused is not None:
+            raise refused
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def start_pull(
+        self,
+        queue: QueuePlace,
+        offset: int,
+        *,
+        most: int,
+        expression: str = "*",
+        kind: str = "TAG",
+    ) -> int:
+        """Ask for up to `most` messages from an offset on, without waiting for new ones."""
+        fields = {
+            "consumerGroup": self.group,
+            "topic": queue.topic,
+            "queueId": str(queue.queue_id),
+            "queueOffset": str(offset),
+            "maxMsgNums": str(most),
+            "sysFlag": str(_SUBSCRIPTION),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": "0",
+            "subscription": expression,
+            "subVersion": "0",
+            "expressionType": kind,
+            "bname": queue.broker,
+        }
+        return self.connection.start(RequestCode.PULL_MESSAGE, fields)
+
+    def finish_pull(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> PullAnswer:
+        """Raises TopicNotFound, Forbidden, …: what the answer tells, or the connection raises."""
+        answer = self.connection.finish(opaque, timeout_s=timeout_s)
+        if answer.code not in _PULLED:
+            raise error_of(answer, broker=self.connection.endpoint, topic=queue.topic, group=self.group)
+        numbers = (self._number(answer, name) for name in ("nextBeginOffset", "minOffset", "maxOffset"))
+        next_offset, minimum, maximum = numbers
+        body = answer.body if answer.code == ResponseCode.SUCCESS else b""
+        return PullAnswer(answer.code, next_offset, Bounds(minimum, maximum), body)
+
+    def pull(
+        self,
+        queue: QueuePlace,
+        offset: int,
+        *,
+        most: int,
+        expression: str = "*",
+        kind: str = "TAG",
+        timeout_s: float | None = None,
+    ) -> PullAnswer:
+        """One pull, waited for. Raises as `finish_pull`."""
+        opaque = self.start_pull(queue, offset, most=most, expression=expression, kind=kind)
+        return self.finish_pull(opaque, queue, timeout_s=timeout_s)
+
+    # -- sending --------------------------------------------------------------------------------------
+
+    def start_send(
+        self,
+        queue: QueuePlace,
+        messages: Sequence[tuple[bytes, bytes]],
+        *,
+        now_ms: int | None = None,
+        once: bool = False,
+    ) -> int:
+        """Begin to send messages (body and properties block of each), several of them as one batch.
+
+        A queue below 0 is any. `once`: what was sent under its id lately is answered and not stored again,
+        where the broker knows that (the embedded one does, within its window).
+
+        Raises LocalWireError for properties that are too long for the layout.
+        """
+        batch = len(messages) != 1
+        body, properties = (b"", b"") if batch else messages[0]
+        fields = {
+            "a": PRODUCER_GROUP,
+            "b": queue.topic,
+            "c": "TBW102",
+            "d": _NO_DELAY_QUEUES,
+            "e": str(queue.queue_id),
+            "f": "0",
+            "g": str(int(time.time() * 1000) if now_ms is None else now_ms),
+            "h": "0",
+            "i": properties.decode("utf-8", "replace"),
+            "j": "0",
+            "k": "false",
+            "m": "true" if batch else "false",
+            "n": queue.broker,
+        }
+        if once:
+            fields[SEND_ONCE] = "true"
+        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
+        if batch:
+            body = encode_batch((0, one, block) for one, block in messages)
+        return self.connection.start(code, fields, body)
+
+    def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
+        """Raises what the answer tells; after BrokerTimeout nobody knows whether it is stored."""
+        answer = self._good(self.connection.finish(opaque, timeout_s=timeout_s), queue.topic)
+        place = QueuePlace(queue.topic, queue.broker, self._number(answer, "queueId"))
+        ids = tuple(filter(None, answer.fields.get("msgId", "").split(",")))
+        return SendAnswer(ids, place, self._number(answer, "queueOffset"))
+
+    def send(
+        self,
+        queue: QueuePlace,
+        messages: Sequence[tuple[bytes, bytes]],
+        *,
+        timeout_s: float | None = None,
+    ) -> SendAnswer:
+        """Send and wait until it is stored. Raises as `start_send` and `finish_send`."""
+        return self.finish_send(self.start_send(queue, messages), queue, timeout_s=timeout_s)
+
+    # -- inside ---------------------------------------------------------------------------------------
+
+    def _offsets(
+        self,
+        code: int,
+        asked: Sequence[tuple[QueuePlace, Mapping[str, str]]],
+        *,
+        missing: int | None = None,
+    ) -> dict[QueuePlace, int]:
+        """Raises the first refusal."""
+        found = {}
+        for queue, answer in self._ask(code, asked):
+            if answer.code == missing:
+                continue
+            found[queue] = self._number(self._good(answer, queue.topic), "offset")
+        return found
+
+    def _ask(
+        self, code: int, asked: Sequence[tuple[QueuePlace, Mapping[str, str]]]
+    ) -> list[tuple[QueuePlace, Command]]:
+        """All of them, so many at a time; the time of a call is for each such lot."""
+        answers = []
+        for begin in range(0, len(asked), _MOST_IN_FLIGHT):
+            lot = [
+                (queue, self.connection.start(code, {**_place_fields(queue), **fields}))
+                for queue, fields in asked[begin : begin + _MOST_IN_FLIGHT]
+            ]
+            deadline = time.monotonic() + self.connection.timeout_s
+            try:
+                for queue, opaque in lot:
+                    left = max(deadline - time.monotonic(), 0.001)
+                    answers.append((queue, self.connection.finish(opaque, timeout_s=left)))
+            finally:
+                for _, opaque in lot:
+                    self.connection.forget(opaque)
+        return answers
+
+    def _good(self, answer: Command, topic: str) -> Command:
+        """The answer. Raises what it tells when it is a refusal."""
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise TopicNotFound(topic)
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=self.connection.endpoint, topic=topic)
+        return answer
+
+    def _number(self, answer: Command, name: str) -> int:
+        """A whole number of an answer. Raises Internal: there is none, so that it is no answer to this."""
+        text = answer.fields.get(name, "")
+        digits = text.removeprefix("-")
+        if not digits.isascii() or not digits.isdigit() or len(digits) > 19:
+            raise Internal(
+                f"{self.connection.endpoint} answered with {shown(text)} as {name}, which is no number"
+            )
+        return int(text)
+
+
+def _place_fields(queue: QueuePlace) -> dict[str, str]:
+    return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}

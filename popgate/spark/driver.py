@@ -1,0 +1,145 @@
+"""What the driver of a query asks the gateway and plans: a batch as a whole, a stream trigger by trigger.
+
+Nothing here knows Spark: offsets are what Spark keeps as JSON, plans are lists of ranges, one for each task.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+from popgate.errors import BrokerTimeout, BrokerUnavailable
+from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.connecting import client_of
+from popgate.spark.errors import SparkSourceError
+from popgate.spark.offsets import StreamOffset, started
+from popgate.spark.options import SourceOptions
+from popgate.spark.planning import Range, Warn, checked, limited, planned, ranges_of
+from popgate.spark.positions import ends_of, queues_of, starts_of
+
+T = TypeVar("T")
+Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
+Plan = list[list[Range]]
+
+
+def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
+    """What a batch reads, as things are now. Raises SparkSourceError."""
+
+    def ask(client: QueueClient) -> Plan:
+        queues = queues_of(client, options)
+        begins, ends = starts_of(client, options, queues), ends_of(client, options, queues)
+        # An end by offset or by time may lie before the start: then there is nothing to read.
+        ends = {queue: max(end, begins[queue]) for queue, end in ends.items()}
+        return _plan(client, begins, ends, options, warn)
+
+    return asked(options, ask, connect=connect)
+
+
+class Stream:
+    """One run of a streaming query. All methods raise SparkSourceError."""
+
+    def __init__(self, options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> None:
+        self._options, self._warn, self._connect = options, warn, connect
+        self._initial: dict[str, Any] | None = None
+        self._last: dict[QueuePlace, int] | None = None
+        """Where everything ends, once `end_here` was called."""
+        self.reported: dict[str, Any] | None = None
+        """Where the queues ended when that was asked last."""
+
+    def initial(self) -> dict[str, Any]:
+        """Where a query begins that has no checkpoint yet. Spark asks twice, and it is resolved once."""
+        if self._initial is None:
+            starts = self._ask(lambda client: starts_of(client, self._options, self._queues(client)))
+            self._initial = StreamOffset(starts, initial=True).encode()
+        return self._initial
+
+    def end_here(self) -> None:
+        """What comes from now on, and queues that appear, are out of sight."""
+        self._last = self._ask(lambda client: client.maximums(self._queues(client)))
+
+    def latest(self, start: dict[str, Any], most: int | None) -> dict[str, Any]:
+        """The end of the next batch, of about `most` offsets; `start` itself when there is nothing new.
+
+        The first end is never `start`, so that the checkpoint has the beginning even of a query that found
+        nothing yet: otherwise "latest" would be another place after a restart.
+        """
+        before = StreamOffset.decode(start)
+        begins, new, ends = self._ask(lambda client: self._bounds(client, before))
+        self.reported = StreamOffset(ends).encode()
+        if most is not None:
+            ends = limited(begins, ends, most)
+        if before.initial:
+            return StreamOffset(ends, starts=begins).encode()
+        if not new and ends == dict(before.queues):
+            return start
+        return StreamOffset(ends, new=new).encode()
+
+    def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
+        """What lies between two offsets: the same ranges each time it is asked."""
+        after = StreamOffset.decode(end)
+        begins = started(StreamOffset.decode(start), after)
+        return self._ask(lambda client: _plan(client, begins, after.queues, self._options, self._warn))
+
+    def _bounds(
+        self, client: QueueClient, before: StreamOffset
+    ) -> tuple[dict[QueuePlace, int], dict[QueuePlace, int], dict[QueuePlace, int]]:
+        """Where the batch begins, which of that are queues that appeared, and where the queues end.
+
+        Queues that are gone keep their last offset; one that went back is told when the batch is planned.
+        """
+        queues = self._queues(client)
+        if self._last is not None:
+            queues = [queue for queue in queues if queue in self._last]
+        new = client.minimums([queue for queue in queues if queue not in before.queues])
+        ends = self._last if self._last is not None else client.maximums(queues)
+        begins = {**before.queues, **new}
+        return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
+
+    def _queues(self, client: QueueClient) -> list[QueuePlace]:
+        return queues_of(client, self._options)
+
+    def _ask(self, work: Callable[[QueueClient], T]) -> T:
+        return asked(self._options, work, connect=self._connect)
+
+
+def asked(
+    options: SourceOptions,
+    work: Callable[[QueueClient], T],
+    *,
+    connect: Connect = client_of,
+    rest: Callable[[float], None] = time.sleep,
+) -> T:
+    """What `work` finds out; it only asks, so that it is done again when the gateway cannot be reached.
+
+    `rest` takes seconds. Raises SparkSourceError.
+    """
+    retries = options.number("fetchOffset.numRetries")
+    while True:
+        try:
+            with connect(options) as client:
+                return work(client)
+        except SparkSourceError as error:
+            if retries == 0 or not isinstance(error.__cause__, (BrokerUnavailable, BrokerTimeout)):
+                raise
+            retries -= 1
+            rest(options.number("fetchOffset.retryIntervalMs") / 1000)
+
+
+def _plan(
+    client: QueueClient,
+    begins: Mapping[QueuePlace, int],
+    ends: Mapping[QueuePlace, int],
+    options: SourceOptions,
+    warn: Warn,
+) -> Plan:
+    ranges = ranges_of(begins, ends)
+    minimums = client.minimums([each.queue for each in ranges])
+    kept = checked(ranges, minimums, fail=options.fail_on_data_loss, warn=warn)
+    return planned(
+        kept,
+        partitions=options.numbers["minPartitions"],
+        largest=options.numbers["maxRecordsPerPartition"],
+        least=options.number("minRecordsPerPartition"),
+    )

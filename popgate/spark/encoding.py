@@ -1,0 +1,253 @@
+"""Arrow batches into messages: every row checked, its properties a block, its id its own.
+
+What a message cannot keep is refused before it is sent: SparkSourceError (ILLEGAL_ROW) names the row and the
+column.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import Any, Final, NoReturn
+
+import pyarrow as pa
+
+from popgate.errors import BadRequest, shown
+from popgate.naming import check_topic
+from popgate.spark.identities import Identity
+from popgate.spark.messages import Outgoing, illegal_row
+from popgate.spark.sink_options import SinkOptions
+from popgate.wire.properties import (
+    KEYS,
+    LITE_TOPIC,
+    LONGEST_IN_BATCH,
+    PRIORITY,
+    RESERVED,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    TRACE_CONTEXT,
+    TRANSIENT_PREFIX,
+    UNIQ_KEY,
+)
+
+_control: Final = re.compile("[\x00-\x1f\x7f-\x9f]").search
+"""What a block of properties cannot carry, and no message may have in its texts."""
+_NOT_FOR_USERS: Final = RESERVED | {SHARDING_KEY, TRACE_CONTEXT}
+_LONGEST_ID: Final = 255
+"""Bytes, as over gRPC."""
+
+
+class Encoder:
+    """Makes messages of what one task writes; it counts the rows."""
+
+    def __init__(self, options: SinkOptions, identity: Identity) -> None:
+        self._options = options
+        self._partition = identity.partition
+        self._row_id, self._key_id = identity.of_rows(), identity.of_keys()
+        self.count = 0
+        self._topics: dict[str, str] = {}
+
+    def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
+        """Raises SparkSourceError (ILLEGAL_ROW) when it comes to such a row."""
+        columns = _Columns(batch)
+        find_key = self._keys_of(columns)
+        rows = zip(
+            columns.texts("topic") if "topic" in columns else repeat(self._options.topic),
+            columns.binaries("body"),
+            columns.texts("tag"),
+            columns.of("keys"),
+            columns.texts("message_group"),
+            columns.of("properties"),
+            columns.millis("delivery_timestamp"),
+            columns.of("priority"),
+            columns.texts("lite_topic"),
+            columns.texts("broker_name"),
+            columns.of("queue_id"),
+            strict=False,
+        )
+        plain = columns.plain
+        for at, row in zip(range(batch.num_rows), rows, strict=False):
+            topic, body, tag, keys, group, properties, due_ms, priority, lite, broker, queue_id = row
+            number = self.count
+            self.count += 1
+            if body is None:
+                self._refuse(number, "body", "is null")
+            if not self._topics.get(topic or ""):
+                self._check_topic(number, topic)
+            try:
+                if plain and not tag:
+                    block = ""
+                else:
+                    block = _block(tag, keys, group, properties, due_ms, priority, lite)
+                message_id = find_key(at, number, block, body)
+            except _Wrong as wrong:
+                self._refuse(number, wrong.column, wrong.why)
+            packed = f"{block}{UNIQ_KEY}\x01{message_id}\x02".encode()
+            if queue_id is not None and queue_id < 0:
+                self._refuse(number, "queue_id", f"is {queue_id}")
+            if broker and queue_id is None:
+                self._refuse(number, "queue_id", "is null, though broker_name is not")
+            if priority is not None and queue_id is not None:
+                self._refuse(
+                    number, "priority", f"is {priority}, and chooses the queue: queue_id is null then"
+                )
+            alone = due_ms is not None or priority is not None or bool(lite) or len(packed) > LONGEST_IN_BATCH
+            yield Outgoing(number, topic, body, packed, group or "", broker or "", queue_id, alone)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _keys_of(self, columns: _Columns) -> Callable[[int, int, str, bytes], str]:
+        """What finds the id of a row: its place in the batch, its number, its block and its body."""
+        name = self._options.dedupe_key
+        if "message_id" in columns:
+            given = list(columns.texts("message_id"))
+
+            def own(at: int, number: int, block: str, body: bytes) -> str:
+                found = given[at]
+                if found is None:
+                    if name:
+                        raise _Wrong("message_id", "is null, though dedupeKeyColumn names it")
+                    return self._row_id(number, block.encode(), body)
+                return _checked_id(found)
+
+            return own
+        if not name:
+            return lambda _at, number, block, body: self._row_id(number, block.encode(), body)
+        keys = columns.keys(name)
+
+        def keyed(at: int, number: int, block: str, body: bytes) -> str:
+            key = keys[at]
+            if key is None:
+                raise _Wrong(name, "is null, though dedupeKeyColumn names it")
+            return self._key_id(key)
+
+        return keyed
+
+    def _check_topic(self, number: int, topic: str | None) -> None:
+        if not topic:
+            self._refuse(number, "topic", "is null or empty")
+        try:
+            self._topics[topic] = check_topic(topic)
+        except BadRequest as error:
+            self._refuse(number, "topic", f"is wrong: {error.sentence}")
+
+    def _refuse(self, number: int, column: str, why: str) -> NoReturn:
+        raise illegal_row(number, self._partition, column, why)
+
+
+class _Wrong(Exception):
+    """A row cannot be a message, for what a column of it says."""
+
+    def __init__(self, column: str, why: str) -> None:
+        super().__init__(column, why)
+        self.column, self.why = column, why
+
+
+class _Columns:
+    """The columns of a batch as Python's values; those that are not there are null everywhere."""
+
+    def __init__(self, batch: pa.RecordBatch) -> None:
+        self._batch = batch
+        self._names = frozenset(batch.schema.names)
+        self.plain = self._names.isdisjoint(
+            ("keys", "message_group", "properties", "delivery_timestamp", "priority", "lite_topic")
+        )
+        """Whether a block has nothing but a tag and an id."""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def of(self, name: str) -> Sequence[Any] | repeat[None]:
+        return self._batch.column(name).to_pylist() if name in self._names else repeat(None)
+
+    def texts(self, name: str) -> Sequence[str | None] | repeat[None]:
+        return self.of(name)
+
+    def binaries(self, name: str) -> Sequence[bytes | None]:
+        column = self._batch.column(name)
+        if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
+            column = column.cast(pa.large_string()).cast(pa.large_binary())
+        return list(column.to_pylist())
+
+    def millis(self, name: str) -> Sequence[int | None] | repeat[None]:
+        """Milliseconds since 1970."""
+        if name not in self._names:
+            return repeat(None)
+        column = self._batch.column(name)
+        micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
+        return [None if each is None else each // 1000 for each in micros]
+
+    def keys(self, name: str) -> Sequence[bytes | None]:
+        """Values of a column that tells rows apart, as bytes: numbers as their digits."""
+        column = self._batch.column(name)
+        if pa.types.is_integer(column.type):
+            return [None if each is None else b"%d" % each for each in column.to_pylist()]
+        return self.binaries(name)
+
+
+def _block(
+    tag: str | None,
+    keys: str | Sequence[str | None] | None,
+    group: str | None,
+    properties: Sequence[tuple[str, str | None]] | None,
+    due_ms: int | None,
+    priority: int | None,
+    lite: str | None,
+) -> str:
+    """The block of properties without the id: what users said, then what has a column. Raises _Wrong."""
+    parts = [_of_user(name, value) for name, value in properties] if properties else []
+    if tag:
+        if "|" in tag or tag.isspace():
+            raise _Wrong("tag", f"is {shown(tag)}: a tag is not blank and has no |")
+        parts.append(_entry(TAGS, tag, "tag"))
+    if keys:
+        joined = keys if isinstance(keys, str) else _joined(keys)
+        if joined.strip():
+            parts.append(_entry(KEYS, joined, "keys"))
+    if group:
+        parts.append(_entry(SHARDING_KEY, group, "message_group"))
+    if due_ms is not None:
+        parts.append(f"{TIMER_DELIVER_MS}\x01{max(due_ms, 1)}\x02")
+    if priority is not None:
+        if priority < 0:
+            raise _Wrong("priority", f"is {priority}: it is at least 0")
+        parts.append(f"{PRIORITY}\x01{priority}\x02")
+    if lite:
+        parts.append(_entry(LITE_TOPIC, lite, "lite_topic"))
+    return "".join(parts)
+
+
+def _entry(name: str, value: str, column: str) -> str:
+    if not value.isprintable() and _control(value):
+        raise _Wrong(column, f"is {shown(value)}: it holds a control character")
+    return f"{name}\x01{value}\x02"
+
+
+def _of_user(name: str, value: str | None) -> str:
+    if not name:
+        raise _Wrong("properties", "has a property without a name")
+    if not value:
+        raise _Wrong("properties", f"has no value for {shown(name)}: a message keeps no property without one")
+    if name in _NOT_FOR_USERS or name.startswith(TRANSIENT_PREFIX):
+        raise _Wrong("properties", f"has the name {shown(name)}, which belongs to the system")
+    if _control(name):
+        raise _Wrong("properties", f"has the name {shown(name)}: it holds a control character")
+    return _entry(name, value, "properties")
+
+
+def _joined(keys: Sequence[str | None]) -> str:
+    for key in keys:
+        if not key or any(map(str.isspace, key)):
+            raise _Wrong("keys", f"has {shown(str(key))}: a key is not empty and has no blanks")
+    return " ".join(key for key in keys if key)
+
+
+def _checked_id(message_id: str) -> str:
+    if not message_id.strip() or _control(message_id) or len(message_id.encode()) > _LONGEST_ID:
+        raise _Wrong(
+            "message_id",
+            f"is {shown(message_id)}: it has 1 to {_LONGEST_ID} bytes, not blank and no control character",
+        )
+    return message_id

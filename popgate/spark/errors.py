@@ -1,0 +1,47 @@
+"""Failures that a Spark user is told of. Only the text of an exception survives the way through Spark."""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+
+from popgate.errors import shown
+
+
+@unique
+class Code(Enum):
+    """Stable, and at the front of every sentence, because Spark wraps exceptions and keeps no class."""
+
+    UNKNOWN_OPTION = "ROCKETMQ_UNKNOWN_OPTION"
+    UNSUPPORTED_OPTION = "ROCKETMQ_UNSUPPORTED_OPTION"
+    UNSUPPORTED = "ROCKETMQ_UNSUPPORTED"
+    ILLEGAL_OPTION = "ROCKETMQ_ILLEGAL_OPTION"
+    MISSING_OPTION = "ROCKETMQ_MISSING_OPTION"
+    ILLEGAL_OFFSET = "ROCKETMQ_ILLEGAL_OFFSET"
+    ILLEGAL_SCHEMA = "ROCKETMQ_ILLEGAL_SCHEMA"
+    DATA_LOSS = "ROCKETMQ_DATA_LOSS"
+    ILLEGAL_ROW = "ROCKETMQ_ILLEGAL_ROW"
+    DAMAGED = "ROCKETMQ_DAMAGED_MESSAGE"
+    GATEWAY = "ROCKETMQ_GATEWAY"
+
+
+class SparkSourceError(Exception):
+    """A failure with a stable code."""
+
+    def __init__(self, code: Code, sentence: str) -> None:
+        super().__init__(f"[{code.value}] {sentence}")
+        self.code = code
+
+    def __reduce__(self) -> tuple[type[SparkSourceError], tuple[Code, str]]:
+        return SparkSourceError, (self.code, self.args[0].partition("] ")[2])
+
+
+def illegal_option(name: str, value: str, why: str) -> SparkSourceError:
+    """Of an option whose value cannot be right; `why` ends the sentence, and says what to do."""
+    return SparkSourceError(Code.ILLEGAL_OPTION, f"option {name} = {shown(value)}: {why}")
+
+
+def data_loss(sentence: str) -> SparkSourceError:
+    return SparkSourceError(
+        Code.DATA_LOSS,
+        f"{sentence}; with failOnDataLoss=false what is gone is passed over, with a warning in the log",
+    )

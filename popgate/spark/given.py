@@ -1,0 +1,124 @@
+"""Options as they are given: their names, and values of the kinds that source and sink share.
+
+Names are of any case, as Spark has them. What is not known is refused with the nearest name that is, what
+belongs to the other side as such, and so is what is planned and not there yet: no option is without effect.
+All functions raise SparkSourceError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
+from typing import Final
+
+from popgate.blocking import parse_endpoint
+from popgate.errors import BadRequest, IllegalTopic, shown
+from popgate.naming import check_topic
+from popgate.spark.errors import Code, SparkSourceError, illegal_option
+
+_SIZES: Final = frozenset({"arrowBatchBytes", "sendBatchBytes"})
+"""Of the numbers those that are bytes, and may be told as 4m."""
+_UNITS: Final = {"k": 10, "m": 20, "g": 30}
+
+
+def named(
+    given: Mapping[str, str],
+    known: Collection[str],
+    *,
+    others: Collection[str],
+    side: str,
+    not_yet: Collection[str],
+) -> dict[str, str]:
+    """By their own names, with blanks around the values taken away; `others` are of the other side."""
+    spelled = {name.lower(): name for name in known}
+    foreign = {name.lower(): name for name in others}
+    planned = {name.lower(): name for name in not_yet}
+    found = {}
+    for name, value in given.items():
+        lower = name.lower()
+        if lower in spelled:
+            found[spelled[lower]] = value.strip()
+        elif lower in foreign:
+            raise illegal_option(foreign[lower], value, f"it is an option of the {side}, leave it out")
+        elif lower in planned or lower.startswith("rocketmq.client."):
+            raise SparkSourceError(
+                Code.UNSUPPORTED_OPTION,
+                f"option {planned.get(lower, name)} is not supported yet, leave it out",
+            )
+        else:
+            near = get_close_matches(lower, spelled, n=1, cutoff=0.6)
+            hint = f"did you mean {spelled[near[0]]}?" if near else f"there are {', '.join(sorted(known))}"
+            raise SparkSourceError(Code.UNKNOWN_OPTION, f"option {shown(name)} is not known: {hint}")
+    return found
+
+
+def at_most_one(options: Mapping[str, str], names: tuple[str, ...]) -> None:
+    given = [name for name in names if name in options]
+    if len(given) > 1:
+        raise illegal_option(given[1], options[given[1]], f"{given[0]} is given too, leave one of them out")
+
+
+def endpoints(options: Mapping[str, str]) -> tuple[str, ...]:
+    text = options.get("endpoints", "")
+    found = tuple(each.strip() for each in text.replace(";", ",").split(",") if each.strip())
+    if not found:
+        raise SparkSourceError(
+            Code.MISSING_OPTION, "option endpoints is missing: the gateway's host:port, several with commas"
+        )
+    for each in found:
+        try:
+            parse_endpoint(each)
+        except BadRequest as error:
+            raise illegal_option("endpoints", text, error.sentence) from error
+    return found
+
+
+def account(options: Mapping[str, str]) -> tuple[str, str]:
+    """What requests are signed with; empty: they are not."""
+    access_key, secret_key = options.get("accessKey", ""), options.get("secretKey", "")
+    if bool(access_key) != bool(secret_key):
+        raise SparkSourceError(
+            Code.MISSING_OPTION, "options accessKey and secretKey are given together or not"
+        )
+    return access_key, secret_key
+
+
+def topic_of(name: str, text: str, topic: str) -> str:
+    """A topic that the option `name` = `text` names."""
+    try:
+        return check_topic(topic)
+    except IllegalTopic as error:
+        raise illegal_option(name, text, error.sentence) from error
+
+
+def number(options: Mapping[str, str], name: str, least: int, most: int, default: int | None) -> int | None:
+    text = options.get(name)
+    if text is None:
+        return default
+    if (
+        name in _SIZES
+        and text[-1:].lower() in _UNITS
+        and text[:-1].isdigit()
+        and text.isascii()
+        and len(text) <= 10
+    ):
+        text = str(int(text[:-1]) << _UNITS[text[-1:].lower()])
+    if not (text.isascii() and text.isdigit() and len(text) <= 19 and least <= int(text) <= most):
+        unit = " of bytes, or one with k, m or g" if name in _SIZES else ""
+        raise illegal_option(name, options[name], f"it is a whole number from {least} to {most}{unit}")
+    return int(text)
+
+
+def truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = options.get(name, str(default)).lower()
+    if text not in ("true", "false"):
+        raise illegal_option(name, options[name], "it is true or false")
+    return text == "true"
+
+
+def one_of(options: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """The first one is the default."""
+    text = options.get(name, allowed[0]).lower()
+    if text not in allowed:
+        raise illegal_option(name, options[name], f"it is one of {', '.join(sorted(set(allowed)))}")
+    return text

@@ -1,0 +1,81 @@
+"""Ids of messages that the sink makes: the same for a row that is sent again, another for every other row.
+
+The id of a row is a hash of the write that it belongs to, its partition, its number there and what it says.
+A task that is run again gives its rows the same ids when they come in the same order. When they do not, as
+after a shuffle, they get others: such a row may be there twice, and none is taken for another one. A row that
+has a key of its own has its id of that alone, in whatever order it comes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from popgate.spark.errors import illegal_option
+from popgate.spark.sink_options import SinkOptions
+
+BATCH_ID: Final = "streaming.sql.batchId"
+QUERY_ID: Final = "sql.streaming.queryId"
+"""Properties of Spark's tasks. They are there in foreachBatch, too."""
+_VERSION: Final = "01"
+"""What the ids of the gRPC clients begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Of what a task writes. `write`: what all tasks of it have in common, also when it is done again."""
+
+    write: tuple[str, ...]
+    sink_id: str
+    partition: int
+
+    def of_rows(self) -> Callable[[int, bytes, bytes], str]:
+        """The id of a row: its number, the block of its properties, and its body."""
+        base = _hash("row", *self.write, self.sink_id, str(self.partition))
+
+        def row_id(number: int, block: bytes, body: bytes) -> str:
+            one = base.copy()
+            one.update(b"%d %d " % (number, len(block)) + block + body)
+            return _VERSION + one.hexdigest().upper()
+
+        return row_id
+
+    def of_keys(self) -> Callable[[bytes], str]:
+        """The id of a row by its key: the same for all writes of a sink."""
+        base = _hash("key", self.sink_id)
+
+        def key_id(key: bytes) -> str:
+            one = base.copy()
+            one.update(key)
+            return _VERSION + one.hexdigest().upper()
+
+        return key_id
+
+
+def identity_of(
+    properties: Mapping[str, str], options: SinkOptions, *, run: str, partition: int, streaming: bool
+) -> Identity:
+    """`properties`: those of the task. `run`: made anew for every write that is planned.
+
+    A batch that is written within foreachBatch is known again when `sinkId` tells it from the other writes of
+    the same function. Raises SparkSourceError: outside of it `sinkId` has nothing to go by but keys.
+    """
+    query, batch = properties.get(QUERY_ID, ""), properties.get(BATCH_ID, "")
+    sink_id, in_query = options.sink_id, bool(query and batch)
+    if sink_id and not in_query and not options.dedupe_key:
+        raise illegal_option(
+            "sinkId",
+            sink_id,
+            "this batch belongs to no stream, leave it out, or give dedupeKeyColumn too",
+        )
+    if in_query and (streaming or sink_id):
+        return Identity(("stream" if streaming else "each", query, batch), sink_id, partition)
+    return Identity(("batch", run), sink_id, partition)
+
+
+def _hash(*parts: str) -> hashlib.blake2b:
+    """Of 16 bytes, begun with these; none of them runs into the next."""
+    told = [part.encode() for part in parts]
+    return hashlib.blake2b(b"".join(b"%d:%b" % (len(part), part) for part in told), digest_size=16)

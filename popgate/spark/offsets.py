@@ -1,0 +1,121 @@
+"""Where a streaming query is: its offsets in the form that Spark keeps in the checkpoint.
+
+`{"v":1,"q":{"topic":{"broker":{"0":123}}},"from":{…},"new":{…}}`: `q` is the next offset of each queue.
+`from`, in the first end offset alone, is where that batch began: Spark asks for the initial offset anew when
+it restarts before the first commit, and the end would have moved by then. `new` is where queues began that
+appeared in this batch. A replay plans the same ranges by them. Spark compares offsets as text, so that keys
+have one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from popgate.errors import shown
+from popgate.queue_client import QueuePlace
+from popgate.spark.errors import Code, SparkSourceError
+
+VERSION: Final = 1
+LARGEST_OFFSET: Final = (1 << 63) - 1
+LARGEST_QUEUE: Final = (1 << 31) - 1
+_KEYS: Final = frozenset({"v", "q", "from", "new", "initial"})
+
+Offsets = Mapping[QueuePlace, int]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """One offset of a query. `starts` is None but in the first end offset."""
+
+    queues: Offsets
+    starts: Offsets | None = None
+    new: Offsets = field(default_factory=dict)
+    initial: bool = False
+
+    def encode(self) -> dict[str, Any]:
+        """For Spark, with keys in their one order, queue numbers by their value."""
+        told: dict[str, Any] = {"v": VERSION, "q": nested(self.queues)}
+        if self.starts is not None:
+            told["from"] = nested(self.starts)
+        if self.new:
+            told["new"] = nested(self.new)
+        if self.initial:
+            told["initial"] = True
+        return told
+
+    @classmethod
+    def decode(cls, told: object) -> StreamOffset:
+        """Raises SparkSourceError (ILLEGAL_OFFSET): a checkpoint may be damaged, or of something else."""
+        if not isinstance(told, Mapping):
+            raise _illegal("it is no object")
+        unknown = sorted(str(key) for key in told if key not in _KEYS)
+        if told.get("v") != VERSION or told["v"] is True or unknown:
+            what = f"the keys {', '.join(map(shown, unknown))}" if unknown else f"version {told.get('v')!r}"
+            raise _illegal(f"it has {what}, this connector writes version {VERSION}")
+        if not isinstance(told.get("initial", False), bool):
+            raise _illegal("initial is no truth value")
+        return cls(
+            flat(told.get("q")),
+            flat(told["from"]) if "from" in told else None,
+            flat(told["new"]) if "new" in told else {},
+            told.get("initial", False),
+        )
+
+
+def started(start: StreamOffset, end: StreamOffset) -> dict[QueuePlace, int]:
+    """Where the batch between two offsets begins, by queue of its end: as it was when it was planned first.
+
+    Raises SparkSourceError for a queue of which neither offset knows where it began.
+    """
+    begins = end.starts if end.starts is not None else start.queues
+    found = {}
+    for queue in end.queues:
+        begin = begins.get(queue, end.new.get(queue))
+        if begin is None:
+            raise _illegal(f"it does not say where {named(queue)} began")
+        found[queue] = begin
+    return found
+
+
+def nested(offsets: Offsets) -> dict[str, dict[str, dict[str, int]]]:
+    """By topic, broker and queue number as text, in order."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for (topic, broker, queue_id), offset in sorted(offsets.items()):
+        found.setdefault(topic, {}).setdefault(broker, {})[str(queue_id)] = offset
+    return found
+
+
+def flat(told: object, *, least: int = 0) -> dict[QueuePlace, int]:
+    """What `nested` made, or a user wrote. Raises SparkSourceError (ILLEGAL_OFFSET)."""
+    found = {}
+    for topic, brokers in _entries(told, "the offsets"):
+        for broker, queues in _entries(brokers, f"topic {shown(topic)}"):
+            for number, offset in _entries(queues, f"broker {shown(broker)}"):
+                place = f"queue {shown(number)} of {shown(topic)} on {shown(broker)}"
+                if not (number.isascii() and number.isdigit() and len(number) <= 10):
+                    raise _illegal(f"{place} is no number")
+                if int(number) > LARGEST_QUEUE or str(int(number)) != number:
+                    raise _illegal(f"{place} is no number of a queue")
+                if isinstance(offset, bool) or not isinstance(offset, int):
+                    raise _illegal(f"{place} has {shown(repr(offset))}, which is no offset")
+                if not least <= offset <= LARGEST_OFFSET:
+                    raise _illegal(f"{place} has the offset {offset}, at least {least} is possible")
+                found[QueuePlace(topic, broker, int(number))] = offset
+    return found
+
+
+def named(queue: QueuePlace) -> str:
+    """For sentences."""
+    return f"queue {queue.queue_id} of {queue.topic} on {queue.broker}"
+
+
+def _entries(told: object, what: str) -> list[tuple[str, Any]]:
+    if not isinstance(told, Mapping) or not all(isinstance(key, str) and key for key in told):
+        raise _illegal(f"{what} is no object with names")
+    return list(told.items())
+
+
+def _illegal(why: str) -> SparkSourceError:
+    return SparkSourceError(Code.ILLEGAL_OFFSET, f"an offset cannot be read: {why}")

@@ -1,0 +1,257 @@
+"""The options of the source, read and checked before anything is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from typing import Any, Final
+
+from popgate.errors import IllegalGroup
+from popgate.naming import check_group
+from popgate.queue_client import QueuePlace
+from popgate.spark.errors import Code, SparkSourceError, illegal_option
+from popgate.spark.given import account, at_most_one, endpoints, named, number, one_of, topic_of, truth
+from popgate.spark.offsets import LARGEST_OFFSET, LARGEST_QUEUE, flat
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+"""In the place of an offset, as Spark's Kafka source has them."""
+_MOST: Final = 1_000_000_000
+_START: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_END: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_QUEUES: Final = ("topic", "subscribe", "assign")
+_NUMBERS: Final = {
+    # name: least, most, default
+    "maxOffsetsPerTrigger": (1, _MOST, None),
+    "minPartitions": (1, 100_000, None),
+    "maxRecordsPerPartition": (1, _MOST, None),
+    "minRecordsPerPartition": (1, _MOST, 20_000),
+    "pullBatchSize": (1, 1024, 32),
+    "pullPipeline": (1, 64, 8),
+    "pullTimeoutMs": (100, 3_600_000, 30_000),
+    "arrowBatchRows": (1, 1_000_000, 8192),
+    "arrowBatchBytes": (1, 1 << 30, 4 << 20),
+    "fetchOffset.numRetries": (0, 100_000, 3),
+    "fetchOffset.retryIntervalMs": (0, 3_600_000, 10),
+}
+KNOWN: Final = (
+    *("endpoints", "group", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback", "accessKey"),
+    *("secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
+)
+NOT_YET: Final = (
+    *("nameServer", "subscribePattern", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("transport", "pushdown", "commitOffsets", "waitForTopic", "idleTick", "rules", "rulesVersion"),
+    *("schemaStyle", "credentials"),
+)
+"""Of the design, and of no effect yet."""
+SINKS_ONLY: Final = (
+    *("deliveryGuarantee", "sinkId", "dedupeKeyColumn", "sendBatchRows", "sendBatchBytes", "sendInFlight"),
+    *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
+)
+"""Those of the sink (`popgate.spark.sink_options`)."""
+_STREAMS_ONLY: Final = ("maxOffsetsPerTrigger",)
+
+
+@unique
+class Where(Enum):
+    """What a start or an end is told by."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    OFFSETS = "offsets"
+    TIME = "time"
+    TIMES = "times"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where to begin or to end. `offsets` are offsets (or EARLIEST, LATEST) or times in ms, by queue."""
+
+    where: Where
+    offsets: Mapping[QueuePlace, int] = field(default_factory=dict)
+    time_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """All options, with their defaults. `assigned` is empty where whole topics are read."""
+
+    endpoints: tuple[str, ...]
+    topics: tuple[str, ...]
+    assigned: tuple[QueuePlace, ...]
+    start: Position
+    end: Position
+    fallback: Where
+    """Where to begin on queues of which the group has no position."""
+    past_is_error: bool
+    """Whether a time at which nothing was stored yet is refused as a start."""
+    group: str
+    fail_on_data_loss: bool
+    tag: str
+    sql92: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    numbers: Mapping[str, int | None] = field(default_factory=dict)
+    """By the option's name."""
+
+    def number(self, name: str) -> int:
+        """Of an option that has a default."""
+        found = self.numbers[name]
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    @property
+    def timeout_s(self) -> float:
+        """For each answer of the gateway."""
+        return self.number("pullTimeoutMs") / 1000
+
+
+def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions:
+    """Raises SparkSourceError."""
+    options = named(given, KNOWN, others=SINKS_ONLY, side="sink", not_yet=NOT_YET)
+    at_most_one(options, _QUEUES)
+    at_most_one(options, _START)
+    at_most_one(options, _END)
+    at_most_one(options, ("tag", "sql92"))
+    at_most_one(options, ("minPartitions", "minRecordsPerPartition"))
+    for name in _END if streaming else _STREAMS_ONLY:
+        if name in options:
+            kind = "a stream has no end" if streaming else "a batch has no triggers"
+            raise illegal_option(name, options[name], f"{kind}, leave it out")
+    topics, assigned = _queues(options)
+    group = options.get("group", "")
+    if group:
+        try:
+            check_group(group)
+        except IllegalGroup as error:
+            raise illegal_option("group", group, error.sentence) from error
+    fallbacks = ("latest", "earliest") if streaming else ("earliest", "latest")
+    access_key, secret_key = account(options)
+    return SourceOptions(
+        endpoints=endpoints(options),
+        topics=topics,
+        assigned=assigned,
+        start=_start(options, group, streaming=streaming),
+        end=_end(options),
+        fallback=Where(one_of(options, "startingOffsetsFallback", fallbacks)),
+        past_is_error=one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",
+        group=group,
+        fail_on_data_loss=truth(options, "failOnDataLoss", default=True),
+        tag=options.get("tag", ""),
+        sql92=options.get("sql92", ""),
+        access_key=access_key,
+        secret_key=secret_key,
+        numbers={
+            name: number(options, name, least, most, default)
+            for name, (least, most, default) in _NUMBERS.items()
+        },
+    )
+
+
+# -- values -----------------------------------------------------------------------------------------
+
+
+def _queues(options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[QueuePlace, ...]]:
+    """Topics, and the queues where only some are read."""
+    if "assign" in options:
+        assigned = _assigned(options["assign"])
+        return tuple(sorted({each.topic for each in assigned})), assigned
+    name = "topic" if "topic" in options else "subscribe"
+    text = options.get(name, "")
+    topics = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    if not topics:
+        raise SparkSourceError(
+            Code.MISSING_OPTION, "one of the options topic, subscribe and assign is needed"
+        )
+    for topic in topics:
+        topic_of(name, text, topic)
+    return topics, ()
+
+
+def _assigned(text: str) -> tuple[QueuePlace, ...]:
+    form = 'it has the form {"topic":{"broker":[0,1]}}'
+    told = _json("assign", text, form)
+    found = set()
+    for topic, brokers in told.items():
+        topic_of("assign", text, topic)
+        if not isinstance(brokers, dict):
+            raise illegal_option("assign", text, form)
+        for broker, numbers in brokers.items():
+            if not isinstance(numbers, list) or not all(_is_queue(number) for number in numbers):
+                raise illegal_option("assign", text, form)
+            found |= {QueuePlace(topic, broker, number) for number in numbers}
+    if not found:
+        raise illegal_option("assign", text, "it names no queue")
+    return tuple(sorted(found))
+
+
+def _is_queue(number: object) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and 0 <= number <= LARGEST_QUEUE
+
+
+def _start(options: Mapping[str, str], group: str, *, streaming: bool) -> Position:
+    default = "latest" if streaming else "earliest"
+    if group and not any(name in options for name in _START):
+        return Position(Where.GROUP)
+    if options.get("startingOffsets", "").lower() == Where.GROUP.value:
+        if not group:
+            raise SparkSourceError(Code.MISSING_OPTION, "startingOffsets = group needs the option group")
+        return Position(Where.GROUP)
+    found = _position(options, _START, default)
+    if not streaming and (found.where is Where.LATEST or LATEST in found.offsets.values()):
+        raise illegal_option(
+            "startingOffsets",
+            options["startingOffsets"],
+            "a batch that begins at the latest offset has nothing",
+        )
+    return found
+
+
+def _end(options: Mapping[str, str]) -> Position:
+    found = _position(options, _END, "latest")
+    if found.where is Where.EARLIEST or EARLIEST in found.offsets.values():
+        raise illegal_option(
+            "endingOffsets", options["endingOffsets"], "a batch that ends at the earliest offset has nothing"
+        )
+    return found
+
+
+def _position(options: Mapping[str, str], names: tuple[str, str, str], default: str) -> Position:
+    by_offset, by_time, by_times = names
+    if by_time in options:
+        time_ms = number(options, by_time, 0, LARGEST_OFFSET, 0)
+        return Position(Where.TIME, time_ms=time_ms or 0)
+    if by_times in options:
+        return Position(Where.TIMES, _by_queue(by_times, options[by_times], least=0))
+    text = options.get(by_offset, default)
+    if text.lower() in (Where.EARLIEST.value, Where.LATEST.value):
+        return Position(Where(text.lower()))
+    return Position(Where.OFFSETS, _by_queue(by_offset, text, least=EARLIEST))
+
+
+def _by_queue(name: str, text: str, *, least: int) -> dict[QueuePlace, int]:
+    form = 'it has the form {"topic":{"broker":{"0":23}}}' + (
+        "" if least == 0 else ", or is earliest or latest"
+    )
+    told = _json(name, text, form)
+    try:
+        found = flat(told, least=least)
+    except SparkSourceError as error:
+        raise illegal_option(name, text, f"{form}; {error}") from error
+    if not found:
+        raise illegal_option(name, text, "it names no queue")
+    return found
+
+
+def _json(name: str, text: str, form: str) -> dict[str, Any]:
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise illegal_option(name, text, form) from error
+    if not isinstance(told, dict):
+        raise illegal_option(name, text, form)
+    return told

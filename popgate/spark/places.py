@@ -1,0 +1,63 @@
+"""Which queue a row goes to: the one that it names, that of its message group, or the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from popgate.errors import Forbidden, TopicNotFound
+from popgate.hashing import consistent_hash, java_hash
+from popgate.queue_client import QueueClient, QueuePlace
+
+_TEMPLATE: Final = "TBW102"
+"""The topic whose route a topic gets that is made on first use. Source: protocol facts 7.8."""
+ANY: Final = -1
+"""In the place of a queue: the gateway chooses."""
+
+
+def writable_queues(client: QueueClient, topic: str) -> tuple[QueuePlace, ...]:
+    """By broker name and number, as gateways sort them; none: the topic is made by the first message.
+
+    Raises TopicNotFound (nothing is made), Forbidden (nothing may be written), and what the client raises.
+    """
+    try:
+        route = client.route(topic)
+    except TopicNotFound:
+        if not brokers_of_new_topics(client):
+            raise
+        return ()
+    found = sorted(
+        QueuePlace(topic, each.broker, number)
+        for each in route.queues
+        if each.writable
+        for number in range(each.write_queues)
+    )
+    if not found:
+        raise Forbidden(f"topic {topic} has no queue that may be written to")
+    return tuple(found)
+
+
+def brokers_of_new_topics(client: QueueClient) -> list[str]:
+    """Where a topic may be made that is not there. Raises as `QueueClient.route`."""
+    try:
+        route = client.route(_TEMPLATE)
+    except TopicNotFound:
+        return []
+    return sorted(each.broker for each in route.queues if each.writable)
+
+
+def queue_of_group(group: str, queues: Sequence[QueuePlace]) -> QueuePlace:
+    """As all producers choose it. Source: protocol facts 3.2."""
+    return queues[consistent_hash(java_hash(group), len(queues))]
+
+
+def named_queue(queues: Sequence[QueuePlace], broker: str, queue_id: int) -> QueuePlace | str:
+    """The queue that a row names; otherwise why there is none, as the end of a sentence."""
+    found = [each for each in queues if each.queue_id == queue_id and broker in ("", each.broker)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        brokers = ", ".join(each.broker for each in found)
+        return f"is {queue_id}, which is a queue of several brokers ({brokers}): broker_name says of which"
+    where = f" at broker {broker}" if broker else ""
+    return f"is {queue_id}, the topic {queues[0].topic} has no such queue{where} to write to"

@@ -1,0 +1,120 @@
+"""What a batch reads, and in which tasks: ranges of offsets, checked, limited, split and packed.
+
+Ranges of one queue stay in order, within a partition and from one to the next. A task of Python costs tens of
+milliseconds, so that small ranges share one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from popgate.queue_client import QueuePlace
+from popgate.spark.errors import data_loss
+from popgate.spark.offsets import Offsets, named
+
+Warn = Callable[[str], object]
+
+
+class Range(NamedTuple):
+    """Offsets of a queue from `begin` up to, and without, `end`."""
+
+    queue: QueuePlace
+    begin: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+
+def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
+    """By queue in order, without those that are empty. Raises SparkSourceError for an end before its begin.
+
+    A queue that went back was deleted and made anew: what it had is gone, and what it has now was never read.
+    """
+    found = []
+    for queue, end in sorted(ends.items()):
+        begin = begins[queue]
+        if end < begin:
+            raise data_loss(
+                f"{named(queue)} ends at {end}, and was read up to {begin} already: it was made anew,"
+                " and needs a checkpoint, or a start, of its own"
+            )
+        if end > begin:
+            found.append(Range(queue, begin, end))
+    return found
+
+
+def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: Warn) -> list[Range]:
+    """The ranges without what the queues do not keep any more.
+
+    Raises SparkSourceError (DATA_LOSS) if something is gone and `fail`; otherwise `warn` is told of each gap.
+    """
+    found = []
+    for each in ranges:
+        minimum = minimums.get(each.queue, each.begin)
+        if each.begin >= minimum:
+            found.append(each)
+            continue
+        gone = min(minimum, each.end)
+        sentence = f"{named(each.queue)} keeps nothing before {minimum}: {each.begin} to {gone - 1} are gone"
+        if fail:
+            raise data_loss(sentence)
+        warn(sentence)
+        if gone < each.end:
+            found.append(each._replace(begin=gone))
+    return found
+
+
+def limited(begins: Offsets, ends: Offsets, most: int) -> dict[QueuePlace, int]:
+    """Ends of about `most` offsets in all, shared out by what queues have: at least one to each with any."""
+    total = sum(max(end - begins[queue], 0) for queue, end in ends.items())
+    if total <= most:
+        return dict(ends)
+    found = {}
+    for queue, end in ends.items():
+        size = end - begins[queue]
+        found[queue] = begins[queue] + max(size * most // total, 1) if size > 0 else end
+    return found
+
+
+def split(ranges: Iterable[Range], *, largest: int | None) -> list[Range]:
+    """Ranges of at most `largest` offsets, of each range as even as can be."""
+    found = []
+    for each in ranges:
+        parts = 1 if largest is None else -(-each.size // largest)
+        edges = [each.begin + each.size * number // parts for number in range(parts + 1)]
+        found += [Range(each.queue, *pair) for pair in pairwise(edges)]
+    return found
+
+
+def packed(ranges: Iterable[Range], *, least: int) -> list[list[Range]]:
+    """Partitions of whole ranges in order, each closed as soon as it has `least` offsets."""
+    found: list[list[Range]] = []
+    room = 0
+    for each in ranges:
+        if room <= 0:
+            found.append([])
+            room = least
+        found[-1].append(each)
+        room -= each.size
+    return found
+
+
+def planned(
+    ranges: Sequence[Range], *, partitions: int | None, largest: int | None, least: int
+) -> list[list[Range]]:
+    """Partitions for ranges, each of `largest` offsets at most if that is given.
+
+    With `partitions` there are at least so many, as far as there are so many offsets; without it ranges are
+    packed until there are `least` offsets.
+    """
+    total = sum(each.size for each in ranges)
+    if not total:
+        return []
+    if partitions is not None:
+        share = max(total // partitions, 1)
+        largest, least = share if largest is None else min(share, largest), 1
+    return packed(split(ranges, largest=largest), least=least)

@@ -1,0 +1,160 @@
+"""Reading ranges of offsets, many pulls at a time, and making Arrow batches of them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from popgate.errors import PeerWireError
+from popgate.queue_client import PullAnswer, QueueClient
+from popgate.spark.columns import OF_THE_QUEUE
+from popgate.spark.decoding import Records
+from popgate.spark.errors import Code, SparkSourceError, data_loss
+from popgate.spark.offsets import named
+from popgate.spark.options import SourceOptions
+from popgate.spark.planning import Range, Warn
+from popgate.wire.codes import ResponseCode
+
+_REST_S: Final = 0.05
+"""Before a pull is asked again that found nothing where something must be."""
+
+
+def batches(
+    client: QueueClient,
+    ranges: Sequence[Range],
+    schema: pa.Schema,
+    options: SourceOptions,
+    warn: Warn,
+) -> Iterator[pa.RecordBatch]:
+    """What lies in the ranges, in their order. Raises SparkSourceError and GatewayError."""
+    rows, size = options.number("arrowBatchRows"), options.number("arrowBatchBytes")
+    for each in ranges:
+        held: list[bytes] = []
+        count = bytes_held = 0
+        for body, messages in pulled(client, each, options, warn):
+            held.append(body)
+            count += messages
+            bytes_held += len(body)
+            if count >= rows or bytes_held >= size:
+                yield decoded(b"".join(held), each, schema, options)
+                held, count, bytes_held = [], 0, 0
+        if held:
+            yield decoded(b"".join(held), each, schema, options)
+
+
+def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:
+    """Records that came from a range; what lies outside of it, or has another tag, is left out.
+
+    Raises SparkSourceError (DAMAGED).
+    """
+    try:
+        records = Records(data)
+        keep = (records.offsets >= range_.begin) & (records.offsets < range_.end)
+        if not keep.all():
+            records.keep(keep)
+        if options.tag and options.tag != "*":
+            # Brokers compare hashes of tags.
+            wanted = pa.array([each.strip() for each in options.tag.split("||")])
+            keep = pc.is_in(records.column("tag"), value_set=wanted)
+            records.keep(keep.to_numpy(zero_copy_only=False))
+        columns = [_column(records, range_, field) for field in schema]
+    except PeerWireError as error:
+        place = f"{named(range_.queue)}, offsets {range_.begin} to {range_.end - 1}"
+        raise SparkSourceError(Code.DAMAGED, f"a message cannot be read ({place}): {error}") from error
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def pulled(
+    client: QueueClient,
+    range_: Range,
+    options: SourceOptions,
+    warn: Warn,
+    *,
+    now: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[bytes, int]]:
+    """Bodies of pulls in the order of their offsets, each with a bound for how many messages it can hold.
+
+    Without a filter parts of the range are asked for at the same time; with one nobody knows how far a pull
+    gets, and they are asked for one after the other. Raises SparkSourceError (DATA_LOSS) and GatewayError.
+    """
+    most = options.number("pullBatchSize")
+    expression, kind = (options.sql92, "SQL92") if options.sql92 else (options.tag or "*", "TAG")
+    depth = options.number("pullPipeline") if expression == "*" else 1
+    under_way: deque[tuple[int, int, int]] = deque()
+    """Where each begins and ends, and its number."""
+
+    def ask(begin: int, end: int) -> tuple[int, int, int]:
+        number = client.start_pull(
+            range_.queue,
+            begin,
+            most=min(most, end - begin) if depth > 1 else most,
+            expression=expression,
+            kind=kind,
+        )
+        return begin, end, number
+
+    at, step = range_.begin, most if depth > 1 else range_.size
+    found_by = now() + options.timeout_s
+    while under_way or at < range_.end:
+        while at < range_.end and len(under_way) < depth:
+            end = min(at + step, range_.end)
+            under_way.append(ask(at, end))
+            at = end
+        begin, end, number = under_way.popleft()
+        answer = client.finish_pull(number, range_.queue, timeout_s=options.timeout_s)
+        if answer.code == ResponseCode.PULL_NOT_FOUND:
+            # The range ends where the queue ended, or before: this replica has not heard of it yet.
+            if now() > found_by:
+                raise data_loss(
+                    f"{named(range_.queue)} has nothing at {begin} after {options.timeout_s:g} s,"
+                    f" though it ended at {range_.end} when this was planned"
+                )
+            rest(_REST_S)
+            under_way.appendleft(ask(begin, end))
+            continue
+        found_by = now() + options.timeout_s
+        reached = _reached(answer, range_, begin, options, warn)
+        if answer.body:
+            yield answer.body, reached - begin if depth > 1 else most
+        if reached < end:
+            under_way.appendleft(ask(reached, end))
+        at = max(at, reached)
+        # Where offsets are missing, as after a compaction, a pull reaches into what was asked for beside it.
+        while under_way and under_way[0][0] < reached:
+            _, end, number = under_way.popleft()
+            client.connection.forget(number)
+            if reached < end:
+                under_way.appendleft(ask(reached, end))
+
+
+def _reached(answer: PullAnswer, range_: Range, begin: int, options: SourceOptions, warn: Warn) -> int:
+    """Where to go on. Raises SparkSourceError for a gap, or a queue that went back."""
+    place, reached = named(range_.queue), answer.next_offset
+    if reached <= begin:
+        raise data_loss(
+            f"{place} has no offset {begin} any more, it goes on at {reached}: it was made anew, and needs a"
+            " checkpoint, or a start, of its own"
+        )
+    if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+        sentence = (
+            f"{place} keeps nothing before {reached}: {begin} to {min(reached, range_.end) - 1} are gone"
+        )
+        if options.fail_on_data_loss:
+            raise data_loss(sentence)
+        warn(sentence)
+    return reached
+
+
+def _column(records: Records, range_: Range, field: Any) -> Any:
+    name = field.name
+    if name not in OF_THE_QUEUE:
+        return records.column(name).cast(field.type)
+    topic, broker, queue_id = range_.queue
+    value = {"topic": topic, "broker_name": broker, "queue_id": queue_id}[name]
+    return pa.repeat(pa.scalar(value, field.type), len(records))

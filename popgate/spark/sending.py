@@ -1,0 +1,293 @@
+"""Sending what a task writes: batches, several under way at a time, each until it is acknowledged.
+
+What fails for now is sent again under the same ids, within a bound, so that the gateway may be started anew
+meanwhile. Rows of message groups stay in order: of each queue one batch of them is under way at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, TypeVar
+
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError, TopicNotFound
+from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.connecting import client_of
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.messages import Outgoing, illegal_row
+from popgate.spark.places import (
+    ANY,
+    brokers_of_new_topics,
+    named_queue,
+    queue_of_group,
+    writable_queues,
+)
+from popgate.spark.sink_options import SinkOptions
+
+_AGAIN: Final = frozenset(
+    {
+        *(Fault.BROKER_UNAVAILABLE, Fault.BROKER_TIMEOUT, Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS),
+        # The door's code for what a broker could not do without a word of why.
+        Fault.INTERNAL,
+    }
+)
+"""Faults that may be gone when the same is sent again."""
+_LONGEST_REST_S: Final = 5.0
+_MOST_HELD: Final = 16 << 20
+"""Bytes of rows in batches that are not full yet, over all queues."""
+T = TypeVar("T")
+Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]
+
+
+@dataclass(slots=True, eq=False)
+class _Lot:
+    """Messages of one request. `place` None: any queue of the topic, the next one each time it is sent."""
+
+    topic: str
+    place: QueuePlace | None
+    ordered: bool
+    first: int
+    """The number of its first row."""
+    messages: list[tuple[bytes, bytes]] = field(default_factory=list)
+    size: int = 0
+    last: int = 0
+    times: int = 0
+    """How often it was sent."""
+    client: QueueClient | None = None
+    opaque: int = 0
+    to: QueuePlace | None = None
+    """Where it went, by which connection, under which number."""
+    why: GatewayError | None = None
+    """Why it went by none."""
+
+    def add(self, row: Outgoing) -> None:
+        self.messages.append((row.body, row.block))
+        self.size += len(row.body) + len(row.block)
+        self.last = row.number
+
+
+class Sender:
+    """Takes rows and sends them. All methods raise SparkSourceError; after that nothing more is sent."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        partition: int,
+        *,
+        connect: Connect = client_of,
+        rest: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`partition`: each begins at another queue. `rest` takes seconds."""
+        numbers = options.numbers
+        self._rows, self._bytes = numbers["sendBatchRows"], numbers["sendBatchBytes"]
+        self._depth, self._retries = numbers["sendInFlight"], numbers["send.numRetries"]
+        self._first_rest_s = numbers["send.retryIntervalMs"] / 1000
+        self._options, self._partition = options, partition
+        self._connect, self._rest = connect, rest
+        self._connected = ExitStack()
+        self._client: QueueClient | None = None
+        self._queues: dict[str, tuple[QueuePlace, ...]] = {}
+        """Of topics that are there."""
+        self._turn = partition
+        self._filling: dict[Hashable, _Lot] = {}
+        self._held = 0
+        self._under_way: deque[_Lot] = deque()
+        self._acknowledged = 0
+
+    def __enter__(self) -> Sender:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._leave()
+        self._connected.close()
+
+    def add(self, row: Outgoing) -> None:
+        """Take a row; it goes out when there are enough for a batch, or in `finish`."""
+        topic, ordered = row.topic, row.group != ""
+        queues = self._queues.get(topic) or self._find(row)
+        if not queues:
+            self._make_topic(row)
+            return
+        plain = not ordered and row.queue_id is None
+        place = None if plain and not row.alone else self._place(row, queues)
+        key: Hashable = topic if place is None else (place, ordered)
+        size = len(row.body) + len(row.block)
+        lot = self._filling.get(key)
+        if lot is not None and (row.alone or lot.size + size > self._bytes):
+            self._close(key)
+            lot = None
+        if lot is None:
+            lot = self._filling[key] = _Lot(topic, place, ordered, row.number)
+        lot.add(row)
+        self._held += size
+        if row.alone or len(lot.messages) >= self._rows:
+            self._close(key)
+        elif self._held > _MOST_HELD:
+            self._close_all()
+
+    def finish(self) -> int:
+        """Send the rest, and wait for every acknowledgement; how many rows were sent in all."""
+        self._close_all()
+        self._drain()
+        return self._acknowledged
+
+    # -- where to ---------------------------------------------------------------------------------
+
+    def _place(self, row: Outgoing, queues: tuple[QueuePlace, ...]) -> QueuePlace:
+        if row.queue_id is not None:
+            found = named_queue(queues, row.broker, row.queue_id)
+            if isinstance(found, str):
+                raise illegal_row(row.number, self._partition, "queue_id", found)
+            return found
+        if row.group:
+            return queue_of_group(row.group, queues)
+        # A priority, or a lite topic, is a queue of its own.
+        return QueuePlace(row.topic, self._next(queues).broker, ANY)
+
+    def _next(self, queues: tuple[QueuePlace, ...]) -> QueuePlace:
+        self._turn += 1
+        return queues[self._turn % len(queues)]
+
+    def _find(self, row: Outgoing) -> tuple[QueuePlace, ...]:
+        """The queues of its topic; none: the first message makes it."""
+        found = self._asked(lambda client: writable_queues(client, row.topic), row)
+        if found:
+            self._queues[row.topic] = found
+        return found
+
+    def _make_topic(self, row: Outgoing) -> None:
+        """Send the first message of a topic alone: before nobody knows which queues there will be."""
+        brokers = self._asked(brokers_of_new_topics, row)
+        if not brokers:
+            raise self._failed(TopicNotFound(row.topic), f"row {row.number}", row.topic, 1)
+        broker = row.broker or brokers[self._partition % len(brokers)]
+        queue_id = ANY if row.queue_id is None else row.queue_id
+        lot = _Lot(row.topic, QueuePlace(row.topic, broker, queue_id), row.group != "", row.number)
+        lot.add(row)
+        self._send(lot)
+        self._drain()
+
+    # -- sending ----------------------------------------------------------------------------------
+
+    def _close_all(self) -> None:
+        for key in list(self._filling):
+            self._close(key)
+
+    def _close(self, key: Hashable) -> None:
+        lot = self._filling.pop(key)
+        self._held -= lot.size
+        self._send(lot)
+
+    def _send(self, lot: _Lot) -> None:
+        while len(self._under_way) >= self._depth or (lot.ordered and self._has_ordered(lot.place)):
+            self._finish_oldest()
+        self._begin(lot)
+        self._under_way.append(lot)
+
+    def _has_ordered(self, place: QueuePlace | None) -> bool:
+        return any(other.ordered and other.place == place for other in self._under_way)
+
+    def _drain(self) -> None:
+        while self._under_way:
+            self._finish_oldest()
+
+    def _begin(self, lot: _Lot) -> None:
+        """Send it; that it could not be sent for now is told when it is waited for."""
+        lot.times += 1
+        lot.client = None
+        try:
+            client = self._reached()
+            lot.to = lot.place or self._next(self._known(client, lot.topic))
+            lot.opaque = client.start_send(lot.to, lot.messages, once=True)
+            lot.client = client
+        except GatewayError as error:
+            if error.fault not in _AGAIN:
+                raise self._lost(error, lot) from error
+            lot.why = error
+
+    def _known(self, client: QueueClient, topic: str) -> tuple[QueuePlace, ...]:
+        """Raises GatewayError."""
+        found = self._queues.get(topic) or writable_queues(client, topic)
+        if not found:
+            raise TopicNotFound(topic)
+        self._queues[topic] = found
+        return found
+
+    def _finish_oldest(self) -> None:
+        """Wait until the first that is under way is acknowledged, and send it again where that may help."""
+        lot = self._under_way.popleft()
+        while True:
+            try:
+                if lot.client is None or lot.to is None:
+                    raise lot.why or BrokerUnavailable("the gateway was not reached")
+                lot.client.finish_send(lot.opaque, lot.to, timeout_s=self._options.timeout_s)
+            except GatewayError as error:
+                if error.fault not in _AGAIN or lot.times > self._retries:
+                    raise self._lost(error, lot) from error
+                # What went by a connection that another one has replaced need not rest.
+                if lot.client is None or lot.client is self._client:
+                    self._rest_after(error, lot.times)
+                    self._queues.pop(lot.topic, None)
+                self._begin(lot)
+            else:
+                self._acknowledged += len(lot.messages)
+                return
+
+    # -- the connection ---------------------------------------------------------------------------
+
+    def _reached(self) -> QueueClient:
+        """Raises GatewayError."""
+        if self._client is not None and not self._client.connection.is_open:
+            self._leave()
+        if self._client is None:
+            try:
+                self._client = self._connected.enter_context(self._connect(self._options))
+            except SparkSourceError as error:
+                if isinstance(error.__cause__, GatewayError):
+                    raise error.__cause__ from None
+                raise
+        return self._client
+
+    def _leave(self) -> None:
+        if self._client is not None:
+            self._client.connection.close()
+            self._client = None
+        self._connected.close()
+
+    def _rest_after(self, error: GatewayError, times: int) -> None:
+        if isinstance(error, BrokerTimeout):
+            self._leave()  # nobody knows whether this connection still leads anywhere
+        self._rest(min(self._first_rest_s * 2 ** min(times - 1, 20), _LONGEST_REST_S))
+
+    def _asked(self, work: Callable[[QueueClient], T], row: Outgoing) -> T:
+        """What `work` finds out; done again, when that may help."""
+        times = 0
+        while True:
+            times += 1
+            try:
+                return work(self._reached())
+            except GatewayError as error:
+                if error.fault not in _AGAIN or times > self._retries:
+                    raise self._failed(error, f"row {row.number}", row.topic, times) from error
+                self._rest_after(error, times)
+
+    # -- failures ---------------------------------------------------------------------------------
+
+    def _lost(self, error: GatewayError, lot: _Lot) -> SparkSourceError:
+        rows = f"row {lot.first}" if lot.first == lot.last else f"rows {lot.first} to {lot.last}"
+        return self._failed(error, rows, lot.topic, lot.times)
+
+    def _failed(self, error: GatewayError, rows: str, topic: str, times: int) -> SparkSourceError:
+        tried = f", tried {times} times (option send.numRetries)" if times > 1 else ""
+        return SparkSourceError(
+            Code.GATEWAY,
+            f"{error.fault.name}: {error.sentence} ({rows} of partition {self._partition} to topic"
+            f" {topic}{tried}, option endpoints = {self._options.endpoints})",
+        )

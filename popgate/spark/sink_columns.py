@@ -1,0 +1,86 @@
+"""The columns that the sink takes. What a message cannot keep is refused by name, before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Final
+
+from popgate.errors import shown
+from popgate.spark.columns import COLUMNS
+from popgate.spark.errors import Code, SparkSourceError, illegal_option
+from popgate.spark.sink_options import SinkOptions
+
+SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    "topic": ("string",),
+    "body": ("binary", "string"),
+    "tag": ("string",),
+    "keys": ("array<string>", "string"),
+    "message_group": ("string",),
+    "properties": ("map<string,string>",),
+    "delivery_timestamp": ("timestamp",),
+    "priority": ("int",),
+    "lite_topic": ("string",),
+    "broker_name": ("string",),
+    "queue_id": ("int",),
+    "message_id": ("string",),
+}
+"""Names and Spark's types."""
+_KEY_TYPES: Final = ("string", "binary", "bigint", "int", "smallint", "tinyint")
+"""What a column that tells rows apart may have: one text for each value."""
+
+
+def check_sink_columns(told: Iterable[tuple[str, str]], options: SinkOptions) -> None:
+    """Of names and types as Spark writes them (simpleString).
+
+    Raises SparkSourceError (ILLEGAL_SCHEMA, MISSING_OPTION, ILLEGAL_OPTION).
+    """
+    columns = list(told)
+    names = [name for name, _ in columns]
+    for name, kind in columns:
+        if names.count(name) > 1:
+            raise SparkSourceError(Code.ILLEGAL_SCHEMA, f"column {shown(name)} is there twice")
+        if name in SINK_COLUMNS:
+            _check_type(name, kind, SINK_COLUMNS[name])
+        elif name != options.dedupe_key:
+            raise SparkSourceError(Code.ILLEGAL_SCHEMA, f"column {shown(name)} {_not_taken(name)}")
+        if name == options.dedupe_key:
+            _check_type(name, kind, _KEY_TYPES)
+    _check_whole(names, options)
+
+
+def _check_whole(names: list[str], options: SinkOptions) -> None:
+    """What is too little, or too much, together."""
+    if "body" not in names:
+        raise SparkSourceError(Code.ILLEGAL_SCHEMA, "column body is missing, a binary or a string")
+    if "topic" in names and options.topic:
+        raise illegal_option("topic", options.topic, "the rows have a column topic, leave one of them out")
+    if "topic" not in names and not options.topic:
+        raise SparkSourceError(
+            Code.MISSING_OPTION, "option topic is missing, and the rows have no such column"
+        )
+    if "broker_name" in names and "queue_id" not in names:
+        raise SparkSourceError(Code.ILLEGAL_SCHEMA, "column broker_name needs a column queue_id beside it")
+    key = options.dedupe_key
+    if key and key not in names:
+        raise illegal_option("dedupeKeyColumn", key, f"the rows have no such column but {', '.join(names)}")
+    if key and key != "message_id" and "message_id" in names:
+        raise illegal_option(
+            "dedupeKeyColumn", key, "the rows have a column message_id, leave one of them out"
+        )
+
+
+def _check_type(name: str, kind: str, allowed: tuple[str, ...]) -> None:
+    if kind not in allowed:
+        raise SparkSourceError(
+            Code.ILLEGAL_SCHEMA,
+            f"column {shown(name)} is of the type {' or '.join(allowed)}, not {shown(kind)}",
+        )
+
+
+def _not_taken(name: str) -> str:
+    if name in COLUMNS:
+        return "is what the broker or the consumer makes of a message, and cannot be written: select others"
+    near = get_close_matches(name.lower(), SINK_COLUMNS, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(SINK_COLUMNS)}"
+    return f"cannot be written: {hint}"

@@ -1,0 +1,139 @@
+"""The source `rocketmq` of Spark: batches, and streams. What it decides stands in `popgate.spark.driver`.
+
+The sink is `popgate.spark.sink`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from popgate.queue_client import QueuePlace
+from popgate.spark.columns import check_columns, schema_text
+from popgate.spark.connecting import client_of
+from popgate.spark.driver import Stream, batch_plan
+from popgate.spark.options import SourceOptions, read_source_options
+from popgate.spark.planning import Range
+from popgate.spark.sink import RocketMQStreamWriter, RocketMQWriter
+from popgate.spark.sink_options import read_sink_options
+
+_log: Final = logging.getLogger(__name__)
+
+
+class RocketMQDataSource(DataSource):
+    """`format("rocketmq")`: `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rocketmq"
+
+    def schema(self) -> str:
+        return schema_text()
+
+    # Spark gives these arguments by name.
+    def reader(self, schema: StructType) -> RocketMQReader:
+        return RocketMQReader(_checked(schema), read_source_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 - Spark's name
+        return RocketMQStreamReader(_checked(schema), read_source_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
+        return RocketMQWriter(schema, read_sink_options(self.options), overwrite=overwrite)
+
+    def streamWriter(  # noqa: N802 - Spark's name
+        self, schema: StructType, overwrite: bool
+    ) -> RocketMQStreamWriter:
+        return RocketMQStreamWriter(schema, read_sink_options(self.options))
+
+
+class RangePartition(InputPartition):
+    """Ranges that one task reads: texts and numbers only, because it is pickled."""
+
+    def __init__(self, ranges: Sequence[Range]) -> None:
+        super().__init__([(*each.queue, each.begin, each.end) for each in ranges])
+
+    @property
+    def ranges(self) -> list[Range]:
+        return [
+            Range(QueuePlace(topic, broker, queue_id), begin, end)
+            for topic, broker, queue_id, begin, end in self.value
+        ]
+
+
+class RocketMQReader(DataSourceReader):
+    """One batch: what lies between two positions when it is planned."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._schema, self._options = schema, options
+
+    def partitions(self) -> list[InputPartition]:
+        return [RangePartition(each) for each in batch_plan(self._options, _log.warning)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _read(partition, self._schema, self._options)
+
+
+class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A stream. Offsets are those of `popgate.spark.offsets`; a replay of a batch reads the same ranges."""
+
+    def __init__(self, schema: StructType, options: SourceOptions) -> None:
+        self._schema, self._options = schema, options
+        self._stream = Stream(options, _log.warning)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return self._stream.initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        most = self._options.numbers["maxOffsetsPerTrigger"]
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        self._stream.end_here()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        # A trigger of its own may ask for everything, whatever the default limit is.
+        return self._stream.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        return self._stream.reported
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        return [RangePartition(each) for each in self._stream.plan(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _read(partition, self._schema, self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing: where the query is stands in its checkpoint."""
+
+
+def _checked(schema: StructType) -> StructType:
+    check_columns((field.name, field.dataType.simpleString()) for field in schema.fields)
+    return schema
+
+
+def _read(partition: InputPartition, schema: StructType, options: SourceOptions) -> Iterator[Any]:
+    """In a worker of an executor."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    # Here, so that whoever only looks the source up does not load Arrow.
+    from popgate.spark.reading import batches
+
+    # Spark collects garbage after each task; what is loaded by now need not be looked at each time.
+    if gc.get_freeze_count() == 0:
+        gc.freeze()
+    assert isinstance(partition, RangePartition)  # noqa: S101 - what `partitions` made
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    with client_of(options) as client:
+        yield from batches(client, partition.ranges, arrow, options, _log.warning)

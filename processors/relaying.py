@@ -1,0 +1,49 @@
+"""Commands of tools that brokers of a cluster answer themselves: see `brokers.relaying`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from brokers.port import Broker
+from brokers.relaying import RELAYED, Relayed, RelaysCommands
+from popgate.context import Context
+from popgate.errors import Unsupported
+from popgate.kinds import Action
+
+
+class Relaying:
+    """`admit` is the first step of every request, as in `processors.messaging`."""
+
+    def __init__(self, broker: Broker, admit: Callable[..., None]) -> None:
+        self._name = broker.name
+        self._relays = broker if isinstance(broker, RelaysCommands) else None
+        self._admit = admit
+
+    def __repr__(self) -> str:
+        return f"<Relaying to {self._name if self.available else 'nobody'}>"
+
+    @property
+    def available(self) -> bool:
+        """Whether there are brokers behind this gateway that have more to tell than it knows itself."""
+        return self._relays is not None
+
+    async def relay(
+        self,
+        context: Context,
+        code: int,
+        fields: Mapping[str, str],
+        *,
+        broker: str = "",
+        topic: str = "",
+        group: str = "",
+    ) -> Relayed:
+        """Ask one broker, those that have a topic, or all. Who asks must be allowed to look, or to change.
+
+        Raises as `RelaysCommands.relay`, and Forbidden, TooManyRequests; Unsupported without a cluster.
+        """
+        what = RELAYED.get(code)
+        changes = what is not None and what.changes
+        self._admit(context, Action.UPDATE if changes else Action.GET, topic=topic, group=group)
+        if self._relays is None:
+            raise Unsupported(f"a command for the brokers behind broker {self._name}, which has none")
+        return await self._relays.relay(context, code, fields, broker=broker, topic=topic)

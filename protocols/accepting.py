@@ -1,0 +1,22 @@
+"""Where the connections of a door come from when it does not listen by itself: from another process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+Adopt = Callable[[socket.socket], Coroutine[Any, Any, Any]]
+"""Serve a connection that was accepted elsewhere; the socket is closed when it is over."""
+
+
+class Listener(Protocol):
+    """Somebody else accepts, and hands over the connections that are ours."""
+
+    async def start(self, adopt: Adopt) -> int:
+        """From now on each connection is adopted; the port that clients dial."""
+        ...
+
+    def stop(self) -> None:
+        """What still comes is closed at once."""
+        ...

@@ -1,0 +1,86 @@
+"""What a connection tells of its calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, unique
+from typing import TypeAlias
+
+from protocols.grpc.http2.streams import Stream
+
+
+@unique
+class Status(IntEnum):
+    """gRPC's status codes, as far as a transport gives them by itself."""
+
+    OK = 0
+    CANCELLED = 1
+    DEADLINE_EXCEEDED = 4
+    RESOURCE_EXHAUSTED = 8
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+
+
+@unique
+class Shape(IntEnum):
+    """How many messages a request has."""
+
+    ONE = 0
+    MANY = 1
+    PLAIN = 2
+    """It is no gRPC."""
+
+
+@dataclass(slots=True)
+class Called:
+    """A request of one message came as a whole."""
+
+    stream: Stream
+    message: bytes
+
+
+@dataclass(slots=True)
+class Opened:
+    """A request of many messages began."""
+
+    stream: Stream
+
+
+@dataclass(slots=True)
+class Said:
+    """One of them came."""
+
+    stream: Stream
+    message: bytes
+
+
+@dataclass(slots=True)
+class Ended:
+    """There are no more of them."""
+
+    stream: Stream
+
+
+@dataclass(slots=True)
+class Cut:
+    """A call that was told is over; nothing can be said to its client."""
+
+    stream: Stream
+
+
+@dataclass(slots=True)
+class Late:
+    """Its deadline passed; its client was told so."""
+
+    stream: Stream
+
+
+@dataclass(slots=True)
+class Roomy:
+    """What `write` did not take at once has gone out."""
+
+    stream: Stream
+
+
+Event: TypeAlias = Called | Opened | Said | Ended | Cut | Late | Roomy

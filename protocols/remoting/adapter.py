@@ -1,0 +1,105 @@
+"""The remoting door as an adapter: it puts rooms and connections together and lets them go again."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from popgate.context import Context
+from protocols.adapter import House, Listen, certificate_of, flag_of, joined, mode_of, parse_advertised
+from protocols.draining import Farewell
+from protocols.remoting.door import Door
+from protocols.remoting.requests import DoorHouse
+from protocols.remoting.server import RemotingServer
+
+OPTIONS: Final = ("advertised", "mode", "proxy_protocol", "tls")
+
+
+class RemotingAdapter:
+    """A remoting server at one address.
+
+    The option `advertised` of the address ("host:port") goes before that of the house, of which only the host
+    counts here: its port is that of gRPC doors. With `tls=true` its clients speak TLS. With
+    `proxy_protocol=true` every connection begins with a header of the PROXY protocol, version 1 or 2, which
+    says who connects. `mode` says who may connect to a socket in the file system, as of a file: 600, only
+    this user, unless it is given.
+    """
+
+    def __init__(self, listen: Listen, house: House) -> None:
+        unknown = listen.options.keys() - OPTIONS
+        if unknown:
+            raise ValueError(
+                f"{listen.url(listen.port)} has no option {sorted(unknown)[0]!r};"
+                f" there are: {', '.join(OPTIONS)}"
+            )
+        self._advertised = _advertised(listen, house)
+        self._certificate = certificate_of(listen, house)
+        self._proxied = flag_of(listen, "proxy_protocol")
+        self._mode = mode_of(listen)
+        if listen.path and (self._advertised is None or not self._advertised[1]):
+            # Classic clients are told addresses to connect to, and know of no sockets in file systems.
+            raise ValueError(f"{listen.url(0)} has no port to advertise: say advertised=host:port")
+        self._listen = listen
+        self._house = house
+        self._server: RemotingServer | None = None
+
+    def __repr__(self) -> str:
+        return f"<RemotingAdapter {', '.join(self.addresses) or 'not started'}>"
+
+    @property
+    def addresses(self) -> list[str]:
+        return [self._listen.url(self._server.port)] if self._server is not None else []
+
+    async def start(self) -> None:
+        house, listen = self._house, self._listen
+        door = Door(DoorHouse(house.processor, house.clock, self._address))
+        door.calls = house.calls
+        door.authenticator = house.authenticator
+        server = RemotingServer(
+            door,
+            house.processor.budgets,
+            listen.host,
+            listen.port,
+            path=listen.path,
+            mode=self._mode,
+            tls=self._certificate.current if self._certificate is not None else None,
+            proxied=self._proxied,
+            max_connections=house.max_connections,
+            max_per_address=house.max_per_address,
+            max_requests=house.max_streams,
+            listener=house.accepting(listen) if house.accepting is not None else None,
+            opening=house.opening,
+            observer=house.remoting_connections,
+        )
+        await server.start()
+        self._server = server
+
+    def _address(self, context: Context) -> str:
+        """What a client is told to connect to."""
+        if self._advertised is None:
+            return context.local
+        host, port = self._advertised
+        return joined(host, port or (self._server.port if self._server is not None else self._listen.port))
+
+    async def drain(self, deadline: float) -> None:
+        if self._server is None:
+            return
+        await self._server.drain(max(deadline - self._house.clock.monotonic(), 0.0))
+        await self._server.stop()
+
+    def farewell(self) -> Farewell:
+        return self._server.under_way.farewell() if self._server is not None else Farewell()
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+
+def _advertised(listen: Listen, house: House) -> tuple[str, int] | None:
+    """What clients are told to connect to, port 0: the door's own; None: what they dialled.
+
+    Raises ValueError.
+    """
+    own = listen.options.get("advertised")
+    if own:
+        return parse_advertised(own)
+    return (parse_advertised(house.advertised)[0], 0) if house.advertised else None

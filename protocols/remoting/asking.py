@@ -1,0 +1,310 @@
+"""What tools ask of a client by way of its broker: what it runs, and to consume this message now.
+
+Classic clients are passed the request, and whoever asked their answer; those of other doors are asked in
+their own words. Sources: protocol facts 5.5 (307, 309) and 5.14; remarks as a broker 5.5.0 makes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from popgate.errors import (
+    BrokerUnavailable,
+    ClientTimeout,
+    GatewayError,
+    NotFound,
+    PeerWireError,
+    TooManyRequests,
+    shown,
+)
+from popgate.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.model import StoredMessage
+from popgate.naming import check_group, check_topic
+from popgate.verdict import Verdict
+from popgate.wire.bodies import MessageQueue
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.fastjson import dumps_keyed, object_key
+from popgate.wire.heartbeats import ACTIVELY, PASSIVELY, SubscriptionData
+from popgate.wire.remoting import Command
+from popgate.wire.running import (
+    CLIENT_VERSION,
+    CONSUME_TYPE,
+    EXCEPTION,
+    LATER,
+    NAME_SERVERS,
+    ORDERED,
+    STARTED,
+    SUCCESS,
+    THREADS,
+    ConsumeResult,
+    ConsumerRunningInfo,
+    decode_offsets,
+)
+from processors.asking import ANSWER_S
+from processors.clients import ClientHandle, ClientKind
+from protocols.remoting.clients import RemotingClient
+from protocols.remoting.fields import flag, text
+from protocols.remoting.mapped.offsets import is_virtual
+from protocols.remoting.records import encode_stored
+from protocols.remoting.relaying import BrokersBehind
+from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.routing import Brokers
+from protocols.remoting.where import broker_in
+
+MOST_OPEN: Final = 256
+"""Questions of tools without an answer at a time."""
+_RESULTS: Final = {
+    Verdict.CONSUMED: (SUCCESS, ""),
+    Verdict.FAILED: (LATER, "its listener failed"),
+    Verdict.CORRUPTED: (EXCEPTION, "the client could not read the message"),
+}
+
+
+class Asking:
+    """Passes questions on to the clients of this replica, and of others where brokers know those."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._processor = house.processor
+        self._clients = house.processor.clients
+        self._clock = house.clock
+        self._address = house.address
+        self._brokers = Brokers(house)
+        self._behind = BrokersBehind(house)
+        self._open = 0
+
+    def __repr__(self) -> str:
+        return f"<Asking open {self._open}>"
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self.consume,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self.positions,
+        }
+
+    def drain(self) -> None:
+        """Clients answer within seconds, or do not."""
+
+    async def running_info(self, request: Request) -> Command:
+        fields = request.fields
+        group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
+        client = self._client(group, client_id)
+        if client is None:
+            return await self._asked_elsewhere(request, request.fields, group, client_id)
+        stacks = flag(fields, "jstackEnable")
+        if isinstance(client, RemotingClient):
+            asked = {**client.named(), "jstackEnable": "true" if stacks else "false"}
+            return await self._passed_on(request, client, RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
+        told = ""
+        if stacks:
+            try:
+                told = await self._processor.asking.stack(request.context, client_id)
+            except GatewayError as error:
+                told = f"(not told: {error.sentence})"
+        info = ConsumerRunningInfo(
+            {
+                NAME_SERVERS: self._address(request.context),
+                THREADS: "0",
+                ORDERED: "false",
+                CONSUME_TYPE: PASSIVELY if client.kind is ClientKind.PUSH_CONSUMER else ACTIVELY,
+                CLIENT_VERSION: client.version or "unknown",
+                STARTED: "0",
+            },
+            tuple(
+                SubscriptionData(topic, expression, kind.value)
+                for topic, (kind, expression) in sorted(client.subscriptions.items())
+            ),
+            stacks=told,
+        )
+        return request.answer(body=info.encode())
+
+    async def consume(self, request: Request) -> Command:
+        """The message is looked up by its id, in the topic that is named, or those that the client reads."""
+        fields = request.fields
+        group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
+        client = self._client(group, client_id)
+        if client is None:
+            return await self._consumed_elsewhere(request, group, client_id)
+        message = await self._message(request, client.topics, text(fields, "msgId"))
+        if isinstance(client, RemotingClient):
+            asked = {
+                **client.named(),
+                "msgId": encode_offset_message_id(message.store_host, message.commit_offset),
+                "brokerName": message.broker,
+                "topic": message.topic,
+            }
+            return await self._passed_on(
+                request, client, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked, encode_stored(message)
+            )
+        began = self._clock.monotonic()
+        try:
+            verdict = await self._processor.asking.consume(client_id, group, message)
+            result, remark = _RESULTS[verdict]
+        except GatewayError as error:
+            result, remark = EXCEPTION, error.sentence
+        spent_ms = round((self._clock.monotonic() - began) * 1000)
+        return request.answer(body=ConsumeResult(result, remark, spent_ms).encode())
+
+    async def positions(self, request: Request) -> Command:
+        """Where each classic member of a group stands with a topic, or the one that `clientAddr` names."""
+        fields = request.fields
+        topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
+        wanted = fields.get("clientAddr", "")
+        clients = [
+            one
+            for one in self._clients.consumers_of(group)
+            if isinstance(one, RemotingClient) and one.alive and wanted in ("", one.client_id)
+        ][:MOST_OPEN]
+        if not clients:
+            return request.refusal(
+                ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"
+            )
+        asked = {"topic": topic, "group": group}
+        answers = await asyncio.gather(
+            *(self._ask(one, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked) for one in clients),
+            return_exceptions=True,
+        )
+        told = {}
+        for client, answer in zip(clients, answers, strict=True):
+            if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
+                with contextlib.suppress(PeerWireError):
+                    found = decode_offsets(answer.body, "messageQueueTable")
+                    told[client.client_id] = {
+                        object_key(queue.table()): await self._position(request, group, queue, at)
+                        for queue, at in found.items()
+                    }
+            elif isinstance(answer, BaseException) and not isinstance(answer, GatewayError):
+                raise answer
+        return request.answer(body=dumps_keyed({"consumerTable": told}))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _position(self, request: Request, group: str, queue: MessageQueue, at: int) -> int:
+        """Where a client stands; for a number that it got of a mapped group, where that group is."""
+        if not is_virtual(at):
+            return at
+        place = queue.topic, queue.broker, queue.queue_id
+        with contextlib.suppress(GatewayError):
+            done = await self._processor.committed(request.context, group, *place)
+            return done if done is not None else -1
+        return -1
+
+    def _client(self, group: str, client_id: str) -> ClientHandle | None:
+        client = self._clients.find(client_id, group)
+        return client if client is not None and client.group == group and client.alive else None
+
+    async def _asked_elsewhere(
+        self, request: Request, fields: Mapping[str, str], group: str, client_id: str, broker: str = ""
+    ) -> Command:
+        """By way of the brokers of a cluster, which know the clients of all replicas and their own."""
+        answer = None
+        if self._behind.there:
+            code = request.command.code
+            answer = await self._behind.client_answer(
+                request.context, code, fields, group=group, broker=broker
+            )
+        if answer is None:
+            return _unknown(request, group, client_id)
+        body = answer.body
+        if request.command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            body = self._with_our_address(request, body)
+        return request.answer(body=body)
+
+    def _with_our_address(self, request: Request, body: bytes) -> bytes:
+        """Of a client that says by which name server it came. Raises BrokerUnavailable: it makes no sense."""
+        try:
+            info = ConsumerRunningInfo.decode(body)
+        except PeerWireError as error:
+            raise BrokerUnavailable(f"what the client answered makes no sense: {error}") from None
+        told = {**info.properties, NAME_SERVERS: self._address(request.context)}
+        return replace(info, properties=told).encode()
+
+    async def _consumed_elsewhere(self, request: Request, group: str, client_id: str) -> Command:
+        """The broker of the message looks it up by its place and hands it to the client."""
+        if not self._behind.there:
+            return _unknown(request, group, client_id)
+        named = request.fields.get("topic", "")
+        topics = [named] if named else await self._processor.topics_of(request.context, group)
+        message = await self._message(request, topics, text(request.fields, "msgId"))
+        asked = {
+            "consumerGroup": group,
+            "clientId": client_id,
+            "msgId": encode_offset_message_id(message.store_host, message.commit_offset),
+            "brokerName": message.broker,
+            "topic": message.topic,
+        }
+        return await self._asked_elsewhere(request, asked, group, client_id, message.broker)
+
+    async def _message(self, request: Request, topics: Iterable[str], message_id: str) -> StoredMessage:
+        """By the sender's id or by that of the place; both may look alike. Raises NotFound."""
+        named = request.fields.get("topic", "")
+        for topic in (named,) if named else sorted(topics):
+            try:
+                found = await self._processor.find_by_id(request.context, topic, message_id)
+            except NotFound:
+                continue  # a topic that the client expects and that is not there
+            if found:
+                return found[0]
+        with contextlib.suppress(ValueError, NotFound):
+            return await self._at_place(request, *decode_offset_message_id(message_id))
+        raise NotFound(f"there is no message with the id {shown(message_id)} in {named or 'what it reads'}")
+
+    async def _at_place(self, request: Request, host: str, offset: int) -> StoredMessage:
+        """Raises NotFound; also when the id is one of another place than this."""
+        if offset >= 0:
+            broker = await broker_in(request, self._brokers, self._processor)
+            found = await self._processor.at_place(request.context, broker, offset)
+            if host in (found.store_host, self._address(request.context)):
+                return found
+        raise NotFound("nothing is there")
+
+    async def _passed_on(
+        self,
+        request: Request,
+        client: RemotingClient,
+        code: int,
+        fields: Mapping[str, str],
+        body: bytes = b"",
+    ) -> Command:
+        """The client's own answer. Raises ClientTimeout, TooManyRequests."""
+        try:
+            told = await self._ask(client, code, fields, body)
+        except BrokerUnavailable:
+            return _unknown(request, client.group, client.client_id)
+        return request.command.answer(told.code, told.remark, told.fields, told.body)
+
+    async def _ask(
+        self, client: RemotingClient, code: int, fields: Mapping[str, str], body: bytes = b""
+    ) -> Command:
+        """Raises ClientTimeout, TooManyRequests, BrokerUnavailable (it left)."""
+        if self._open >= MOST_OPEN:
+            raise TooManyRequests(f"the limit of {MOST_OPEN} questions without an answer is reached")
+        answer = client.peer.ask(code, fields, body)
+        if answer is None:
+            raise TooManyRequests(f"client {shown(client.client_id)} has not read what it was asked before")
+        timer = self._clock.call_later(
+            ANSWER_S, partial(_fail, answer, ClientTimeout(client.client_id, ANSWER_S))
+        )
+        self._open += 1
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+            answer.cancel()
+            self._open -= 1
+
+
+def _fail(answer: asyncio.Future[Command], error: GatewayError) -> None:
+    if not answer.done():
+        answer.set_exception(error)
+
+
+def _unknown(request: Request, group: str, client_id: str) -> Command:
+    return request.refusal(
+        ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{shown(client_id)}> not online"
+    )

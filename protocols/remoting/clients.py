@@ -1,0 +1,187 @@
+"""A classic client as the house knows it: one handle for each group that it is a member of.
+
+Sources: protocol facts 5.5 (39, 307, 309), 5.9 and 5.14.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from popgate.errors import ClientNotFound, GatewayError, PeerWireError, Unsupported, shown
+from popgate.message_id import encode_offset_message_id
+from popgate.model import FilterKind, Reading, TransactionCheck
+from popgate.verdict import Verdict
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import (
+    ACTIVELY,
+    BROADCASTING,
+    CLUSTERING,
+    PASSIVELY,
+    POP,
+    ConsumerData,
+    SubscriptionData,
+)
+from popgate.wire.remoting import Command
+from popgate.wire.running import SUCCESS, ConsumeResult, ConsumerRunningInfo
+from processors.clients import ClientKind
+from processors.questions import Question, StackQuestion, VerifyQuestion
+from protocols.remoting.records import encode_stored
+from protocols.remoting.requests import Peer
+
+_LONGEST_STACK: Final = 1024 * 1024
+"""Characters of a client's stack; the rest is cut off."""
+_CONSUMED: Final = frozenset({SUCCESS, "CR_COMMIT"})
+
+
+def consumer_key(client_id: str, group: str) -> str:
+    return f"{client_id}\n{group}"
+
+
+def producer_key(client_id: str, group: str) -> str:
+    """Another one than that of a consumer: both groups may have one name."""
+    return f"{client_id}\n{group}\nproducer"
+
+
+def no_check(_peer: Peer, _check: TransactionCheck) -> bool:
+    """For clients that are asked about no half messages."""
+    return False
+
+
+@dataclass(slots=True, frozen=True, eq=False)
+class RemotingClient:
+    """A membership of a client, as its last heartbeat told it; a `processors.clients.ClientHandle`.
+
+    `told`: its filters by topic as they came, of consumers. `checks`: asks a producer about a half message.
+    """
+
+    client_id: str
+    key: str
+    peer: Peer
+    kind: ClientKind
+    language: str
+    version: str
+    connection: object
+    group: str = ""
+    producer_group: str = ""
+    consumer: ConsumerData | None = None
+    told: Mapping[str, SubscriptionData] = field(default_factory=dict)
+    subscriptions: Mapping[str, tuple[FilterKind, str]] = field(default_factory=dict)
+    topics: frozenset[str] = frozenset()
+    checks: Callable[[Peer, TransactionCheck], bool] = no_check
+
+    @property
+    def alive(self) -> bool:
+        return self.peer.alive
+
+    @property
+    def broadcast(self) -> bool:
+        return self.consumer is not None and self.consumer.model == BROADCASTING
+
+    @property
+    def reading(self) -> Reading:
+        """Whether an orderly consumer is behind it a heartbeat does not tell."""
+        if self.consumer is None or self.consumer.consume_type == POP:
+            return Reading.NEUTRAL
+        shares = self.consumer.consume_type == PASSIVELY and self.consumer.model == CLUSTERING
+        return Reading.UNKNOWN if shares else Reading.TRUE_PULL
+
+    def same_as(self, other: RemotingClient) -> bool:
+        """Whether the two say the same of the same connection."""
+        return (
+            self.peer is other.peer
+            and self.consumer == other.consumer
+            and self.language == other.language
+            and self.version == other.version
+        )
+
+    def check_transaction(self, check: TransactionCheck) -> bool:
+        return self.checks(self.peer, check)
+
+    def ask(self, question: Question) -> bool:
+        if self.kind is ClientKind.PRODUCER:
+            question.failed(
+                Unsupported(
+                    f"to ask client {shown(self.client_id)} that",
+                    "it is a classic producer, and answers nothing",
+                )
+            )
+            return True
+        if isinstance(question, StackQuestion):
+            answer = self.peer.ask(
+                RequestCode.GET_CONSUMER_RUNNING_INFO, {**self.named(), "jstackEnable": "true"}
+            )
+            read: Callable[[bytes], str | Verdict] = _stack_in
+        elif isinstance(question, VerifyQuestion):
+            message = question.message
+            answer = self.peer.ask(
+                RequestCode.CONSUME_MESSAGE_DIRECTLY,
+                {
+                    **self.named(),
+                    "msgId": encode_offset_message_id(message.store_host, message.commit_offset),
+                    "brokerName": message.broker,
+                    "topic": message.topic,
+                },
+                encode_stored(message),
+            )
+            read = _verdict_in
+        else:
+            return False
+        if answer is None:
+            return False
+        answer.add_done_callback(lambda done: self._settle(question, done, read))
+        # Also when its asker left, or it is too late for an answer.
+        question.answer.add_done_callback(lambda _: answer.cancel())
+        return True
+
+    def reconnect(self) -> bool:
+        """Nothing that classic clients understand says so; where their door drains, it says GO_AWAY."""
+        return False
+
+    def leave_lite(self, lite_topic: str) -> bool:
+        """They subscribe to no lite topics."""
+        return False
+
+    def refresh(self) -> None:
+        """They have no settings from here."""
+
+    def named(self) -> dict[str, str]:
+        """The fields that name this client to itself."""
+        return {"consumerGroup": self.group, "clientId": self.client_id}
+
+    def _settle(
+        self, question: Question, done: asyncio.Future[Command], read: Callable[[bytes], str | Verdict]
+    ) -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            question.failed(ClientNotFound(self.client_id, "left before it answered"))
+            return
+        answer = done.result()
+        try:
+            if answer.code == ResponseCode.SUCCESS:
+                question.answered(read(answer.body))
+                return
+            why = f"{answer.code}: {shown(answer.remark, 200)}" if answer.remark else str(answer.code)
+        except PeerWireError as error:
+            why = f"what cannot be read: {error}"
+        question.failed(GatewayError(f"client {shown(self.client_id)} answered {why}"))
+
+
+def kind_of(consumer: ConsumerData) -> ClientKind:
+    return ClientKind.PULL_CONSUMER if consumer.consume_type == ACTIVELY else ClientKind.PUSH_CONSUMER
+
+
+def filter_kind_of(told: str) -> FilterKind:
+    """What a filter is written in; an unknown kind counts as by tag."""
+    return FilterKind.SQL92 if told == FilterKind.SQL92.value else FilterKind.TAG
+
+
+def _stack_in(body: bytes) -> str:
+    return ConsumerRunningInfo.decode(body).stacks[:_LONGEST_STACK]
+
+
+def _verdict_in(body: bytes) -> Verdict:
+    return Verdict.CONSUMED if ConsumeResult.decode(body).result in _CONSUMED else Verdict.FAILED

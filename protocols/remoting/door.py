@@ -1,0 +1,259 @@
+"""Where requests come in, whatever connection brought them: to the room that serves their code.
+
+What a request holds of the budgets (`popgate.context.Allowance`) is let go by who writes its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from base64 import b64decode
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from popgate.context import Context
+from popgate.errors import GatewayError, Unauthenticated
+from popgate.kinds import NO_CREDENTIALS, Authenticator, Credentials
+from popgate.model import TransactionCheck
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+from popgate.wire.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
+from protocols.observing import CallObserver, NullCalls
+from protocols.remoting.asking import Asking
+from protocols.remoting.assigning import Assigning
+from protocols.remoting.configuring import Configuring
+from protocols.remoting.errors import code_of
+from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.locking import Locking
+from protocols.remoting.looking import Looking
+from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.members import Members
+from protocols.remoting.popping import Popping
+from protocols.remoting.positions import Positions
+from protocols.remoting.pulling import Pulling
+from protocols.remoting.refusing import Refusing
+from protocols.remoting.replying import Replying
+from protocols.remoting.requests import DoorHouse, Handler, Peer, Request, Room
+from protocols.remoting.retrying import Retrying
+from protocols.remoting.routing import Routing
+from protocols.remoting.sending import Sending
+from protocols.remoting.surveying import Surveying
+from protocols.remoting.transacting import Transacting, ask_producer
+from protocols.remoting.virtual.translating import Translating
+
+SENDS: Final = frozenset(
+    {
+        RequestCode.SEND_MESSAGE,
+        RequestCode.SEND_MESSAGE_V2,
+        RequestCode.SEND_BATCH_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE,
+        RequestCode.SEND_REPLY_MESSAGE_V2,
+    }
+)
+WAITS: Final = frozenset(
+    {
+        RequestCode.PULL_MESSAGE,
+        RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.POP_MESSAGE,
+        RequestCode.POP_LITE_MESSAGE,
+        RequestCode.NOTIFICATION,
+    }
+)
+"""What may wait for long, and holds nothing of the budgets meanwhile."""
+
+_SPARED: Final = 64 * 1024
+"""Bytes of a request that no send is, up to which it passes the budgets, though it counts: a consumer that
+reads slowly must still be able to commit, and to say that it lives."""
+_SENT: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
+"""What producers with tracing expect of an answer. Source: protocol facts 9.5 (68)."""
+_LONGEST_REMARK: Final = 1000
+_NAMES: Final = {int(code): code.name for code in RequestCode}
+_CODES: Final = {int(code): code.name for code in ResponseCode}
+_UNKNOWN: Final = "UNKNOWN"
+_NOTHING: Final = "NOTHING"
+"""Stands for a code where nobody waits for one."""
+_FINE: Final = frozenset(
+    {
+        int(ResponseCode.SUCCESS),
+        int(ResponseCode.PULL_NOT_FOUND),
+        int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+        int(ResponseCode.POLLING_TIMEOUT),
+        int(ResponseCode.POLLING_FULL),
+        int(ResponseCode.NO_MESSAGE),
+    }
+)
+
+_log = logging.getLogger(__name__)
+
+
+def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[Room]:
+    """Everything that is served here."""
+    translating = translating if translating is not None else Translating(house)
+    mapped = Mapped(house)
+    heartbeats = Heartbeats(house, partial(_ask_producer, translating), mapped.left)
+    mapped.members = heartbeats.shares
+    return [
+        heartbeats,
+        Asking(house),
+        Assigning(house, heartbeats.push_member),
+        Configuring(house),
+        Locking(house),
+        Looking(house),
+        Members(house, heartbeats.push_member, translating),
+        Popping(house),
+        Positions(house, mapped),
+        Pulling(house, heartbeats.subscriptions, mapped),
+        Refusing(house),
+        Replying(house),
+        Retrying(house, mapped),
+        Routing(house),
+        Sending(house),
+        Surveying(house),
+        Transacting(house),
+    ]
+
+
+class Door:
+    """The rooms of the door, by request code."""
+
+    calls: CallObserver = NullCalls()
+    """Is told how every request ended."""
+    authenticator: Authenticator | None = None
+    """Without one everybody is anonymous, and credentials are ignored."""
+
+    def __init__(self, house: DoorHouse, rooms: Iterable[Room] | None = None) -> None:
+        self._clock = house.clock
+        self._translating = Translating(house) if rooms is None else None
+        self._rooms = list(rooms if rooms is not None else rooms_of(house, self._translating))
+        self._handlers: dict[int, Handler] = {}
+        for room in self._rooms:
+            for code, handler in room.handlers().items():
+                if int(code) in self._handlers:
+                    raise ValueError(f"two rooms serve the request code {int(code)}")
+                self._handlers[int(code)] = handler
+
+    def __repr__(self) -> str:
+        return f"<Door {len(self._handlers)} request codes>"
+
+    def serves(self, code: int) -> bool:
+        return code in self._handlers
+
+    def drain(self) -> None:
+        """End what waits; nothing waits from now on."""
+        for room in self._rooms:
+            room.drain()
+
+    def refused(self, command: Command, code: ResponseCode) -> None:
+        """Somebody else answered a request so, before it came here."""
+        self.calls.answered(_NAMES.get(command.code, _UNKNOWN), code.name, 0.0)
+
+    async def serve(self, request: Request) -> Command | None:
+        """The answer to a request; None for one that nobody waits to be answered. Raises nothing else."""
+        began = self._clock.monotonic()
+        command = request.command
+        name = _NAMES.get(command.code, _UNKNOWN)
+        code = _NOTHING
+        try:
+            answer = await self._answer(request)
+            if answer is not None:
+                code = _CODES.get(answer.code, "OTHER")
+                if answer.code not in _FINE:
+                    self.calls.refused(*names_of(command.fields))
+        except asyncio.CancelledError:
+            code = "CLIENT_GONE"
+            raise
+        finally:
+            self.calls.answered(name, code, self._clock.monotonic() - began)
+        return None if command.is_oneway else answer
+
+    async def _answer(self, request: Request) -> Command | None:
+        command, context = request.command, request.context
+        handler = self._handlers.get(command.code)
+        if handler is None:
+            return request.refusal(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, f" request type {command.code} not supported"
+            )
+        try:
+            if self.authenticator is not None:
+                context.principal = self.authenticator.authenticate(
+                    context, credentials_in(command), self._clock.monotonic()
+                )
+            _hold(command, context)
+            translating = self._translating
+            if translating is not None and translating.serves(command):
+                answer = await translating.serve(request, handler)
+            else:
+                answer = await handler(request)
+        except GatewayError as error:
+            answer = request.refusal(code_of(error), _bounded(error.sentence))
+        except Exception:
+            _log.exception(
+                "%s failed for %s at %s",
+                _NAMES.get(command.code, command.code),
+                context.client_id,
+                context.peer,
+            )
+            answer = request.refusal(
+                ResponseCode.SYSTEM_ERROR, "internal error of the gateway, its log tells more"
+            )
+        if answer is not None and command.code in SENDS:
+            for key, value in _SENT.items():
+                answer.fields.setdefault(key, value)
+        return answer
+
+
+def _ask_producer(translating: Translating, peer: Peer, check: TransactionCheck) -> bool:
+    place = check.place
+    if place is None or not translating.names_none(peer):
+        return ask_producer(peer, check)
+    told = translating.marked(peer, place.broker, place.commit_offset)
+    return told is not None and ask_producer(peer, check, commit_offset=told)
+
+
+def _bounded(sentence: str) -> str:
+    """Names that are echoed may have any length."""
+    return sentence if len(sentence) <= _LONGEST_REMARK else sentence[:_LONGEST_REMARK] + "…"
+
+
+def _hold(command: Command, context: Context) -> None:
+    """Count the bytes of a request. Raises TooManyRequests."""
+    held = context.allowance
+    if held is None:
+        return
+    size = len(command.body) + sum(map(len, command.fields.values()))
+    if size > _SPARED or command.code in SENDS:
+        held.take(size)
+    elif command.code not in WAITS:
+        held.add(size)
+
+
+def names_of(fields: Mapping[str, str]) -> tuple[str, str]:
+    """The topic and the consumer group that a request is about, in its words; empty where it names none."""
+    get = fields.get
+    return get("topic") or get("b") or get("originTopic") or "", get("consumerGroup") or get("group") or ""
+
+
+def credentials_in(command: Command) -> Credentials:
+    """What a request offers to prove who sends it; none for one that names no access key.
+
+    Raises Unauthenticated. Source: protocol facts 5.12.
+    """
+    fields = command.fields
+    access_key = fields.get(ACCESS_KEY, "")
+    if not access_key:
+        return NO_CREDENTIALS
+    try:
+        signature = b64decode(fields.get(SIGNATURE, ""), validate=True)
+    except ValueError:
+        raise Unauthenticated("the field Signature is no Base64") from None
+    try:
+        signed = content(fields, command.body, command.version)
+    except UnicodeEncodeError:
+        raise Unauthenticated("a field that is signed is no text") from None
+    return Credentials(
+        access_key=access_key,
+        signature=signature,
+        signed=signed,
+        token=fields.get(SECURITY_TOKEN, ""),
+    )

@@ -1,0 +1,45 @@
+"""What members of mapped groups are answered: the numbers they go on with, and as much as a frame holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from popgate.model import StoredMessage
+from popgate.wire.codes import ResponseCode
+from popgate.wire.remoting import Command
+from processors.requests import Pull
+from protocols.remoting.mapped.offsets import QueueHoldings, QueueKey
+from protocols.remoting.requests import Request
+
+MOST_BYTES: Final = 12 * 1024 * 1024
+"""Of one answer: a frame has 16 MiB."""
+
+
+def key_of(asked: Pull) -> QueueKey:
+    return QueueKey(asked.group or "", asked.topic, asked.broker, asked.queue_id)
+
+
+def fitting(messages: Sequence[StoredMessage]) -> int:
+    """How many go into one frame, at least one."""
+    size = 0
+    for count, one in enumerate(messages):
+        size += len(one.body) + len(one.properties) + len(one.topic) * 4 + 128
+        if size > MOST_BYTES and count:
+            return count
+    return len(messages)
+
+
+def nothing(request: Request, queue: QueueHoldings, begins: int) -> Command:
+    """There is nothing for this client now."""
+    return request.command.answer(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", numbered(queue, begins))
+
+
+def numbered(queue: QueueHoldings, begins: int) -> dict[str, str]:
+    """The fields of an answer after which a client goes on with this number."""
+    return {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(begins),
+        "minOffset": str(queue.first),
+        "maxOffset": str(queue.next),
+    }

@@ -1,0 +1,83 @@
+"""Whether a pull is mapped, asked of every pull before it is served."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from popgate.wire.codes import RequestCode
+from processors.mapping import MappedGroups
+from processors.requests import Pull
+from protocols.remoting.mapped.beginning import Beginnings
+from protocols.remoting.mapped.offsets import QueueKey, is_possible, is_virtual
+from protocols.remoting.mapped.proving import Proofs
+from protocols.remoting.requests import DoorHouse, Peer, Request
+
+Members = Callable[[Peer, str], bool]
+"""Whether a client of this connection is a clustering push consumer of the group, as its heartbeat said."""
+
+
+def nobody(_peer: Peer, _group: str) -> bool:
+    return False
+
+
+class Deciding:
+    """What is known of groups and members when a pull comes."""
+
+    def __init__(
+        self, house: DoorHouse, members: Members = nobody, groups: MappedGroups | None = None
+    ) -> None:
+        self._clock = house.clock
+        self.members = members
+        self._groups = groups if groups is not None else house.processor.mapping
+        self._beginnings = Beginnings(house)
+        self.proofs = Proofs(self._groups, house.clock)
+
+    def maps(self, peer: Peer, group: str) -> bool:
+        """Whether pulls of this group by this connection are mapped."""
+        return self._groups.is_mapped(group) and self.members(peer, group)
+
+    def serves(self, request: Request, group: str, queue: tuple[str, str, int], offset: int) -> bool:
+        """Whether this very pull is mapped; it may be the one that shows that its group can be."""
+        peer = request.peer
+        if not self._groups.may_map(group) or not self.members(peer, group):
+            return False
+        if request.command.code != RequestCode.PULL_MESSAGE:
+            return False
+        self.proofs.pulls(peer, QueueKey(group, *queue), offset)
+        return self._groups.is_mapped(group)
+
+    async def begins(self, request: Request, asked: Pull) -> bool:
+        """Whether a true pull may go on: of a group that may be mapped the first one says where it begins."""
+        group = asked.group or ""
+        if not self._groups.may_map(group) or not self.members(request.peer, group):
+            return True
+        return await self._beginnings.begun_before(request.peer, request.context, asked)
+
+    def is_early(self, request: Request, group: str, offset: int) -> bool:
+        """Whether this may be a member that has yet to say who it is: it asks again in a few seconds."""
+        groups = self._groups
+        return (
+            groups.may_map(group)
+            and (is_virtual(offset) or groups.is_mapped(group))
+            and not self.members(request.peer, group)
+        )
+
+    def is_undecided(self, request: Request, group: str, offset: int) -> bool:
+        """Whether a pull that is not mapped may be in a moment: what it got before would come again.
+
+        Another one, or it itself, showed that its group can be mapped; or it has numbers of another gateway.
+        """
+        if not is_virtual(offset) and not self._groups.is_judged_anew(group):
+            return False
+        if request.command.code != RequestCode.PULL_MESSAGE or not self._groups.may_map(group):
+            return False
+        return self.members(request.peer, group)
+
+    async def judges(self, request: Request, group: str) -> bool:
+        """Whether such a pull is mapped: ask, at once."""
+        await self._groups.judge(request.context, group)
+        return self.maps(request.peer, group)
+
+    def can_go_on(self, offset: int) -> bool:
+        """Whether a pull may begin at an offset, or a number."""
+        return is_possible(offset, self._clock.now_ms())

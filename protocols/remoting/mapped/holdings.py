@@ -1,0 +1,121 @@
+"""What clients hold, by connection, and by the places that they name when they send a message back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from popgate.context import Context
+from protocols.remoting.mapped.offsets import Fate, Held, QueueHoldings, QueueKey
+from protocols.remoting.mapped.retries import Retries
+
+MOST_QUEUES: Final = 16_384
+"""Of one connection; of those that are not needed any more the numbers are forgotten first."""
+
+
+class ConnectionHoldings:
+    """What the clients of one connection hold."""
+
+    __slots__ = ("_groups", "context", "gone", "queues", "retries")
+
+    def __init__(self, context: Context, retries: Retries) -> None:
+        self.context = context
+        """In whose name things are asked that no request of its clients waits for."""
+        self.gone = False
+        self.retries = retries
+        self.queues: dict[QueueKey, QueueHoldings] = {}
+        self._groups: dict[str, dict[QueueKey, QueueHoldings]] = {}
+
+    def __repr__(self) -> str:
+        return f"<ConnectionHoldings {self.context.peer} queues {len(self.queues)}>"
+
+    def queue(self, key: QueueKey) -> QueueHoldings | None:
+        """Of this key, made when it is not there; None: there are too many."""
+        found = self.queues.get(key)
+        if found is None:
+            if len(self.queues) >= MOST_QUEUES and not self._make_room():
+                return None
+            found = self.queues[key] = QueueHoldings(key)
+            self._groups.setdefault(key.group, {})[key] = found
+        return found
+
+    def find(self, group: str, topic: str, queue_id: int, broker: str) -> QueueHoldings | None:
+        """Without a broker the only one that is read here."""
+        if broker:
+            return self.queues.get(QueueKey(group, topic, broker, queue_id))
+        found = [
+            one
+            for key, one in self._groups.get(group, {}).items()
+            if (key.topic, key.queue_id) == (topic, queue_id)
+        ]
+        return found[0] if len(found) == 1 else None
+
+    def of_group(self, group: str) -> list[QueueHoldings]:
+        return list(self._groups.get(group, {}).values())
+
+    @property
+    def groups(self) -> set[str]:
+        """Whose queues are read here."""
+        return set(self._groups)
+
+    def _make_room(self) -> bool:
+        """Numbers that begin anew are higher than those forgotten: `offsets.beginning`."""
+        idle = [key for key, one in self.queues.items() if not one.held and one.waits is None]
+        for key in idle:
+            del self.queues[key]
+            of_group = self._groups[key.group]
+            del of_group[key]
+            if not of_group:
+                del self._groups[key.group]
+        return bool(idle)
+
+
+class PlaceIndex:
+    """What is held here, by group and physical offset: a client names no more when it sends back."""
+
+    def __init__(self) -> None:
+        self._at: dict[tuple[str, int], list[tuple[ConnectionHoldings, Held]]] = {}
+        self.held = 0
+        """How many messages are in it."""
+
+    def __repr__(self) -> str:
+        return f"<PlaceIndex {len(self._at)}>"
+
+    def __len__(self) -> int:
+        return len(self._at)
+
+    def add(self, connection: ConnectionHoldings, taken: Sequence[Held]) -> None:
+        self.held += len(taken)
+        for one in taken:
+            self._at.setdefault((one.queue.key.group, one.physical), []).append((connection, one))
+
+    def drop(self, one: Held) -> None:
+        place = one.queue.key.group, one.physical
+        known = self._at.get(place)
+        if known is None:
+            return
+        left = [pair for pair in known if pair[1] is not one]
+        self.held -= len(known) - len(left)
+        if left:
+            self._at[place] = left
+        else:
+            del self._at[place]
+
+    def find(
+        self, group: str, broker: str, physical: int, connection: ConnectionHoldings | None
+    ) -> tuple[ConnectionHoldings, Held] | None:
+        """The newest there, sooner on this connection. Where no broker is named there must be no doubt."""
+        found = [
+            pair
+            for pair in self._at.get((group, physical), ())
+            if broker in ("", pair[1].broker) and pair[1].fate is Fate.HELD
+        ]
+        if not found or len({one.broker for _, one in found}) > 1:
+            return None
+        return max(found, key=lambda pair: (pair[0] is connection, pair[1].delivered))
+
+
+def all_held(connections: Iterable[ConnectionHoldings]) -> Iterator[Held]:
+    for connection in connections:
+        for queue in connection.queues.values():
+            yield from queue.held.values()

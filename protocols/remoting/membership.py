@@ -1,0 +1,107 @@
+"""What heartbeats tell, and the memberships of a connection that come of them.
+
+Sources: protocol facts 5.5 (34), 5.9 and 7.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from popgate.errors import BadRequest, Fault, PeerWireError, TooManyRequests, shown
+from popgate.model import Reading
+from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from protocols.remoting.clients import RemotingClient, consumer_key
+
+LARGEST_HEARTBEAT: Final = 1024 * 1024
+"""Bytes of a heartbeat, and of all that is kept of the memberships of one connection."""
+MOST_GROUPS: Final = 1024
+"""Memberships of one connection, of all its clients together."""
+_LONGEST_NAME: Final = 255
+"""Characters of a client id, or of a producer group."""
+
+
+@dataclass(slots=True)
+class Member:
+    """One group of one client. `size`: bytes that are kept of it."""
+
+    handle: RemotingClient
+    seen: float
+    size: int
+    prepared: bool = False
+    without: bool = False
+    """Whether the client never told this connection what it subscribes to."""
+
+
+class Memberships:
+    """The memberships of one connection, by key."""
+
+    __slots__ = ("gone", "members", "size")
+
+    def __init__(self) -> None:
+        self.members: dict[str, Member] = {}
+        self.size = 0
+        self.gone = False
+
+    def subscription(self, client_id: str, group: str, topic: str) -> SubscriptionData | None:
+        """What a client of the connection told that it reads of a topic; sooner the one of this id."""
+        # Nearly all connections are of one client.
+        first = self.members.get(consumer_key(client_id, group))
+        if first is not None and topic in first.handle.told:
+            return first.handle.told[topic]
+        for member in self.members.values():
+            if member.handle.group == group and topic in member.handle.told:
+                return member.handle.told[topic]
+        return None
+
+    def push_member(self, client_id: str, group: str) -> RemotingClient | None:
+        """The client that is a push consumer of the group and shares its messages; sooner that of this id.
+
+        A broadcasting one, one that pulls by itself or that pops is none.
+        """
+        first = self.members.get(consumer_key(client_id, group))
+        if first is not None:
+            return first.handle if first.handle.reading is Reading.UNKNOWN else None
+        for member in self.members.values():
+            handle = member.handle
+            if handle.group == group and handle.reading is Reading.UNKNOWN:
+                return handle
+        return None
+
+
+def heartbeat_in(body: bytes) -> HeartbeatData:
+    """Raises BadRequest."""
+    if len(body) > LARGEST_HEARTBEAT:
+        raise BadRequest(f"the heartbeat has {len(body)} bytes, the limit is {LARGEST_HEARTBEAT}")
+    try:
+        told = HeartbeatData.decode(body)
+    except PeerWireError as error:
+        raise BadRequest(f"the heartbeat cannot be read: {error}") from error
+    if not told.client_id.strip():
+        raise BadRequest("the heartbeat names no client id", Fault.CLIENT_ID_REQUIRED)
+    for what, names in (("client id", (told.client_id,)), ("producer group", told.producer_groups)):
+        for name in names:
+            if not name or len(name) > _LONGEST_NAME or not name.isprintable():
+                raise BadRequest(
+                    f"the {what} {shown(name)} is none: it has 1 to {_LONGEST_NAME} printable characters"
+                )
+    return told
+
+
+def too_many() -> TooManyRequests:
+    return TooManyRequests(f"one connection is a member of at most {MOST_GROUPS} groups")
+
+
+def size_of(consumer: ConsumerData) -> int:
+    """About so many bytes are kept of it."""
+    return len(consumer.group) + sum(len(part) for part in _texts(consumer))
+
+
+def _texts(consumer: ConsumerData) -> Iterator[str]:
+    for one in consumer.subscriptions:
+        yield one.topic
+        yield one.expression
+        yield one.kind
+        yield from one.tags
+        yield from ("00000000" for _ in one.codes)

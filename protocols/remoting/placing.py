@@ -1,0 +1,45 @@
+"""Queues of topics, kept for a moment: every pull and every position names one, and none makes a topic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from popgate.context import Context
+from popgate.model import Queue
+from protocols.remoting.fields import number, text
+from protocols.remoting.requests import DoorHouse, Request
+from protocols.remoting.routing import broker_of
+
+_FRESH_S: Final = 1.0
+_MOST: Final = 16_384
+
+
+class Places:
+    """What route each topic has, asked for once a second at most."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._processor = house.processor
+        self._clock = house.clock
+        self._known: dict[str, tuple[float, Sequence[Queue]]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Places {len(self._known)}>"
+
+    async def of(self, context: Context, topic: str) -> Sequence[Queue]:
+        """The queues of a topic that is there. Raises TopicNotFound."""
+        now = self._clock.monotonic()
+        known = self._known.get(topic)
+        if known is not None and now < known[0]:
+            return known[1]
+        queues = await self._processor.queues(context, topic)
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known[topic] = now + _FRESH_S, queues
+        return queues
+
+    async def queue_in(self, request: Request) -> tuple[str, str, int]:
+        """Topic, broker and queue of a request that names one. Raises TopicNotFound, Refused, BadRequest."""
+        fields = request.fields
+        topic, queue_id = text(fields, "topic"), number(fields, "queueId")
+        return topic, broker_of(request, await self.of(request.context, topic)), queue_id

@@ -1,0 +1,141 @@
+"""Positions of groups, and the offsets of queues.
+
+Sources: protocol facts 5.5, 5.13 and 7.8 ("Offsets"); real-rocketmq.md, section 4, the last row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from popgate.context import Context
+from popgate.errors import IllegalOffset
+from popgate.model import Bounds
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+from processors.requests import Pull
+from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.offsets import QueueKey, is_virtual
+from protocols.remoting.placing import Places
+from protocols.remoting.requests import DoorHouse, Handler, Request
+
+_UPPER: Final = "UPPER"
+_YOUNG_MS: Final = 3_600_000
+
+Named = tuple[str, str, int]
+"""Topic, broker and queue."""
+
+
+class Positions:
+    """Serves what is asked about one queue by its offsets."""
+
+    def __init__(self, house: DoorHouse, mapped: Mapped | None = None) -> None:
+        self._mapped = mapped if mapped is not None else Mapped(house)
+        self._processor = house.processor
+        self._clock = house.clock
+        self._places = Places(house)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.QUERY_CONSUMER_OFFSET: self.committed,
+            RequestCode.UPDATE_CONSUMER_OFFSET: self.commit,
+            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self.search,
+            RequestCode.GET_MAX_OFFSET: self.maximum,
+            RequestCode.GET_MIN_OFFSET: self.minimum,
+            RequestCode.GET_EARLIEST_MSG_STORETIME: self.earliest,
+        }
+
+    def drain(self) -> None:
+        """Nothing waits here."""
+
+    async def committed(self, request: Request) -> Command:
+        """A group that never read a queue begins at 0 where that is not long ago, or nothing is there yet.
+
+        A client that is told of no position asks for the end next: what was sent in between would be lost to
+        it, and so would what another member read that has not told its position.
+        """
+        group = text(request.fields, "consumerGroup")
+        queue = await self._places.queue_in(request)
+        context, fields = request.context, request.fields
+        self._mapped.proofs.asks_position(request.peer, QueueKey(group, *queue))
+        offset = await self._processor.committed(context, group, *queue)
+        if offset is None and flag(fields, "setZeroIfNotFound", default=True):
+            offset = await self._start(context, queue)
+        if offset is None:
+            return request.refusal(
+                ResponseCode.QUERY_NOT_FOUND,
+                "the group has no position on this queue yet",
+            )
+        return request.answer({"offset": str(offset)})
+
+    async def commit(self, request: Request) -> Command:
+        """A position outside of the queue's bounds counts as the nearest within; no group is made for it.
+
+        What members of mapped groups tell acknowledges messages, and sets nothing.
+        """
+        group = text(request.fields, "consumerGroup")
+        offset = long_number(request.fields, "commitOffset")
+        if is_virtual(offset):
+            topic, queue_id = text(request.fields, "topic"), number(request.fields, "queueId")
+            broker = request.fields.get("bname", "")
+            await self._mapped.commit_number(request, group, topic, queue_id, offset, broker=broker)
+            return request.answer()
+        queue = await self._places.queue_in(request)
+        context = request.context
+        if await self._mapped.commit(request, group, queue, offset):
+            return request.answer()
+        await self._processor.group(context, group)
+        try:
+            await self._processor.commit(context, group, *queue, max(offset, 0))
+        except IllegalOffset as error:
+            await self._processor.commit(context, group, *queue, error.nearest)
+        return request.answer()
+
+    async def search(self, request: Request) -> Command:
+        """The first offset at or after a time; by `boundaryType` UPPER the last one up to it."""
+        fields, context = request.fields, request.context
+        time_ms = long_number(fields, "timestamp")
+        queue = await self._places.queue_in(request)
+        if fields.get("boundaryType", "").upper() != _UPPER:
+            offset = await self._processor.offset_at(context, *queue, time_ms)
+        else:
+            behind = await self._processor.offset_at(context, *queue, time_ms + 1)
+            bounds = await self._processor.bounds(context, *queue)
+            # As a broker has it: past the end it is the end itself.
+            offset = behind if behind >= bounds.maximum else max(behind - 1, bounds.minimum)
+        return request.answer({"offset": str(offset)})
+
+    async def maximum(self, request: Request) -> Command:
+        queue = await self._places.queue_in(request)
+        return request.answer(
+            {"offset": str((await self._processor.bounds(request.context, *queue)).maximum)}
+        )
+
+    async def minimum(self, request: Request) -> Command:
+        queue = await self._places.queue_in(request)
+        return request.answer(
+            {"offset": str((await self._processor.bounds(request.context, *queue)).minimum)}
+        )
+
+    async def earliest(self, request: Request) -> Command:
+        """When the first message that is kept was stored; -1: there is none."""
+        queue, context = await self._places.queue_in(request), request.context
+        bounds = await self._processor.bounds(context, *queue)
+        return request.answer({"timestamp": str(await self._stored_at(context, queue, bounds))})
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _start(self, context: Context, queue: Named) -> int | None:
+        """Where RocketMQ says 0 is while its first message is still in memory; this goes by its age."""
+        bounds = await self._processor.bounds(context, *queue)
+        if bounds.minimum > 0:
+            return None
+        stored_ms = await self._stored_at(context, queue, bounds)
+        return 0 if stored_ms < 0 or stored_ms >= self._clock.now_ms() - _YOUNG_MS else None
+
+    async def _stored_at(self, context: Context, queue: Named, bounds: Bounds) -> int:
+        if bounds.minimum == bounds.maximum:
+            return -1
+        pulled = await self._processor.pull(context, Pull(*queue, bounds.minimum, max_messages=1))
+        return pulled.messages[0].store_ms if pulled.messages else -1

@@ -1,0 +1,241 @@
+"""True pull: reading by offset, with waiting, and the position that may come along.
+
+Sources: protocol facts 5.5, 5.13 and 7.8 ("Pull"), 9.5 (62, 63).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from popgate.clock import pause
+from popgate.errors import GatewayError, IllegalOffset, NotFound, shown
+from popgate.model import Bounds, FilterKind, Pulled
+from popgate.naming import RETRY_PREFIX
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import SubscriptionData
+from popgate.wire.remoting import Command
+from processors.requests import Pull
+from protocols.draining import Waits
+from protocols.remoting.errors import Refused
+from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.offsets import is_virtual
+from protocols.remoting.placing import Places
+from protocols.remoting.records import encode_all
+from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.routing import Brokers, broker_of
+
+COMMIT: Final = 0x1
+SUSPEND: Final = 0x2
+SUBSCRIPTION: Final = 0x4
+"""Bits of the field sysFlag."""
+
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of one answer, where the client does not say: a consumer asks for every queue at the same time."""
+_LARGEST_BYTES: Final = 12 * 1024 * 1024
+"""Of one answer in any case: a frame has 16 MiB."""
+_COMMIT_S: Final = 1.0
+"""So often a position that pulls bring along is written. Every 5 s clients tell it by itself, too."""
+_REST_S: Final = 0.2
+"""Before a pull that would wait is answered with nothing while the gateway drains."""
+_MOST_COMMITS: Final = 16_384
+
+Subscriptions = Callable[[str, str, Peer], SubscriptionData | None]
+"""What a group reads of a topic, as the client of this connection told it, or any other."""
+
+
+def _none(_group: str, _topic: str, _peer: Peer) -> SubscriptionData | None:
+    return None
+
+
+class Pulling:
+    """Serves pulls."""
+
+    def __init__(
+        self, house: DoorHouse, subscriptions: Subscriptions = _none, mapped: Mapped | None = None
+    ) -> None:
+        self._mapped = mapped if mapped is not None else Mapped(house)
+        self._house = house
+        self._processor = house.processor
+        self._clock = house.clock
+        self._subscriptions = subscriptions
+        self._polls = Waits()
+        self._places = Places(house)
+        self._brokers = Brokers(house)
+        self._commits: dict[tuple[str, str, str, int], float] = {}
+        """Until when no pull needs to write the position of a group on a queue: every one brings it along."""
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {RequestCode.PULL_MESSAGE: self.pull, RequestCode.LITE_PULL_MESSAGE: self.pull}
+
+    def drain(self) -> None:
+        self._polls.end()
+        self._mapped.drain()
+
+    async def pull(self, request: Request) -> Command:
+        fields, context = request.fields, request.context
+        group, topic = text(fields, "consumerGroup"), text(fields, "topic")
+        queue_id, offset = number(fields, "queueId"), long_number(fields, "queueOffset")
+        flags = number(fields, "sysFlag", 0)
+        queues = await self._places.of(context, topic)
+        broker = broker_of(request, queues)
+        if not flags & SUBSCRIPTION and self._mapped.is_early(request, group, offset):
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: no heartbeat named group {shown(group)} here yet",
+            )
+        kind, expression = self._filter(request, group, topic, flags)
+        mapped = self._mapped.serves(request, group, (topic, broker, queue_id), offset)
+        if not mapped and self._mapped.is_undecided(request, group, offset):
+            mapped = await self._mapped.judges(request, group)
+        if flags & COMMIT and not mapped:
+            await self._commit(request, group, topic, broker, queue_id)
+        wait_ms = long_number(fields, "suspendTimeoutMillis", 0) if flags & SUSPEND else 0
+        most = number(fields, "maxMsgBytes", 0)
+        asked = Pull(
+            topic,
+            broker,
+            queue_id,
+            offset,
+            group,
+            kind,
+            expression,
+            max_messages=number(fields, "maxMsgNums"),
+            max_bytes=min(most, _LARGEST_BYTES) if most > 0 else MOST_BYTES,
+            wait_s=wait_ms / 1000 if wait_ms > 0 else None,
+        )
+        if mapped and topic.startswith(RETRY_PREFIX) and self._mapped.reads_apart(asked):
+            return await self._pull_apart(request, asked, flags)
+        if mapped and self._mapped.can_go_on(offset):
+            return await self._mapped.pull(request, asked, flags)
+        if is_virtual(offset):
+            return await self._anew(request, asked)
+        if not await self._mapped.begins(request, asked):
+            return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
+        try:
+            pulled = await self._pull(request, asked)
+        except IllegalOffset as error:
+            return await self._moved(request, asked, error)
+        if pulled.messages and self._mapped.maps(request.peer, group):
+            # It waited while the group was mapped: these come by pop, and it asks again at once.
+            pulled = Pulled([], asked.offset, pulled.bounds)
+        return await self._answer(request, asked, pulled)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _pull_apart(self, request: Request, asked: Pull, flags: int) -> Command:
+        """Retries of a mapped group that cannot be popped."""
+        if is_virtual(asked.offset):
+            return await self._anew(request, asked)
+        try:
+            pulled = await self._mapped.pull_apart(request, asked, flags)
+        except IllegalOffset as error:
+            return await self._moved(request, asked, error)
+        return await self._answer(request, asked, pulled)
+
+    async def _pull(self, request: Request, asked: Pull) -> Pulled:
+        """Raises IllegalOffset, and what the processor raises."""
+        context = request.context
+        if not self._polls.ended:
+            pulled = await self._polls.wait(self._processor.pull(context, asked))
+            if pulled is not None:
+                return pulled
+            # Called back: the gateway closes.
+            bounds = await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
+            return Pulled([], asked.offset, bounds)
+        waits, asked.wait_s = asked.wait_s is not None, None
+        pulled = await self._processor.pull(context, asked)
+        if waits and not pulled.messages:
+            # Whoever was not told to go pulls again at once.
+            await pause(self._clock, _REST_S)
+        return pulled
+
+    def _filter(self, request: Request, group: str, topic: str, flags: int) -> tuple[FilterKind, str]:
+        """What the pull brings along, else what its client told with its heartbeat. Raises Refused."""
+        if flags & SUBSCRIPTION:
+            fields = request.fields
+            return kind_of(fields.get("expressionType", "")), fields.get("subscription") or "*"
+        known = self._subscriptions(group, topic, request.peer)
+        if known is None:
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_EXIST,
+                f"the consumer's subscription not exist: group {shown(group)} told none of {shown(topic)}",
+            )
+        if known.version < long_number(request.fields, "subVersion", 0):
+            raise Refused(
+                ResponseCode.SUBSCRIPTION_NOT_LATEST,
+                f"the consumer's subscription not latest: that of group {shown(group)} is older here",
+            )
+        return kind_of(known.kind), known.expression or "*"
+
+    async def _commit(self, request: Request, group: str, topic: str, broker: str, queue_id: int) -> None:
+        """The position that a pull brings along; that it cannot be kept hinders no reading."""
+        offset = long_number(request.fields, "commitOffset", -1)
+        if offset < 0 or is_virtual(offset):
+            return
+        place, now = (group, topic, broker, queue_id), self._clock.monotonic()
+        if now < self._commits.get(place, 0.0):
+            return
+        if len(self._commits) >= _MOST_COMMITS:
+            self._commits.clear()
+        self._commits[place] = now + _COMMIT_S
+        try:
+            await self._processor.commit(request.context, group, topic, broker, queue_id, offset)
+        except GatewayError:
+            self._commits.pop(place, None)
+
+    async def _moved(self, request: Request, asked: Pull, error: IllegalOffset) -> Command:
+        """Where the client can go on."""
+        context = request.context
+        try:
+            bounds = await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
+        except NotFound:
+            bounds = Bounds(error.nearest, error.nearest)
+        empty = bounds.minimum == bounds.maximum
+        remark = "NO_MESSAGE_IN_QUEUE" if empty else _MOVED[asked.offset > bounds.maximum]
+        fields = _fields(error.nearest, bounds)
+        return request.command.answer(ResponseCode.PULL_OFFSET_MOVED, remark, fields)
+
+    async def _anew(self, request: Request, asked: Pull) -> Command:
+        """A number of when the group was mapped: its client is to begin where the group is."""
+        context, place = request.context, (asked.topic, asked.broker, asked.queue_id)
+        bounds = await self._processor.bounds(context, *place)
+        done = await self._processor.committed(context, asked.group or "", *place)
+        fields = _fields(done if done is not None else bounds.minimum, bounds)
+        return request.command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", fields)
+
+    async def _answer(self, request: Request, asked: Pull, pulled: Pulled) -> Command:
+        fields = _fields(pulled.next_offset, pulled.bounds)
+        answer = request.command.answer
+        if pulled.messages:
+            host = await self._brokers.host(request.context)
+            body = encode_all(request.as_told(pulled.messages), store_host=host)
+            return answer(ResponseCode.SUCCESS, "FOUND", fields, body)
+        if pulled.next_offset != asked.offset:
+            # What lies between was looked at, and nothing passed.
+            return answer(ResponseCode.PULL_RETRY_IMMEDIATELY, "NO_MATCHED_MESSAGE", fields)
+        return answer(ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", fields)
+
+
+_MOVED: Final = {False: "OFFSET_TOO_SMALL", True: "OFFSET_OVERFLOW_BADLY"}
+
+
+def kind_of(told: str) -> FilterKind:
+    """What a filter is written in; none told means by tag. Raises Refused."""
+    if told in ("", FilterKind.TAG.value):
+        return FilterKind.TAG
+    if told != FilterKind.SQL92.value:
+        raise Refused(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED, f"filters of the type {shown(told)} are not known"
+        )
+    return FilterKind.SQL92
+
+
+def _fields(next_offset: int, bounds: Bounds) -> dict[str, str]:
+    return {
+        "suggestWhichBrokerId": "0",
+        "nextBeginOffset": str(next_offset),
+        "minOffset": str(bounds.minimum),
+        "maxOffset": str(bounds.maximum),
+    }

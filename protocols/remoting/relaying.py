@@ -1,0 +1,169 @@
+"""What the brokers behind the gateway are asked for tools, and what becomes of their answers.
+
+Asked with the gateway's own account; who asks the gateway was judged before (`processors.relaying`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, TypeVar
+
+from brokers.relaying import BrokerAnswer
+from popgate.context import Context
+from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, shown
+from popgate.wire.bodies import decode_kv_table
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import Connection, ConsumerConnection, decode_producer_connections
+from popgate.wire.surveys import Rates, decode_producers
+from protocols.remoting.errors import Refused
+from protocols.remoting.gathered import (
+    Producers,
+    alike,
+    figures_of,
+    mean_rates,
+    settings_in,
+)
+from protocols.remoting.requests import DoorHouse
+
+Told = TypeVar("Told")
+
+_CODES: Final = {int(code): code for code in ResponseCode}
+_LONGEST_REMARK: Final = 500
+_NONE: Final[frozenset[int]] = frozenset()
+_NOT_ONLINE: Final = frozenset({int(ResponseCode.CONSUMER_NOT_ONLINE)})
+_MOST_TRIED: Final = 16
+"""Brokers that are asked for one client, one after the other."""
+_TRYING_S: Final = 15.0
+
+
+class BrokersBehind:
+    """The brokers of a cluster, for rooms whose answers they know better than this gateway."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._relaying = house.processor.relaying
+        self._processor = house.processor
+        self._clock = house.clock
+
+    def __repr__(self) -> str:
+        return f"<BrokersBehind {self._relaying!r}>"
+
+    @property
+    def there(self) -> bool:
+        """Whether there are any. Everything below is for where there are."""
+        return self._relaying.available
+
+    async def figures(self, context: Context, broker: str = "") -> dict[str, str]:
+        """What brokers count. Raises BrokerUnavailable, BrokerTimeout, Refused."""
+        return figures_of(
+            await self._told(context, RequestCode.GET_BROKER_RUNTIME_INFO, {}, decode_kv_table, broker=broker)
+        )
+
+    async def settings(self, context: Context, broker: str = "") -> dict[str, str]:
+        """Those that all brokers have alike; none is told that may be secret. Raises as `figures`."""
+        told = await self._told(context, RequestCode.GET_BROKER_CONFIG, {}, settings_in, broker=broker)
+        return alike(told.values())
+
+    async def rates(self, context: Context, name: str, key: str, topic: str) -> Rates:
+        """The mean of the brokers that have the topic, and count it. Raises as `figures`."""
+        fields = {"statsName": name, "statsKey": key}
+        told = await self._told(
+            context, RequestCode.VIEW_BROKER_STATS_DATA, fields, Rates.decode, topic=topic
+        )
+        return mean_rates(list(told.values()))
+
+    async def everywhere(self, context: Context, code: int) -> None:
+        """Have all masters do something. Raises what the first said that did not."""
+        relayed = await self._relaying.relay(context, code, {})
+        for failure in relayed.failures.values():
+            raise failure
+        for name, answer in relayed.answers.items():
+            if answer.code != ResponseCode.SUCCESS:
+                raise _refused(name, answer)
+
+    async def producers(self, context: Context) -> list[Producers]:
+        """As each broker tells them. Raises as `figures`."""
+        told = await self._told(context, RequestCode.GET_ALL_PRODUCER_INFO, {}, decode_producers)
+        return list(told.values())
+
+    async def producers_in(self, context: Context, group: str) -> list[tuple[Connection, ...]]:
+        """Those of a group, as each broker tells them; nothing where none knows any."""
+        nothing = frozenset({int(ResponseCode.SYSTEM_ERROR)})  # all that a broker says then, in words
+        told = await self._told(
+            context,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST,
+            {"producerGroup": group},
+            decode_producer_connections,
+            nothing=nothing,
+        )
+        return list(told.values())
+
+    async def consumers_in(self, context: Context, group: str) -> list[ConsumerConnection]:
+        """As `producers_in`."""
+        told = await self._told(
+            context,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            {"consumerGroup": group},
+            ConsumerConnection.decode,
+            group=group,
+            nothing=_NOT_ONLINE,
+        )
+        return list(told.values())
+
+    async def client_answer(
+        self, context: Context, code: int, fields: Mapping[str, str], *, group: str, broker: str = ""
+    ) -> BrokerAnswer | None:
+        """What a client says that is connected elsewhere: the first answer with success; else None.
+
+        `broker`: the one to ask; else one after the other, since a client is connected to all of them.
+        """
+        until = self._clock.monotonic() + _TRYING_S
+        names = [broker] if broker else [one.name for one in await self._processor.brokers(context)]
+        for name in dict.fromkeys(names[:_MOST_TRIED]):
+            if self._clock.monotonic() > until:
+                break
+            with contextlib.suppress(BadRequest):  # a broker without a master
+                relayed = await self._relaying.relay(context, code, fields, broker=name, group=group)
+                for answer in relayed.answers.values():
+                    if answer.code == ResponseCode.SUCCESS:
+                        return answer
+        return None
+
+    async def _told(
+        self,
+        context: Context,
+        code: int,
+        fields: Mapping[str, str],
+        read: Callable[[bytes], Told],
+        *,
+        broker: str = "",
+        topic: str = "",
+        group: str = "",
+        nothing: Collection[int] = _NONE,
+    ) -> dict[str, Told]:
+        """What brokers told, by their names. With none: what the first said, unless that is in `nothing`."""
+        relayed = await self._relaying.relay(context, code, fields, broker=broker, topic=topic, group=group)
+        found: dict[str, Told] = {}
+        failures: list[GatewayError] = list(relayed.failures.values())
+        empty = False
+        for name, answer in relayed.answers.items():
+            if answer.code in nothing:
+                empty = True
+            elif answer.code != ResponseCode.SUCCESS:
+                failures.insert(0, _refused(name, answer))
+            else:
+                try:
+                    found[name] = read(answer.body)
+                except PeerWireError as error:
+                    failures.append(BrokerUnavailable(f"what broker {name} answered makes no sense: {error}"))
+                await asyncio.sleep(0)  # an answer may be long
+        if not found and not empty and failures:
+            raise failures[0]
+        return found
+
+
+def _refused(broker: str, answer: BrokerAnswer) -> GatewayError:
+    remark = shown(answer.remark, _LONGEST_REMARK) if answer.remark else "no reason given"
+    code = _CODES.get(answer.code, ResponseCode.SYSTEM_ERROR)
+    return Refused(code, f"broker {broker} says {remark}")

@@ -1,0 +1,114 @@
+"""What a request is to those who serve it, and what they know of the connection that it came by.
+
+A room of this door (`sending`, `pulling`, …) is a class that tells by `handlers` which request codes it
+serves. A handler answers with a command, or with None where nobody waits for one; what it cannot do it
+raises as a GatewayError, which `protocols.remoting.errors` has a code for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.model import StoredMessage
+from popgate.wire.codes import ResponseCode
+from popgate.wire.remoting import Command
+from processors.messaging import MessagingProcessor
+
+
+class Peer(Protocol):
+    """The other side of a connection: a client, or several of one process."""
+
+    client_id: str
+    """What its last heartbeat named; "" before. Whoever serves heartbeats sets it."""
+
+    @property
+    def version(self) -> int:
+        """Of its library, as its last request told it: the ordinal of RocketMQ's MQVersion."""
+        ...
+
+    @property
+    def language(self) -> str: ...
+
+    @property
+    def address(self) -> str:
+        """Its end of the connection, "host:port"."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether the connection is open."""
+        ...
+
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
+        """Send a request that nobody answers; False when it cannot be taken."""
+        ...
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> asyncio.Future[Command] | None:
+        """Send a request; its answer. None when it cannot be taken.
+
+        The future fails with BrokerUnavailable when the connection ends. Whoever cancels it is not answered.
+        """
+        ...
+
+    def on_gone(self, told: Callable[[], None]) -> None:
+        """Call this once, when the connection is over; at once when it is over already."""
+        ...
+
+
+@dataclass(slots=True)
+class Request:
+    """A command that came. `context.client_id` is what the connection's last heartbeat named."""
+
+    command: Command
+    context: Context
+    peer: Peer
+    unwritten: Callable[[], None] | None = None
+    """Called when the answer never went out: the connection ended first, or it fits into no frame."""
+    told: Callable[[Sequence[StoredMessage]], Sequence[StoredMessage]] | None = None
+    """How its client is told messages, where that is not as the broker has them."""
+
+    def as_told(self, messages: Sequence[StoredMessage]) -> Sequence[StoredMessage]:
+        """Messages as its client is to see their queues and places."""
+        return self.told(messages) if self.told is not None else messages
+
+    @property
+    def fields(self) -> Mapping[str, str]:
+        return self.command.fields
+
+    def answer(
+        self, fields: Mapping[str, str] | None = None, body: bytes = b"", *, code: int = ResponseCode.SUCCESS
+    ) -> Command:
+        return self.command.answer(code, fields=fields, body=body)
+
+    def refusal(self, code: int, remark: str) -> Command:
+        return self.command.answer(code, remark)
+
+
+Handler = Callable[[Request], Coroutine[Any, Any, Command | None]]
+
+
+@dataclass(slots=True, frozen=True)
+class DoorHouse:
+    """What every room of the door is lent.
+
+    `address`: what a client is told to connect to, "host:port", by what it dialled or as the operator said.
+    """
+
+    processor: MessagingProcessor
+    clock: Clock
+    address: Callable[[Context], str]
+
+
+class Room(Protocol):
+    """Serves some request codes."""
+
+    def handlers(self) -> Mapping[int, Handler]: ...
+
+    def drain(self) -> None:
+        """End what waits for something that may not come; nothing waits from now on."""
+        ...

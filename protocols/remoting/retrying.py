@@ -1,0 +1,72 @@
+"""What a consumer could not process is sent back: it comes again later, or is a dead letter.
+
+Sources: protocol facts 5.5 (36) and 7.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from popgate.errors import Fault, NotFound
+from popgate.model import SendBack
+from popgate.naming import check_group
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.routing import Brokers
+from protocols.remoting.where import broker_in
+
+_MOST_RETRIES: Final = (1 << 31) - 2
+
+
+class Retrying:
+    """Serves CONSUMER_SEND_MSG_BACK."""
+
+    def __init__(self, house: DoorHouse, mapped: Mapped | None = None) -> None:
+        self._mapped = mapped if mapped is not None else Mapped(house)
+        self._processor = house.processor
+        self._brokers = Brokers(house)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {RequestCode.CONSUMER_SEND_MSG_BACK: self.send_back}
+
+    def drain(self) -> None:
+        """Nothing waits here."""
+
+    async def send_back(self, request: Request) -> Command:
+        """`maxReconsumeTimes` are retries, after the first delivery; -1 and missing mean the group's own.
+
+        Raises GroupNotFound, BadRequest.
+        """
+        fields, context = request.fields, request.context
+        group = check_group(text(fields, "group"))
+        topic = fields.get("originTopic", "")
+        offset = long_number(fields, "offset")
+        retries = number(fields, "maxReconsumeTimes", -1)
+        back = SendBack(
+            group,
+            fields.get("bname", ""),
+            offset,
+            number(fields, "delayLevel", 0),
+            None if retries < 0 else min(retries, _MOST_RETRIES) + 1,
+            topic,
+            fields.get("originMsgId", ""),
+            await self._brokers.host(context),
+        )
+        if await self._mapped.send_back(request, back):
+            return request.answer()
+        if not back.broker:
+            broker = await broker_in(request, self._brokers, self._processor, topic)
+            back = replace(back, broker=broker)
+        try:
+            await self._processor.send_back(context, back)
+        except NotFound as error:
+            if error.fault is not Fault.MESSAGE_NOT_FOUND:
+                raise
+            # Then the client sends the message to the retry topic itself.
+            return request.refusal(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
+        return request.answer()

@@ -1,0 +1,225 @@
+"""What a name server answers: where topics are, which is always here, and which brokers there are.
+
+Every broker keeps its name and has this door's address, so that clients which name the broker that they
+mean reach it through us. Sources: protocol facts 5.8, 6.2 and 5.13; real-rocketmq.md, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from brokers.capabilities import BrokerPlace
+from popgate.context import Context
+from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, shown
+from popgate.model import Permission, Queue, Route
+from popgate.naming import RETRY_PREFIX, check_group
+from popgate.wire.bodies import TopicList
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.hosts import NOWHERE, pack_host
+from popgate.wire.remoting import Command
+from popgate.wire.routes import PERM_INHERIT, BrokerData, ClusterInfo, QueueData, TopicRoute
+from processors.limits import Limits
+from protocols.remoting.errors import Refused
+from protocols.remoting.fields import text
+from protocols.remoting.requests import DoorHouse, Handler, Request
+
+TEMPLATE_TOPIC: Final = "TBW102"
+"""Clients ask for its route when a topic has none, and send to the brokers that it names."""
+_TEMPLATES: Final = (TEMPLATE_TOPIC, "AUTO_CREATE_TOPIC_KEY")
+"""The Java client 4.3.0 has another name for it."""
+_TEMPLATE_QUEUES: Final = 8
+"""Of RocketMQ's own; never more than a topic gets that is made on first use."""
+_ALL: Final = int(Permission.READ_WRITE)
+_LONGEST_NAME: Final = 255
+_REPLIES: Final = "_REPLY_TOPIC"
+"""Ends the topic that replies go to, which begins with the cluster's name. Source: protocol facts 7.6."""
+_NO_ROUTE: Final = "No topic route info in name server for the topic: {}"
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was told of the brokers, until when it need not be asked for again."""
+
+    until: float
+    brokers: Sequence[BrokerPlace]
+
+
+_FRESH_S: Final = 1.0
+
+
+class Brokers:
+    """The brokers behind the gateway, asked for once a second at most."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._house = house
+        self._known: _Known | None = None
+
+    async def known(self, context: Context) -> Sequence[BrokerPlace]:
+        """As they were told last. Raises BrokerUnavailable: never yet."""
+        known, now = self._known, self._house.clock.monotonic()
+        if known is not None and now < known.until:
+            return known.brokers
+        try:
+            brokers = await self._house.processor.brokers(context)
+        except BrokerUnavailable:
+            if known is None:
+                raise
+            brokers = known.brokers
+        self._known = _Known(now + _FRESH_S, brokers)
+        return brokers
+
+    async def host(self, context: Context) -> str:
+        """The store host to tell in records and message ids: here, where only one broker can be meant by it.
+
+        Else empty, which stands for the broker's own.
+        """
+        return self.door(context) if len(await self.known(context)) == 1 else ""
+
+    def door(self, context: Context) -> str:
+        """This door as records and message ids name it: by an address."""
+        address = self._house.address(context)
+        # Neither has room for a name; then it is the end of the connection that the client dialled.
+        return address if pack_host(address) != NOWHERE else context.local
+
+
+class Routing:
+    """The name server's part of the door."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._house = house
+        self._processor = house.processor
+        self._brokers = Brokers(house)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self.route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self.cluster,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self.topics,
+            RequestCode.GET_KV_CONFIG: self.kv_config,
+            RequestCode.DELETE_KV_CONFIG: self.forget_kv_config,
+        }
+
+    def drain(self) -> None:
+        """Nothing waits here."""
+
+    async def route(self, request: Request) -> Command:
+        """Keys are quoted for every client: what reads unquoted ones reads these, too (facts 5.8)."""
+        topic, context = text(request.fields, "topic"), request.context
+        if len(topic) > _LONGEST_NAME:
+            return request.refusal(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(shown(topic)))
+        brokers = await self._brokers.known(context)
+        try:
+            queues = _queue_data(await self._processor.queues(context, topic))
+        except TopicNotFound:
+            queues = _made_up(topic, brokers, self._processor.limits)
+        if not queues:
+            return request.refusal(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(shown(topic)))
+        address = self._house.address(context)
+        named = {one.name: one for one in brokers}
+        told = [
+            _broker_data(named.get(queue.broker) or BrokerPlace(_cluster_of(brokers), queue.broker), address)
+            for queue in queues
+        ]
+        return request.answer(body=TopicRoute(tuple(queues), tuple(told)).encode())
+
+    async def cluster(self, request: Request) -> Command:
+        brokers = await self._brokers.known(request.context)
+        address = self._house.address(request.context)
+        clusters: dict[str, tuple[str, ...]] = {}
+        for one in brokers:
+            clusters[one.cluster] = (*clusters.get(one.cluster, ()), one.name)
+        told = {one.name: _broker_data(one, address) for one in brokers}
+        return request.answer(body=ClusterInfo(told, clusters).encode())
+
+    async def topics(self, request: Request) -> Command:
+        """All topics by name; as of a name server, those that brokers and clusters have are among them."""
+        brokers = await self._brokers.known(request.context)
+        pseudo = [TEMPLATE_TOPIC, *[one.cluster for one in brokers], *[one.name for one in brokers]]
+        found = [topic.name for topic in await self._processor.topics(request.context)]
+        return request.answer(body=TopicList(tuple(dict.fromkeys((*found, *pseudo)))).encode())
+
+    async def kv_config(self, request: Request) -> Command:
+        """None is kept here. Clients ask for the order of topics in this way, and live without."""
+        namespace, key = request.fields.get("namespace", ""), request.fields.get("key", "")
+        return request.refusal(
+            ResponseCode.QUERY_NOT_FOUND,
+            f"No config item, Namespace: {shown(namespace)} Key: {shown(key)}",
+        )
+
+    async def forget_kv_config(self, request: Request) -> Command:
+        """What is not there is deleted already; tools ask it with every topic that they delete."""
+        return request.answer()
+
+
+def broker_of(request: Request, route: Route | Sequence[Queue], *, field: str = "bname") -> str:
+    """The broker whose queue a request means; `field` is "n" in sends of the short form.
+
+    Without the field, which clients have from 4.9.5 on, it is the only one of the route. Raises
+    Refused (VERSION_NOT_SUPPORTED) when there are several.
+    """
+    named = request.fields.get(field)
+    if named:
+        return named
+    brokers = {queue.broker for queue in (route.queues if isinstance(route, Route) else route)}
+    if len(brokers) != 1:
+        raise Refused(
+            ResponseCode.VERSION_NOT_SUPPORTED,
+            f"the request has no field {field}, and the topic has queues of {len(brokers)} brokers:"
+            " clients from 4.9.5 on say which one they mean",
+        )
+    return brokers.pop()
+
+
+def _queue_data(queues: Iterable[Queue]) -> list[QueueData]:
+    """By broker, in the order of their names. Queues of one broker are numbered from 0 on.
+
+    Where none may be read, or none written, the permission says so: tools take their number for the topic's.
+    """
+    counts: dict[str, list[int]] = {}
+    for queue in queues:
+        count = counts.setdefault(queue.broker, [0, 0, 0])
+        if queue.permission & Permission.READ:
+            count[0] = max(count[0], queue.queue_id + 1)
+        if queue.permission & Permission.WRITE:
+            count[1] = max(count[1], queue.queue_id + 1)
+        count[2] |= int(queue.permission)
+    return [
+        QueueData(broker, reads or writes, writes or reads, permission)
+        for broker, (reads, writes, permission) in sorted(counts.items())
+    ]
+
+
+def _made_up(topic: str, brokers: Sequence[BrokerPlace], limits: Limits) -> list[QueueData]:
+    """Routes of topics that need not be there: none for all others.
+
+    A consumer asks for that of its retry topic before the heartbeat that makes it, and once it was told
+    none looks again half a minute later. Where topics are not made on first use the template is told all the
+    same, but nothing may be written there: a producer that has sent nothing yet knows no other topic, and
+    could be asked nothing if it knew no broker to tell of itself.
+    """
+    if topic in _TEMPLATES:
+        queues = min(_TEMPLATE_QUEUES, limits.new_topic_queues)
+        permission = _ALL | PERM_INHERIT if limits.auto_create_topics else 0
+        return [QueueData(one.name, queues, queues, permission) for one in brokers]
+    if topic.startswith(RETRY_PREFIX):
+        try:
+            check_group(topic[len(RETRY_PREFIX) :])
+        except BadRequest:
+            return []
+        return [QueueData(one.name, 1, 1, _ALL) for one in brokers]
+    return [
+        QueueData(one.name, 1, 1, _ALL)
+        for one in brokers
+        if topic in (one.cluster, one.name, one.cluster + _REPLIES)
+    ]
+
+
+def _broker_data(one: BrokerPlace, address: str) -> BrokerData:
+    """All its processes are here; there is a master, also when the name servers know none now."""
+    return BrokerData(one.cluster, one.name, dict.fromkeys((0, *one.numbers), address))
+
+
+def _cluster_of(brokers: Sequence[BrokerPlace]) -> str:
+    return brokers[0].cluster if brokers else ""

@@ -1,0 +1,218 @@
+"""Messages in, over remoting: one by one, in batches, and one-way; recall of delayed ones.
+
+Sources: protocol facts 5.5, 5.7, 5.13 and 7.8 ("Send").
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from popgate.context import Context
+from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
+from popgate.message_id import encode_offset_message_id
+from popgate.model import Message, Permission, Sent
+from popgate.naming import (
+    RETRY_PREFIX,
+    check_group,
+    check_topic,
+    is_system_topic,
+)
+from popgate.wire.batches import BatchItem
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.properties import (
+    CLUSTER,
+    CORRELATION_ID,
+    MAX_RECONSUME_TIMES,
+    REPLY_TO_CLIENT,
+    find_property,
+    set_property,
+)
+from popgate.wire.remoting import Command
+from protocols.remoting.errors import Refused
+from protocols.remoting.fields import text
+from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
+from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.routing import Brokers, broker_of
+
+_TRACES: Final = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_", "BenchmarkTest")
+"""Beginnings of topics of the system that clients write to. Source: protocol facts 5.13, trace."""
+_LONGEST_BATCH_TOPIC: Final = 127
+_NOWHERE: Final = (1 << 63) - 1
+"""The place in the id of a message that is held back, and cannot be asked for by it."""
+_CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
+_MOST: Final = MAX_RECONSUME_TIMES.encode()
+
+
+class Sending:
+    """Serves the sends."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._house = house
+        self._processor = house.processor
+        self._clock = house.clock
+        self._brokers = Brokers(house)
+        self._turns = itertools.count()
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.SEND_MESSAGE: self.send,
+            RequestCode.SEND_MESSAGE_V2: self.send_short,
+            RequestCode.SEND_BATCH_MESSAGE: self.send_batch,
+            RequestCode.RECALL_MESSAGE: self.recall,
+        }
+
+    def drain(self) -> None:
+        """Nothing waits here."""
+
+    async def send(self, request: Request) -> Command:
+        return await self._send(request, Head.read(request.fields, LONG))
+
+    async def send_short(self, request: Request) -> Command:
+        return await self._send(request, Head.read(request.fields, SHORT))
+
+    async def send_batch(self, request: Request) -> Command:
+        head = Head.read(request.fields, SHORT)
+        head.batch = True
+        return await self._send(request, head)
+
+    async def recall(self, request: Request) -> Command:
+        fields = request.fields
+        topic = text(fields, "topic")
+        if topic.startswith(RETRY_PREFIX):
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, "messages of retry topics are not recalled")
+        try:
+            message_id = await self._processor.recall(request.context, topic, text(fields, "recallHandle"))
+        except GatewayError as error:
+            if error.fault not in (Fault.BAD_REQUEST, Fault.MESSAGE_NOT_FOUND):
+                raise
+            raise Refused(ResponseCode.ILLEGAL_OPERATION, error.sentence) from error
+        return request.answer({"msgId": message_id})
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _send(self, request: Request, head: Head) -> Command:
+        context = request.context
+        topic = _checked(head.topic)
+        if head.batch:
+            if topic.startswith(RETRY_PREFIX):
+                raise Refused(ResponseCode.MESSAGE_ILLEGAL, "batches are not sent to retry topics")
+            if len(topic) > _LONGEST_BATCH_TOPIC:
+                raise Refused(
+                    ResponseCode.MESSAGE_ILLEGAL, f"the topic of a batch has {len(topic)} characters"
+                )
+            items = items_in(head, request.command.body)
+        else:
+            items = [BatchItem(head.flag, request.command.body, head.properties)]
+        again = topic.startswith(RETRY_PREFIX)
+        if again:
+            # Its broker makes a dead letter of what came often enough (protocol facts 7.8, rule 7).
+            await self._processor.prepare_group(context, check_group(topic[len(RETRY_PREFIX) :]))
+        elif not head.broker:
+            head.broker = await self._only_broker(request, topic)
+        if head.batch and head.queue_id < 0:
+            head.broker, head.queue_id = await self._one_queue(context, topic, head.broker)
+        now_ms, limits = self._clock.now_ms(), self._processor.limits
+        messages = [
+            message_in(head, item, topic=topic, born_host=context.peer, now_ms=now_ms, limits=limits)
+            for item in items
+        ]
+        if again:
+            _tell_most(messages[0], head)
+        for message in messages:
+            if b"CORRELATION_ID" in message.properties:
+                await self._name_cluster(context, message)
+        host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
+        stored = await self._store(context, topic, messages)
+        return request.answer(_answer_to(messages, stored, host))
+
+    async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
+        """All, in order; in parts where they are more than one send may have. Raises the first fault."""
+        most = self._processor.limits.max_messages_per_send
+        stored: list[Sent] = []
+        for begin in range(0, len(messages), most):
+            part = messages[begin : begin + most]
+            try:
+                results = await self._processor.send(context, part, system=is_system_topic(topic))
+            except BadRequest as error:
+                if error.fault is Fault.BAD_REQUEST:
+                    raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
+                raise
+            for result in results:
+                if isinstance(result, GatewayError):
+                    raise result
+                stored.append(result)
+        return stored
+
+    async def _only_broker(self, request: Request, topic: str) -> str:
+        """For a client that names none. Empty: the topic is about to be made."""
+        try:
+            return broker_of(request, await self._processor.queues(request.context, topic))
+        except TopicNotFound:
+            return ""
+
+    async def _one_queue(self, context: Context, topic: str, broker: str) -> tuple[str, int]:
+        """A queue for a batch that names none: one for all of it."""
+        try:
+            queues = await self._processor.queues(context, topic)
+        except TopicNotFound:
+            return broker, 0
+        writable = [
+            queue for queue in queues if queue.permission & Permission.WRITE and broker in ("", queue.broker)
+        ]
+        if not writable:
+            return broker, 0
+        queue = writable[next(self._turns) % len(writable)]
+        return queue.broker, queue.queue_id
+
+    async def _name_cluster(self, context: Context, message: Message) -> None:
+        """A request message tells to which cluster the answer goes. Source: protocol facts 7.6, 7.8 (8)."""
+        block = message.properties
+        if find_property(block, _CORRELATION_ID) is None or find_property(block, _REPLY_TO) is None:
+            return
+        for one in await self._brokers.known(context):
+            if message.broker in ("", one.name):
+                message.properties = set_property(block, _CLUSTER, one.cluster.encode("utf-8", "replace"))
+                return
+
+
+def _checked(topic: str) -> str:
+    """Raises Refused: no name of a topic, or of one that clients do not write to."""
+    if is_system_topic(topic):
+        if not topic.startswith(_TRACES):
+            raise Refused(
+                ResponseCode.NO_PERMISSION, f"sending message to topic[{shown(topic)}] is forbidden."
+            )
+        return topic
+    try:
+        return check_topic(topic)
+    except BadRequest as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
+
+
+def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], host: str) -> dict[str, str]:
+    """Source: protocol facts 7.8, send rule 12."""
+    first = stored[0]
+    ids = [
+        encode_offset_message_id(
+            host or one.store_host, one.commit_offset if one.commit_offset >= 0 else _NOWHERE
+        )
+        for one in stored
+    ]
+    fields = {
+        "msgId": ",".join(ids),
+        "queueId": str(first.queue_id),
+        "queueOffset": str(first.offset),
+        "transactionId": messages[0].message_id,
+    }
+    if first.recall_handle and len(stored) == 1:
+        fields["recallHandle"] = first.recall_handle
+    return fields
+
+
+def _tell_most(message: Message, head: Head) -> None:
+    """How often a message may come again is asked of its properties, where most clients tell it, too."""
+    most, block = head.most_reconsumed, message.properties
+    if most is not None and most >= 0 and find_property(block, _MOST) is None:
+        message.properties = set_property(block, _MOST, b"%d" % most)

@@ -1,0 +1,33 @@
+"""Where groups stand on queues, as tools are told it."""
+
+from __future__ import annotations
+
+from popgate.context import Context
+from popgate.errors import BadRequest, NotFound
+from popgate.model import Bounds, Progress
+from popgate.wire.standings import QueueStanding
+from processors.messaging import MessagingProcessor
+from processors.requests import Pull
+
+
+async def standing_of(
+    processor: MessagingProcessor, context: Context, topic: str, one: Progress
+) -> QueueStanding:
+    """With the time of the message that was consumed last."""
+    last_ms = await stored_ms(
+        processor, context, (topic, one.broker, one.queue_id), one.bounds, one.committed - 1
+    )
+    return QueueStanding(one.bounds.maximum, one.committed, one.frontier, last_ms)
+
+
+async def stored_ms(
+    processor: MessagingProcessor, context: Context, queue: tuple[str, str, int], bounds: Bounds, offset: int
+) -> int:
+    """When the message at an offset was stored; 0: it is not there."""
+    if not bounds.minimum <= offset < bounds.maximum:
+        return 0
+    try:
+        pulled = await processor.pull(context, Pull(*queue, offset, max_messages=1))
+    except (BadRequest, NotFound):  # it was deleted this very moment
+        return 0
+    return pulled.messages[0].store_ms if pulled.messages else 0

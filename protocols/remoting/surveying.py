@@ -1,0 +1,292 @@
+"""What tools ask about a broker as a whole: how it is, its settings, who reads, who produces, who lags.
+
+Sources: protocol facts 5.5 and 5.14; the handlers of the same codes in RocketMQ 5.5.0's AdminBrokerProcessor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from brokers.capabilities import BrokerPlace
+from popgate.context import Context
+from popgate.errors import BadRequest, NotFound, shown
+from popgate.model import MessageType
+from popgate.naming import check_group, is_system_topic
+from popgate.tags import tag_code
+from popgate.wire.bodies import MessageQueue, TopicList, encode_group_list, encode_kv_table
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.fastjson import dumps
+from popgate.wire.heartbeats import Connection
+from popgate.wire.properties import find_property
+from popgate.wire.remoting import VERSION, Command
+from popgate.wire.standings import ConsumeStats
+from popgate.wire.surveys import IndexEntry, encode_all_standings, encode_index, encode_producers
+from processors.requests import Pull
+from protocols.remoting.clients import RemotingClient
+from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.gathered import producers_of
+from protocols.remoting.placing import Places
+from protocols.remoting.records import encode_stored
+from protocols.remoting.refusing import refused
+from protocols.remoting.relaying import BrokersBehind
+from protocols.remoting.requests import DoorHouse, Handler, Request
+from protocols.remoting.routing import TEMPLATE_TOPIC, Brokers
+from protocols.remoting.standing import standing_of
+
+_VERSION_NAME: Final = "V5_3_3"
+"""That of `VERSION`."""
+_MOST_GROUPS: Final = 10_000
+_ORDERED: Final = (MessageType.FIFO,)
+_MOST_ENTRIES: Final = 1_000
+"""Of the index of a queue, in one answer."""
+
+
+class Surveying:
+    """Serves questions about everything."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._house = house
+        self._processor = house.processor
+        self._clients = house.processor.clients
+        self._clock = house.clock
+        self._brokers = Brokers(house)
+        self._places = Places(house)
+        self._behind = BrokersBehind(house)
+        self._started_ms = house.clock.now_ms()
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {
+            RequestCode.GET_BROKER_RUNTIME_INFO: self.runtime,
+            RequestCode.GET_BROKER_CONFIG: self.config,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self.topics_by_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self.system_topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self.system_topics,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self.readers,
+            RequestCode.QUERY_TOPICS_BY_CONSUMER: self.topics_read,
+            RequestCode.GET_BROKER_CONSUME_STATS: self.standings,
+            RequestCode.GET_ALL_PRODUCER_INFO: self.producers,
+            RequestCode.QUERY_CONSUME_QUEUE: self.index,
+            RequestCode.VIEW_BROKER_STATS_DATA: self.rates,
+            RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: self.clean,
+            RequestCode.CLEAN_UNUSED_TOPIC: self.clean,
+            RequestCode.DELETE_EXPIRED_COMMITLOG: self.clean,
+        }
+
+    def drain(self) -> None:
+        """Nothing waits here."""
+
+    # -- the broker ---------------------------------------------------------------------------
+
+    async def runtime(self, request: Request) -> Command:
+        """What tools show of a broker; what is not known here is left out. Nothing queues for a thread.
+
+        Before a cluster it is what its brokers tell, of several the mean, since a tool adds them up.
+        """
+        brokers = await self._brokers.known(request.context)  # who may not look at brokers is refused
+        now_ms = self._clock.now_ms()
+        told = {
+            "brokerActive": "true",
+            "brokerVersion": str(VERSION),
+            "brokerVersionDesc": _VERSION_NAME,
+            "bootTimestamp": str(self._started_ms),
+            "runtime": _duration(now_ms - self._started_ms),
+            "pageCacheLockTimeMills": "0",
+        }
+        for pool in ("send", "pull", "ack", "query"):
+            told[f"{pool}ThreadPoolQueueSize"] = told[f"{pool}ThreadPoolQueueHeadWaitTimeMills"] = "0"
+        if self._behind.there:
+            told = await self._behind.figures(request.context, _one_of(brokers, request))
+        for name, value in self._processor.figures().items():
+            told[f"popgate.{name}"] = f"{value:g}"
+        return request.answer(body=encode_kv_table(told))
+
+    async def config(self, request: Request) -> Command:
+        """The settings that a RocketMQ has, too, by its names for them; all are in the gateway's own file.
+
+        Before a cluster those that its brokers have alike, with the gateway's address for theirs.
+        """
+        context, limits = request.context, self._processor.limits
+        brokers = await self._brokers.known(context)
+        named = request.fields.get("bname", "")
+        place = next((one for one in brokers if named in ("", one.name)), None)
+        host, _, port = self._house.address(context).rpartition(":")
+        told = {
+            "brokerClusterName": place.cluster if place is not None else "",
+            "brokerId": "0",
+            "brokerIP1": host,
+            "brokerName": place.name if place is not None else self._processor.broker_name,
+            "listenPort": port,
+        }
+        if self._behind.there:
+            settings = await self._behind.settings(context, _one_of(brokers, request))
+            told = settings | told | {"brokerIP2": host, "namesrvAddr": f"{host}:{port}"}
+        else:
+            told |= {
+                "autoCreateSubscriptionGroup": _truth(limits.auto_create_groups),
+                "autoCreateTopicEnable": _truth(limits.auto_create_topics),
+                "defaultTopicQueueNums": str(limits.new_topic_queues),
+                "maxMessageSize": str(limits.max_body_bytes),
+            }
+        body = "".join([f"{name}={value}\n" for name, value in sorted(told.items())]).encode()
+        version = dumps({"counter": 1, "stateVersion": 0, "timestamp": self._started_ms}).decode()
+        return request.answer({"version": version}, body)
+
+    async def rates(self, request: Request) -> Command:
+        """How much went through a topic, or from a topic to a group, as brokers count it."""
+        if not self._behind.there:
+            return refused(request)
+        name, key = text(request.fields, "statsName"), text(request.fields, "statsKey")
+        topic = key.partition("@")[0] if name.startswith(("TOPIC_", "GROUP_")) else ""
+        told = await self._behind.rates(request.context, name, key, topic)
+        return request.answer(body=told.encode())
+
+    async def clean(self, request: Request) -> Command:
+        """What brokers do by themselves at their time they do now; here nothing is left to do."""
+        if not self._behind.there:
+            return refused(request)
+        await self._behind.everywhere(request.context, request.command.code)
+        return request.answer()
+
+    # -- topics and groups --------------------------------------------------------------------
+
+    async def topics_by_cluster(self, request: Request) -> Command:
+        """Every topic is in every cluster that there is: a gateway stands before one."""
+        cluster = text(request.fields, "cluster")
+        if all(cluster != one.cluster for one in await self._brokers.known(request.context)):
+            return request.refusal(ResponseCode.SYSTEM_ERROR, f"there is no cluster {shown(cluster)}")
+        names = tuple(topic.name for topic in await self._processor.topics(request.context))
+        return request.answer(body=TopicList(names).encode())
+
+    async def system_topics(self, request: Request) -> Command:
+        """Those that stand for brokers and clusters among them, as name servers list them."""
+        context = request.context
+        brokers = await self._brokers.known(context)
+        pseudo = [TEMPLATE_TOPIC, *[one.cluster for one in brokers], *[one.name for one in brokers]]
+        found = [one.name for one in await self._processor.topics(context) if is_system_topic(one.name)]
+        told = TopicList(tuple(dict.fromkeys((*pseudo, *found))), self._house.address(context))
+        return request.answer(body=told.encode())
+
+    async def readers(self, request: Request) -> Command:
+        """The groups that read a topic."""
+        found = await self._processor.readers_of(request.context, text(request.fields, "topic"))
+        return request.answer(body=encode_group_list(found))
+
+    async def topics_read(self, request: Request) -> Command:
+        """The topics that a group reads."""
+        context, group = request.context, check_group(text(request.fields, "group"))
+        found = tuple(await self._processor.topics_of(context, group))
+        return request.answer(body=TopicList(found, self._house.address(context)).encode())
+
+    async def standings(self, request: Request) -> Command:
+        """Where every group stands on all that it reads; with `isOrder` on topics of ordered messages."""
+        context, broker = request.context, request.fields.get("bname", "")
+        ordered = flag(request.fields, "isOrder")
+        left = in_flight = 0
+        groups: dict[str, list[ConsumeStats]] = {}
+        for group in (await self._processor.groups(context))[:_MOST_GROUPS]:
+            groups[group.name] = []
+            try:
+                topics = await self._processor.topics_of(context, group.name)
+                for topic in topics:
+                    if ordered and (await self._processor.topic(context, topic)).message_types != _ORDERED:
+                        continue
+                    stats = await self._standing(context, group.name, topic, broker)
+                    groups[group.name].append(stats)
+                    for one in stats.standings.values():
+                        left += one.broker_offset - one.consumer_offset
+                        in_flight += max(one.pull_offset - one.consumer_offset, 0)
+            except NotFound:  # deleted meanwhile
+                continue
+        body = encode_all_standings(groups, self._house.address(context), left=left, in_flight=in_flight)
+        return request.answer(body=body)
+
+    async def _standing(self, context: Context, group: str, topic: str, broker: str) -> ConsumeStats:
+        return ConsumeStats(
+            {
+                MessageQueue(topic, one.broker, one.queue_id): await standing_of(
+                    self._processor, context, topic, one
+                )
+                for one in await self._processor.progress(context, group, topic)
+                if not one.retry and broker in ("", one.broker)
+            }
+        )
+
+    # -- clients ------------------------------------------------------------------------------
+
+    async def producers(self, request: Request) -> Command:
+        """Those of this replica by group; over gRPC the group of a producer is each of its topics.
+
+        Before a cluster also those that its brokers know: of other replicas, and their own clients.
+        """
+        await self._brokers.known(request.context)  # who may not look at brokers is refused
+        now_s, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        found: dict[str, list[tuple[Connection, int]]] = {}
+        for one in self._clients.all():
+            if one.group:
+                continue
+            seen_ms = now_ms - round(max(now_s - self._clients.last_seen(one.key), 0) * 1000)
+            if isinstance(one, RemotingClient):
+                told = Connection(one.client_id, one.peer.address, one.language, one.peer.version)
+            else:
+                told = Connection(one.client_id, language=one.language)
+            for group in (one.producer_group,) if one.producer_group else sorted(one.topics):
+                found.setdefault(group, []).append((told, seen_ms))
+        elsewhere = await self._behind.producers(request.context) if self._behind.there else []
+        return request.answer(body=encode_producers(producers_of((found, *elsewhere))))
+
+    # -- queues -------------------------------------------------------------------------------
+
+    async def index(self, request: Request) -> Command:
+        """Entries of a queue from an offset on, as the messages themselves tell them."""
+        context, fields = request.context, request.fields
+        topic, broker, queue_id = await self._places.queue_in(request)
+        start = long_number(fields, "index")
+        count = min(max(number(fields, "count", 10), 1), _MOST_ENTRIES)
+        bounds = await self._processor.bounds(context, topic, broker, queue_id)
+        entries: list[IndexEntry] = []
+        at = max(start, bounds.minimum)
+        while len(entries) < count and at < bounds.maximum:
+            try:
+                pulled = await self._processor.pull(
+                    context, Pull(topic, broker, queue_id, at, max_messages=count - len(entries))
+                )
+            except (BadRequest, NotFound):  # it was deleted this very moment
+                break
+            for message in pulled.messages:
+                tag = (find_property(message.properties, b"TAGS") or b"").decode(errors="replace")
+                size = len(encode_stored(message))
+                entries.append(IndexEntry(message.commit_offset, size, tag_code(tag)))
+            if pulled.next_offset <= at:
+                break
+            at = pulled.next_offset
+        group = fields.get("consumerGroup", "")
+        member = next(
+            (
+                one
+                for one in (self._clients.consumers_of(group) if group else ())
+                if isinstance(one, RemotingClient) and topic in one.told
+            ),
+            None,
+        )
+        note = f"{shown(group)}@{topic} is not online!" if group and member is None else ""
+        subscription = member.told[topic] if member is not None else None
+        body = encode_index(entries, bounds.minimum, bounds.maximum, subscription=subscription, note=note)
+        return request.answer(body=body)
+
+
+def _one_of(brokers: Sequence[BrokerPlace], request: Request) -> str:
+    """The broker that a request names; "" stands for all of them."""
+    named = request.fields.get("bname", "")
+    return named if any(named == one.name for one in brokers) else ""
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _duration(ms: int) -> str:
+    minutes, seconds = divmod(max(ms, 0) // 1000, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds} seconds ]"

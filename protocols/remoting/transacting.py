@@ -1,0 +1,102 @@
+"""Transactions of classic producers: how they end, and the question what became of them.
+
+A classic producer names a half message by its offsets, as its send was answered, or as it was asked.
+Sources: protocol facts 5.5 (37, 39), 7.4, 7.7 and 7.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from popgate.errors import BadRequest
+from popgate.message_id import encode_offset_message_id
+from popgate.model import EndTransaction, HalfPlace, Resolution, TransactionCheck
+from popgate.wire.codes import RequestCode
+from popgate.wire.properties import PGROUP, UNIQ_KEY, find_property, set_property
+from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
+from popgate.wire.remoting import Command
+from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.records import encode_stored
+from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.routing import Brokers
+from protocols.remoting.where import broker_in
+
+_RESOLUTIONS: Final = {
+    TRANSACTION_COMMIT: Resolution.COMMIT,
+    TRANSACTION_ROLLBACK: Resolution.ROLLBACK,
+}
+
+
+class Transacting:
+    """Serves END_TRANSACTION."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._processor = house.processor
+        self._brokers = Brokers(house)
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {RequestCode.END_TRANSACTION: self.end}
+
+    def drain(self) -> None:
+        """Nothing waits here."""
+
+    async def end(self, request: Request) -> Command | None:
+        """`commitOrRollback` 0: the producer does not know, and will be asked, again.
+
+        Raises IllegalTransactionId, BadRequest, and what the broker raises.
+        """
+        fields = request.fields
+        group = text(fields, "producerGroup")
+        commit_offset = long_number(fields, "commitLogOffset")
+        queue_offset = long_number(fields, "tranStateTableOffset")
+        word = number(fields, "commitOrRollback")
+        resolution = _RESOLUTIONS.get(word)
+        if resolution is None:
+            if word & ~TRANSACTION_MASK == 0:
+                return request.answer()
+            raise BadRequest(f"the field commitOrRollback is {word}, it must be 0, 8 or 12")
+        if commit_offset < 0 or queue_offset < 0:
+            raise BadRequest(f"there is no half message at {commit_offset} and {queue_offset}")
+        topic = fields.get("topic", "")
+        broker = await broker_in(request, self._brokers, self._processor, topic)
+        end = EndTransaction(
+            topic,
+            "",
+            fields.get("msgId", ""),
+            resolution,
+            flag(fields, "fromTransactionCheck"),
+            HalfPlace(broker, group, commit_offset, queue_offset),
+        )
+        await self._processor.end_transaction(request.context, end)
+        return request.answer()
+
+
+def ask_producer(peer: Peer, check: TransactionCheck, *, commit_offset: int | None = None) -> bool:
+    """Ask a client what became of a half message; False when it cannot be asked now.
+
+    It finds its producer by the property PGROUP of the message, and copies `bname` into its answer where
+    it knows it. Producers of other doors have no place to name in offsets, so those checks are theirs.
+    `commit_offset` is told in the place of the half message's own.
+    """
+    place, message = check.place, check.message
+    if place is None or not check.producer_group:
+        return False
+    block = message.properties
+    if find_property(block, PGROUP.encode()) is None:
+        block = set_property(block, PGROUP.encode(), check.producer_group.encode("utf-8", "replace"))
+    message_id = (find_property(block, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")
+    told = place.commit_offset if commit_offset is None else commit_offset
+    offset_id = encode_offset_message_id(message.store_host, told)
+    fields = {
+        "topic": check.topic,
+        "tranStateTableOffset": str(place.queue_offset),
+        "commitLogOffset": str(told),
+        "msgId": message_id or offset_id,
+        "transactionId": message_id or check.transaction_id,
+        "offsetMsgId": offset_id,
+        "bname": place.broker,
+    }
+    asked = replace(message, properties=block, offset=place.queue_offset, commit_offset=told)
+    return peer.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_stored(asked))

@@ -1,0 +1,171 @@
+"""TLS of doors: a certificate and its key, read anew when their files change: renewing needs no restart."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+_LOOK_S: Final = 1.0
+"""The files are looked at when a client connects, but no more often than that."""
+_ALPN: Final = "h2"
+_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""For TLS 1.2: what HTTP/2 does not forbid (RFC 9113 appendix A)."""
+HANDSHAKE_S: Final = 10.0
+"""How long a client may take until it is known who speaks."""
+
+_log = logging.getLogger(__name__)
+
+_Stamp = tuple[int, int, int]
+
+
+class Certificate:
+    """What a gateway shows to its clients. `key` may be in the certificate's file, and is not encrypted.
+
+    With `client_ca` clients have to show one, too, that leads to an authority of that file.
+
+    A pair that cannot be read, or whose parts do not belong together, leaves the one before in use, is told
+    in the log once, and tried again when a file changes: who renews writes one after the other.
+    """
+
+    def __init__(
+        self,
+        certificate: Path,
+        key: Path | None = None,
+        *,
+        client_ca: Path | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Raises ValueError with a sentence for the operator."""
+        self._files = (certificate, key if key is not None else certificate)
+        self._client_ca = client_ca
+        self._now = now
+        self._seen = self._stamps()
+        self._current = self._load()
+        self._looked = now()
+        self.generation = 0
+        """How often it was renewed."""
+
+    def __repr__(self) -> str:
+        return f"<Certificate {self._files[0]} renewed {self.generation} times>"
+
+    def current(self) -> ssl.SSLContext:
+        """For the handshake that begins now: with the pair, and the authorities for clients, as they are.
+
+        After a renewal it is another one, which knows no session of the one before: who wants to go on with
+        one shows a certificate anew, for its authority may have been taken away.
+        """
+        now = self._now()
+        if now - self._looked >= _LOOK_S:
+            self._looked = now
+            self._look()
+        return self._current
+
+    def pem(self) -> tuple[bytes, bytes]:
+        """The key, and the certificates, for who has no use for a context. Raises OSError."""
+        certificate, key = self._files
+        return key.read_bytes(), certificate.read_bytes()
+
+    @property
+    def asks_clients(self) -> bool:
+        """Whether clients have to show a certificate."""
+        return self._client_ca is not None
+
+    def client_authorities(self) -> bytes | None:
+        """In PEM, who is believed of clients; None: nobody is asked. Raises OSError."""
+        return self._client_ca.read_bytes() if self._client_ca is not None else None
+
+    def _look(self) -> None:
+        stamps = self._stamps()
+        if stamps == self._seen:
+            return
+        self._seen = stamps
+        try:
+            self._current = self._load()
+        except (ValueError, OSError) as error:  # the latter of a file that goes just now
+            _log.error("%s; the certificate from before stays in use", error)
+            return
+        self.generation += 1
+        _log.info("the certificate %s was renewed", self._files[0])
+
+    def _stamps(self) -> tuple[_Stamp | None, ...]:
+        more = (self._client_ca,) if self._client_ca is not None else ()
+        return tuple(_stamp(file) for file in (*self._files, *more))
+
+    def _load(self) -> ssl.SSLContext:
+        """Raises ValueError."""
+        context = _context()
+        certificate, key = self._files
+        for what, file in (("certificate", certificate), ("key", key)):
+            try:
+                file.open("rb").close()
+            except OSError as error:
+                told = (error.strerror or str(error)).lower()
+                raise ValueError(f"the TLS {what} {file} cannot be read: {told}") from None
+        try:
+            context.load_cert_chain(certificate, key, password=_no_password)
+        except ssl.SSLError as error:
+            if error.reason == "KEY_VALUES_MISMATCH":
+                raise ValueError(f"the TLS key {key} is not that of the certificate {certificate}") from None
+            raise ValueError(f"{certificate} and {key} are no TLS certificate and its key, in PEM") from None
+        except _Encrypted:
+            raise ValueError(f"the TLS key {key} is encrypted: a gateway has nobody to ask") from None
+        if self._client_ca is not None:
+            context.verify_mode = ssl.CERT_REQUIRED
+            _believe(context, self._client_ca)
+        return context
+
+
+def _believe(context: ssl.SSLContext, file: Path) -> None:
+    """Raises ValueError."""
+    try:
+        context.load_verify_locations(file)
+    except ssl.SSLError:
+        raise ValueError(f"{file} has no certificate of an authority for clients, in PEM") from None
+    except OSError as error:
+        told = (error.strerror or str(error)).lower()
+        raise ValueError(f"the authorities for clients {file} cannot be read: {told}") from None
+
+
+class _Encrypted(Exception):
+    pass
+
+
+def _no_password() -> str:
+    raise _Encrypted
+
+
+def _stamp(file: Path) -> _Stamp | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _context() -> ssl.SSLContext:
+    """A server's, without a certificate (RFC 9113 section 9.2)."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols([_ALPN])
+    return context
+
+
+def names_of(connection: ssl.SSLObject) -> tuple[str, ...]:
+    """What the client's certificate names it, with the kind of each name; empty for a client without one.
+
+    Like ("CN:orders", "DNS:orders.example.com", "URI:spiffe://example.com/orders").
+    """
+    shown: Mapping[str, Any] = connection.getpeercert() or {}
+    common = [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
+    return (*(f"CN:{one}" for one in common), *(f"{k}:{v}" for k, v in shown.get("subjectAltName", ())))
+
+
+def speaks_http2(connection: ssl.SSLObject) -> bool:
+    """Whether client and server agreed on HTTP/2 (ALPN, RFC 9113 section 3.2)."""
+    return connection.selected_alpn_protocol() == _ALPN

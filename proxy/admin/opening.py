@@ -1,0 +1,79 @@
+"""The admin port with all its pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from brokers.port import Broker
+from popgate.clock import Clock
+from popgate.faults import Faults
+from popgate.model import GroupConfig
+from processors.messaging import MessagingProcessor
+from protocols.adapter import Listen
+from protocols.draining import Waits
+from proxy.admin.backups import Backups
+from proxy.admin.clients import Clients
+from proxy.admin.cluster import Cluster
+from proxy.admin.deadletters import DeadLetterRoutes
+from proxy.admin.declared import Declared
+from proxy.admin.groups import Groups
+from proxy.admin.health import Health
+from proxy.admin.house import HouseFacts
+from proxy.admin.lite import LiteTopics
+from proxy.admin.messages import Messages
+from proxy.admin.ordered_faults import fault_routes
+from proxy.admin.server import AdminServer
+from proxy.admin.store import StoreFacts
+from proxy.admin.stuck import Stuck
+from proxy.admin.topics import Topics
+from proxy.metrics import Metrics
+from proxy.values import backup_folder, store_folder, transactions_are_bound
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
+    from proxy.workers.membership import Membership
+
+
+def open_admin(
+    listen: Listen,
+    settings: Settings,
+    broker: Broker,
+    processor: MessagingProcessor,
+    clock: Clock,
+    metrics: Metrics,
+    *,
+    state: Callable[[], str],
+    addresses: Callable[[], list[str]],
+    faults: Faults | None,
+    group_defaults: GroupConfig,
+    membership: Membership | None = None,
+) -> AdminServer:
+    """Not started. With a `membership` it is one of several that serve the port together."""
+    waits = Waits()
+    queues = settings.topics.queues
+    routes = [
+        *Health(metrics, state, membership).routes(),
+        *HouseFacts(settings, addresses).routes(),
+        *fault_routes(faults),
+        *Topics(processor, queues=queues).routes(),
+        *Groups(processor, defaults=group_defaults).routes(),
+        *Stuck(processor).routes(),
+        *Declared(processor, queues=queues, group_defaults=group_defaults).routes(),
+        *DeadLetterRoutes(processor).routes(),
+        *Backups(broker, backup_folder(settings), clock).routes(),
+        *Cluster(broker, lambda: {"transactions_bound": transactions_are_bound(settings)}).routes(),
+        *StoreFacts(state, broker.figures, store_folder(settings)).routes(),
+        *Clients(processor).routes(),
+        *LiteTopics(processor).routes(),
+        *Messages(processor, clock, max_wait_s=settings.api.max_wait_s, waits=waits).routes(),
+    ]
+    return AdminServer(
+        listen,
+        routes,
+        max_request_bytes=settings.api.max_request_bytes,
+        hosts=settings.api.hosts,
+        waits=waits,
+        path=str(membership.admin_path) if membership is not None else "",
+        middlewares=[membership.together.middleware] if membership is not None else (),
+    )

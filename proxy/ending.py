@@ -1,0 +1,94 @@
+"""When a process of the gateway is to end: a first word begins the drain, a second one cuts it short."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Coroutine
+
+from popgate.clock import Clock
+
+
+class Ending:
+    """Lets work be cut short by the first word or the second."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._first = loop.create_future()
+        self._second = loop.create_future()
+
+    def begin(self) -> None:
+        """The first word; said again it means no more."""
+        if not self._first.done():
+            self._first.set_result(None)
+
+    def cut(self) -> None:
+        """The second word."""
+        self.begin()
+        if not self._second.done():
+            self._second.set_result(None)
+
+    async def wait(self) -> None:
+        await self._first
+
+    async def first_of(self, work: Coroutine[object, object, None]) -> bool:
+        """Whether the work was done before the first word; else it is cancelled. Raises what it raises."""
+        return await self._unless(self._first, work)
+
+    async def second_of(self, work: Coroutine[object, object, None]) -> bool:
+        return await self._unless(self._second, work)
+
+    async def _unless(self, said: asyncio.Future[None], work: Coroutine[object, object, None]) -> bool:
+        task = self._loop.create_task(work)
+        await asyncio.wait((task, said), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            return False
+        task.result()
+        return True
+
+
+class Signals(Ending):
+    """SIGTERM, SIGINT and SIGHUP are the words.
+
+    SIGHUP comes when a terminal is closed; who started us with `nohup` does not want it to count.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop)
+        ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+        self._numbers = (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
+        for number in self._numbers:
+            loop.add_signal_handler(number, self._came)
+
+    def close(self) -> None:
+        for number in self._numbers:
+            self._loop.remove_signal_handler(number)
+
+    def _came(self) -> None:
+        if self._first.done():
+            self.cut()
+        else:
+            self.begin()
+
+
+async def ended_in(work: Coroutine[object, object, None], longest_s: float | None, clock: Clock) -> bool:
+    """Whether the work was done in so many seconds; else it is cancelled. Raises what it raises."""
+    task = asyncio.ensure_future(work)
+    if longest_s is None:
+        await task
+        return True
+    over = asyncio.Event()
+    task.add_done_callback(lambda _: over.set())
+    timer = clock.call_later(longest_s, over.set)
+    try:
+        await over.wait()
+        if task.done():
+            task.result()
+        return task.done()
+    finally:
+        timer.cancel()
+        task.cancel()

@@ -1,0 +1,83 @@
+"""What processes counted that are no more: a sum over processes must not fall when one of them ends.
+
+Each keeps its counters in a file of its own, written when it is asked for them and when it ends; its
+supervisor adds the file of one that is gone to those of all before it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from proxy.metrics.adding import Sum
+
+_PAST = "counts-past"
+_MOST_REMEMBERED = 256
+"""Numbers of members that were added: somebody may just have asked one of them."""
+
+
+def keep(folder: Path, number: int, lasting: str) -> None:
+    """Write down what a living member has counted so far. Raises OSError."""
+    _write(_own(folder, number), lasting)
+
+
+def add_to_past(folder: Path, number: int) -> None:
+    """The member of this number is gone. Raises OSError."""
+    try:
+        text = _own(folder, number).read_text("utf-8")
+    except FileNotFoundError:
+        text = ""
+    numbers, before = _past(folder)
+    total = Sum()
+    total.add(before)
+    total.add(text)
+    remembered = " ".join(str(one) for one in [*numbers, number][-_MOST_REMEMBERED:])
+    _write(folder / _PAST, f"{remembered}\n{total.text()}")
+    with contextlib.suppress(FileNotFoundError):
+        _own(folder, number).unlink()
+
+
+def added(folder: Path, told: dict[int, str], extra: Iterable[str] = ()) -> str:
+    """The sum of what the living told, by their numbers, and what the others counted before.
+
+    In this order nobody is counted twice or left out who ends meanwhile: first the living were asked, then
+    the files of single ones are read, then that of the past, which tells whom it has.
+    """
+    files = {number: text for number, text in _files(folder) if number not in told}
+    numbers, past = _past(folder)
+    total = Sum()
+    for number, text in (*told.items(), *files.items()):
+        if number not in numbers:
+            total.add(text)
+    total.add(past)
+    for text in extra:
+        total.add(text)
+    return total.text()
+
+
+def _files(folder: Path) -> Iterable[tuple[int, str]]:
+    for path in folder.glob("counts-*"):
+        number = path.name.removeprefix("counts-")
+        if number.isdigit():
+            with contextlib.suppress(FileNotFoundError):
+                yield int(number), path.read_text("utf-8")
+
+
+def _past(folder: Path) -> tuple[list[int], str]:
+    try:
+        head, _, text = (folder / _PAST).read_text("utf-8").partition("\n")
+    except FileNotFoundError:
+        return [], ""
+    return [int(one) for one in head.split()], text
+
+
+def _own(folder: Path, number: int) -> Path:
+    return folder / f"counts-{number}"
+
+
+def _write(path: Path, text: str) -> None:
+    fresh = path.with_name(f"fresh-{path.name}-{os.getpid()}")
+    fresh.write_text(text, "utf-8")
+    fresh.replace(path)

@@ -1,0 +1,183 @@
+"""Who serves: the processes of a gateway, as their supervisor sees them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from pathlib import Path
+from typing import Any
+
+from protocols.adapter import Listen
+from proxy.workers.channel import Channel
+
+LIVED_S = 5.0
+"""Who served for so long was well once: it is started again at once."""
+_FIRST_S = 0.25
+_LONGEST_S = 30.0
+_FEW_UNANSWERED = 2
+
+
+@unique
+class Role(Enum):
+    """What a process is for. A host has the embedded broker, which the workers reach over a socket."""
+
+    WORKER = "worker"
+    HOST = "host"
+
+
+@unique
+class Stage(Enum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True, frozen=True)
+class Door:
+    """An address for clients. `url` is that of the settings; `listen` has the port that was chosen."""
+
+    number: int
+    url: str
+    listen: Listen
+
+    @property
+    def address(self) -> str:
+        """As people are told of it."""
+        return self.listen.url(self.listen.port)
+
+
+@dataclass(slots=True, frozen=True)
+class Post:
+    """What a process is told when it is made.
+
+    `doors` are those that it serves, `listens` where clients are served by whomever. `folder` is private
+    to the gateway's processes. `broker` and `share` are URLs in the place of those of the settings.
+    `secret` is what all of them make transaction ids with. `first`: nobody was there before, so that what
+    is to be said once is said once.
+    """
+
+    number: int
+    role: Role
+    channel: Channel
+    folder: Path
+    doors: tuple[Door, ...]
+    listens: tuple[Listen, ...]
+    admin: str
+    broker: str
+    share: str
+    secret: bytes
+    first: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """A process. `serves` are the numbers of its doors."""
+
+    number: int
+    role: Role
+    pid: int
+    channel: Channel
+    serves: frozenset[int]
+    generation: int
+    since: float
+    stage: Stage = Stage.STARTING
+    has_admin: bool = False
+    connections: int = 0
+    turn: int = 0
+    """When it last got a connection."""
+    ready_at: float | None = None
+    behind: bool = False
+    """It does not read: of what all are told it is told the last when it does."""
+    unanswered: int = 0
+    """How often it was asked whether it lives since it said anything."""
+    full: bool = False
+    """It had no descriptor left for a connection a moment ago."""
+    starting: int = 0
+    """How often it was looked at while it was starting."""
+    handed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Connections on the way to it, by their numbers, in order: the door, and a copy of the descriptor."""
+    gone: bool = False
+    """Its channel is closed: it ended, or is about to."""
+    failure: tuple[str, bool] | None = None
+    """Why it could not start, and whether the settings are to blame."""
+    farewell: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it may hang."""
+        return self.unanswered > _FEW_UNANSWERED
+
+    def took(self, last: int) -> None:
+        """It has the connections up to this number: they are its own business now."""
+        for number in [one for one in self.handed if one <= last]:
+            os.close(self.handed.pop(number)[1])
+
+    def facts(self) -> dict[str, Any]:
+        """As the others are told of it."""
+        return {
+            "number": self.number,
+            "pid": self.pid,
+            "role": self.role.value,
+            "state": self.stage.value,
+            "connections": self.connections,
+            "admin": self.has_admin,
+        }
+
+
+def choose(members: Iterable[Member], door: int) -> list[Member]:
+    """Those that may get the next connection to a door, best first: who has the fewest, and in turn.
+
+    Last come those that may hang.
+    """
+    fit = [one for one in members if one.stage is Stage.READY and door in one.serves and not one.gone]
+    return sorted(
+        [one for one in fit if not one.full], key=lambda one: (one.silent, one.connections, one.turn)
+    )
+
+
+def choose_for_admin(members: Iterable[Member]) -> list[Member]:
+    """Who answers operators: of those that serve the host of the broker, which knows the most, or the oldest.
+
+    Mostly the same one: some figures are looked at piece by piece.
+    """
+    fit = [one for one in members if one.has_admin and not one.gone]
+    stages = (Stage.READY, Stage.STARTING, Stage.DRAINING)
+    return sorted(
+        fit, key=lambda one: (one.silent, stages.index(one.stage), one.role is not Role.HOST, one.number)
+    )
+
+
+def state_of(members: Sequence[Member], *, leaving: bool) -> str:
+    """The gateway's state: it is ready while one of its workers is."""
+    workers = [one for one in members if one.role is Role.WORKER]
+    if leaving:
+        return "draining"
+    return "ready" if any(one.stage is Stage.READY for one in workers) else "starting"
+
+
+class Backoff:
+    """How long to wait before the next try, when processes die one after the other."""
+
+    def __init__(self) -> None:
+        self._deaths = 0
+
+    def after(self, member: Member, now: float) -> float:
+        """Seconds; none after one that served well for a while."""
+        if member.ready_at is not None and now - member.ready_at >= LIVED_S:
+            self._deaths = 0
+        self._deaths += 1
+        return 0.0 if self._deaths == 1 else min(_FIRST_S * 2 ** (self._deaths - 2), _LONGEST_S)
+
+
+def end_told(status: int) -> str:
+    """How a process ended, by the status that the system tells."""
+    code = -status
+    if code > 0:
+        try:
+            return f"killed by {signal.Signals(code).name}"
+        except ValueError:
+            return f"killed by signal {code}"
+    return f"ended with {status}"

@@ -1,0 +1,259 @@
+"""One of several processes of a gateway: what it is handed and told, and what it tells."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from protocols.accepting import Adopt
+from protocols.adapter import Listen
+from proxy.ending import Ending
+from proxy.logs import logger
+from proxy.metrics import Metrics
+from proxy.metrics.adding import lasting
+from proxy.workers import counts
+from proxy.workers.crew import Post, Role
+from proxy.workers.doors import ADMIN
+from proxy.workers.roster import Roster, admin_socket
+from proxy.workers.together import Together, from_outside
+
+_log = logger("popgate.worker")
+_ANSWER_S = 1.0
+"""How long the supervisor may take to answer that it sends no more operators."""
+
+
+class _Connection(socket.socket):
+    """One that was handed over; whoever serves it closes it, and that is counted.
+
+    asyncio closes the socket in the end, uvloop takes its descriptor away and closes that.
+    """
+
+    __slots__ = ("_over",)
+
+    def __init__(self, descriptor: int, over: Callable[[], None]) -> None:
+        super().__init__(fileno=descriptor)
+        self._over: Callable[[], None] | None = over
+
+    def close(self) -> None:
+        super().close()
+        self._is_over()
+
+    def detach(self) -> int:
+        descriptor = super().detach()
+        self._is_over()
+        return descriptor
+
+    def _is_over(self) -> None:
+        over, self._over = self._over, None
+        if over is not None:
+            over()
+
+
+class _Handed:
+    """The connections of one door: a `protocols.accepting.Listener`."""
+
+    def __init__(self, port: int, over: Callable[[], None]) -> None:
+        self._port = port
+        self._over = over
+        self._adopt: Adopt | None = None
+        self._adopting: set[asyncio.Task[Any]] = set()
+
+    async def start(self, adopt: Adopt) -> int:
+        self._adopt = adopt
+        return self._port
+
+    def stop(self) -> None:
+        self._adopt = None
+
+    def came(self, descriptor: int) -> None:
+        connection = _Connection(descriptor, self._over)
+        if self._adopt is None:
+            connection.close()
+            return
+        task = asyncio.get_running_loop().create_task(self._take(self._adopt, connection))
+        self._adopting.add(task)
+        task.add_done_callback(self._adopting.discard)
+
+    async def _take(self, adopt: Adopt, connection: _Connection) -> None:
+        try:
+            await adopt(connection)
+        except OSError:
+            connection.close()  # its client has gone already
+        except BaseException:
+            connection.close()
+            raise
+
+
+class Membership:
+    """What one process knows of its gateway. `attach` it to the loop before anything else is started."""
+
+    def __init__(self, post: Post) -> None:
+        self.post = post
+        self.roster = Roster(post.number, post.folder)
+        self.together = Together(self.roster)
+        self.orphaned = False
+        """Whether the supervisor is gone."""
+        self._told_alone = False
+        self._doors = {door.number: _Handed(door.listen.port, self._connection_over) for door in post.doors}
+        self._adopt_admin: Callable[[socket.socket], None] | None = None
+        self._left_admin = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending: Ending | None = None
+        self._closed = 0
+        self._took = 0
+        """The number of the connection that came last, until that is told."""
+        self._writing = False
+
+    def __repr__(self) -> str:
+        return f"<Membership {self.post.role.value} {self.post.number}>"
+
+    @property
+    def is_host(self) -> bool:
+        """Whether this is the process of the embedded broker, which serves no clients."""
+        return self.post.role is Role.HOST
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the gateway ends as a whole, and its broker with it: nobody else serves its clients."""
+        return self._told_alone or (self.orphaned and bool(self.post.broker))
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where the gateway serves clients."""
+        return [listen.url(listen.port) for listen in self.post.listens]
+
+    @property
+    def admin_path(self) -> Path:
+        return admin_socket(self.post.folder, self.post.number)
+
+    def accepting(self, listen: Listen) -> _Handed:
+        """Where the connections of a door come from."""
+        for door in self.post.doors:
+            if (door.listen.host, door.listen.port, door.listen.path) == (
+                listen.host,
+                listen.port,
+                listen.path,
+            ):
+                return self._doors[door.number]
+        raise ValueError(f"{listen.url(listen.port)} is no door of this process")
+
+    def serves_admin(self, adopt: Callable[[socket.socket], None]) -> None:
+        """The admin pages are there: operators may be sent."""
+        self._adopt_admin = adopt
+        self.tell({"admin": True})
+
+    async def leave_admin(self) -> None:
+        """Ask for no more operators; wait, a second at most, until those that were on the way have come."""
+        if self._adopt_admin is None or self.orphaned:
+            return
+        self.tell({"admin": False})
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._left_admin.wait(), _ANSWER_S)
+
+    async def scrape(self, request: web.Request, metrics: Metrics) -> bytes:
+        """What this process counted, kept as well; for somebody outside, what all of them did."""
+        outside = from_outside(request)
+        own = await metrics.scrape(standings=outside)
+        await asyncio.to_thread(self.keep, own)
+        return await self.together.metrics(own) if outside else own
+
+    def keep(self, text: bytes) -> None:
+        """What was counted lasts when this process ends."""
+        with contextlib.suppress(OSError):
+            counts.keep(self.post.folder, self.post.number, lasting(text.decode()))
+
+    # -- the supervisor ---------------------------------------------------------------------------
+
+    def attach(self, loop: asyncio.AbstractEventLoop, ending: Ending) -> None:
+        self._loop, self._ending = loop, ending
+        loop.add_reader(self.post.channel.fileno(), self._hear)
+
+    def detach(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self.post.channel.fileno())
+            self._loop.remove_writer(self.post.channel.fileno())
+        self.post.channel.close()
+
+    def tell(self, message: dict[str, Any]) -> None:
+        channel, loop = self.post.channel, self._loop
+        try:
+            channel.send(message)
+        except OSError:
+            return  # nobody is there: that is read
+        if channel.kept and loop is not None and not loop.is_closed() and not self._writing:
+            self._writing = True
+            loop.add_writer(channel.fileno(), self._flush)
+
+    def _flush(self) -> None:
+        channel = self.post.channel
+        with contextlib.suppress(OSError):
+            channel.flush()
+            if channel.kept:
+                return
+        self._writing = False
+        if self._loop is not None:
+            self._loop.remove_writer(channel.fileno())
+
+    def _hear(self) -> None:
+        assert self._loop is not None and self._ending is not None  # noqa: S101, PT018 - it is attached
+        try:
+            while (came := self.post.channel.receive()) is not None:
+                self._heard(self._ending, *came)
+            if self._took:
+                took, self._took = self._took, 0
+                self.tell({"took": took})
+        except EOFError:
+            self._loop.remove_reader(self.post.channel.fileno())
+            self.orphaned = True
+            self._left_admin.set()
+            _log.error("the supervisor is gone: this process drains and ends")
+            self._ending.begin()
+
+    def _heard(self, ending: Ending, told: dict[str, Any], descriptor: int) -> None:
+        if "door" in told:
+            self._take(told["door"], told.get("number", 0), descriptor)
+        elif "alive" in told:
+            self.tell({"alive": True})
+        elif "admin" in told:
+            self._left_admin.set()
+        elif "crew" in told:
+            self.roster.hear(told["crew"])
+        elif "drain" in told:
+            self._told_alone = self._told_alone or told.get("alone", False)
+            ending.begin()
+        elif "stop" in told:
+            ending.cut()
+
+    def _take(self, door: int, number: int, descriptor: int) -> None:
+        if descriptor < 0:
+            # This process has no room for one more: the system has closed what was handed over.
+            self.tell({"full": number, **({"closed": 1} if door != ADMIN else {})})
+            return
+        self._took = number
+        if door != ADMIN:
+            self._doors[door].came(descriptor)
+        elif self._adopt_admin is not None:
+            self._adopt_admin(_Connection(descriptor, _nothing))
+        else:
+            os.close(descriptor)
+
+    def _connection_over(self) -> None:
+        self._closed += 1
+        if self._closed == 1 and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon(self._tell_closed)
+
+    def _tell_closed(self) -> None:
+        closed, self._closed = self._closed, 0
+        if self.post.channel.fileno() >= 0:
+            self.tell({"closed": closed})
+
+
+def _nothing() -> None:
+    """Connections of operators are not counted."""

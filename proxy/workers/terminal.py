@@ -1,0 +1,24 @@
+"""SIGHUP means two things: a terminal was closed, or somebody asks a gateway to renew itself."""
+
+from __future__ import annotations
+
+import os
+
+
+class Terminal:
+    """The terminal that the gateway was started in, if it was."""
+
+    def __init__(self) -> None:
+        self._there = [descriptor for descriptor in (0, 1, 2) if _is_terminal(descriptor)]
+
+    def is_gone(self) -> bool:
+        """Whether there was one, and it is closed now."""
+        return bool(self._there) and not any(_is_terminal(descriptor) for descriptor in self._there)
+
+
+def _is_terminal(descriptor: int) -> bool:
+    try:
+        os.tcgetpgrp(descriptor)
+    except OSError:
+        return False
+    return True

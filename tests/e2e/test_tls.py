@@ -1,0 +1,226 @@
+"""Doors that speak TLS, and doors that are sockets in the file system, of whole gateways."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from popgate.testing.gateway import GatewayDidNotStart, GatewayProcess
+from popgate.testing.papers import Papers
+
+TRANSPORTS = ("http2", "grpcio")
+PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
+    return Papers(tmp_path_factory.mktemp("papers"))
+
+
+def options(pair: tuple[Path, Path], *more: str) -> list[str]:
+    return ["--set", f"tls.certificate={pair[0]}", "--set", f"tls.key={pair[1]}", *more]
+
+
+@pytest.fixture(scope="module", params=TRANSPORTS)
+def gateway(request: pytest.FixtureRequest, papers: Papers) -> Iterator[GatewayProcess]:
+    listen = (f"grpc://127.0.0.1:0?tls=true&transport={request.param}",)
+    with GatewayProcess(listen=listen, options=options(papers.pair("gateway"))) as gateway:
+        yield gateway
+
+
+def refusal(folder: Path, listen: str, *options: str) -> str:
+    """What a gateway says that cannot start."""
+    with pytest.raises(GatewayDidNotStart) as refused:
+        GatewayProcess(folder / "refused", listen=(listen,), options=options).start()
+    return str(refused.value)
+
+
+def serves(channel: grpc.Channel) -> bool:
+    answer = health_pb2_grpc.HealthStub(channel).Check(
+        health_pb2.HealthCheckRequest(), timeout=PATIENCE_S, wait_for_ready=True
+    )
+    return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def secured(endpoint: str, papers: Papers) -> grpc.Channel:
+    return grpc.secure_channel(endpoint, grpc.ssl_channel_credentials(papers.authority.read_bytes()))
+
+
+def test_scenario_17_a_client_that_trusts_the_authority_is_served(
+    gateway: GatewayProcess, papers: Papers
+) -> None:
+    with secured(gateway.endpoint, papers) as channel:
+        assert serves(channel)
+
+
+def test_scenario_17_a_client_of_another_authority_is_not(gateway: GatewayProcess, tmp_path: Path) -> None:
+    with secured(gateway.endpoint, Papers(tmp_path)) as channel, pytest.raises(grpc.RpcError) as refused:
+        health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+    assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_scenario_17_clients_show_a_certificate_where_that_is_asked_for(
+    papers: Papers, tmp_path: Path, transport: str
+) -> None:
+    others = Papers(tmp_path)
+    listen = (f"grpc://127.0.0.1:0?tls=true&transport={transport}",)
+    asking = options(papers.pair("gateway"), "--set", f"tls.client_ca={others.authority}")
+
+    def served(pair: tuple[Path, Path] | None) -> bool:
+        chain, key = (pair[0].read_bytes(), pair[1].read_bytes()) if pair is not None else (None, None)
+        credentials = grpc.ssl_channel_credentials(papers.authority.read_bytes(), key, chain)
+        with grpc.secure_channel(gateway.endpoint, credentials) as channel:
+            try:
+                health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+            except grpc.RpcError as refused:
+                return refused.code() is not grpc.StatusCode.UNAVAILABLE
+        return True
+
+    with GatewayProcess(listen=listen, options=asking) as gateway:
+        assert served(others.pair("client"))
+        assert not served(papers.pair("client"))
+        assert not served(None)
+
+
+@pytest.mark.parametrize("protocols", [[], ["http/1.1"]])
+def test_a_client_that_does_not_name_http2_is_refused(
+    gateway: GatewayProcess, papers: Papers, protocols: list[str]
+) -> None:
+    host, _, port = gateway.endpoint.rpartition(":")
+    context = ssl.create_default_context(cafile=papers.authority)
+    context.set_alpn_protocols(protocols)
+    refused = False
+    try:
+        with (
+            socket.create_connection((host, int(port)), PATIENCE_S) as link,
+            context.wrap_socket(link, server_hostname=host) as secure,
+        ):
+            secure.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+            refused = secure.recv(1) == b""
+    except OSError:
+        refused = True
+    assert refused
+
+
+def test_a_client_without_tls_is_refused_and_others_are_served(
+    gateway: GatewayProcess, papers: Papers
+) -> None:
+    host, _, port = gateway.endpoint.rpartition(":")
+    with socket.create_connection((host, int(port)), PATIENCE_S) as link:
+        link.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        heard = b""
+        try:
+            while data := link.recv(1024):
+                heard += data
+        except ConnectionResetError:
+            pass
+    assert not heard.startswith(b"\0\0"), "frames in the clear"
+    with secured(gateway.endpoint, papers) as channel:
+        assert serves(channel)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_scenario_17_a_certificate_is_renewed_without_a_restart(
+    papers: Papers, tmp_path: Path, transport: str
+) -> None:
+    pair = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def install(name: str) -> None:
+        for target, source in zip(pair, papers.pair(name), strict=True):
+            target.write_bytes(source.read_bytes())
+
+    def shown(endpoint: str) -> str:
+        host, _, port = endpoint.rpartition(":")
+        context = ssl.create_default_context(cafile=papers.authority)
+        context.set_alpn_protocols(["h2"])
+        with (
+            socket.create_connection((host, int(port)), PATIENCE_S) as link,
+            context.wrap_socket(link, server_hostname=host) as secure,
+        ):
+            told = secure.getpeercert()
+        assert told is not None
+        subject: str = told["subject"][0][0][1]
+        return subject
+
+    install("gateway")
+    listen = (f"grpc://127.0.0.1:0?tls=true&transport={transport}",)
+    with GatewayProcess(listen=listen, options=options(pair)) as gateway:
+        assert shown(gateway.endpoint) == "gateway"
+        with secured(gateway.endpoint, papers) as channel:
+            assert serves(channel)
+            install("renewed")
+            deadline = time.monotonic() + PATIENCE_S
+            while shown(gateway.endpoint) != "renewed":
+                assert time.monotonic() < deadline
+            assert serves(channel), "the connection from before goes on"
+        assert gateway.terminate() == 0, gateway.log
+
+
+@pytest.mark.parametrize(
+    ("listen", "settings", "says"),
+    [
+        ("?tls=true", [], "has nothing to show: set tls.certificate and tls.key"),
+        ("?tls=true", ["tls.certificate=/nowhere/tls.crt"], "/nowhere/tls.crt cannot be read: no such file"),
+        ("", ["tls.key=/nowhere/tls.key"], "tls.key needs tls.certificate"),
+        ("", ["tls.client_ca=/nowhere/ca.crt"], "tls.client_ca needs tls.certificate"),
+        ("?tls=maybe", [], "the option tls is true or false, not 'maybe'"),
+        ("?mode=660", [], "is no socket in the file system"),
+    ],
+)
+def test_what_cannot_be_is_told_at_the_start(
+    tmp_path: Path, listen: str, settings: list[str], says: str
+) -> None:
+    told = [word for setting in settings for word in ("--set", setting)]
+    refused = refusal(tmp_path, f"grpc://127.0.0.1:0{listen}", *told)
+    assert says in refused
+    assert "Traceback" not in refused
+
+
+# -- sockets in the file system -------------------------------------------------------------------
+
+
+@pytest.fixture
+def path() -> Iterator[Path]:
+    """A path of pytest's own may be too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
+        yield Path(folder) / "grpc.sock"
+
+
+@pytest.mark.parametrize(("transport", "workers"), [("http2", 1), ("http2", 2), ("grpcio", 1)])
+def test_a_socket_in_the_file_system(papers: Papers, path: Path, transport: str, workers: int) -> None:
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(path))
+    stale.close()
+    listen = (f"grpc+unix:{path}?mode=660&transport={transport}", "grpc://127.0.0.1:0?tls=true")
+    more = options(papers.pair("gateway"), "--set", f"workers={workers}")
+    with GatewayProcess(listen=listen, options=more) as gateway:
+        assert f"grpc+unix:{path}" in gateway.addresses
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o660
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            assert serves(channel)
+        with secured(gateway.addresses[1].partition("://")[2], papers) as channel:
+            assert serves(channel)
+        assert f"somebody listens at unix:{path} already" in refusal(path.parent, f"grpc+unix:{path}")
+        assert gateway.terminate() == 0, gateway.log
+    assert not path.exists()
+
+
+def test_processes_that_cannot_share_a_socket_are_told_so(path: Path) -> None:
+    refused = refusal(path.parent, f"grpc+unix:{path}?transport=grpcio", "--set", "workers=2")
+    assert "cannot be shared by processes" in refused
+
+
+@pytest.mark.parametrize("mode", ["9", "1777", "rw"])
+def test_a_mode_that_is_none(path: Path, mode: str) -> None:
+    assert "a mode is three digits" in refusal(path.parent, f"grpc+unix:{path}?mode={mode}")

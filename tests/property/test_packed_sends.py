@@ -1,0 +1,150 @@
+"""What the embedded broker takes packed is stored, and told, as if its messages came one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.keys import META, SPACES
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.store import Durability
+from brokers.embedded.topics import Topic
+from popgate.context import Context
+from popgate.model import Message, Sent, TopicConfig
+from popgate.packed import PackedMessages
+from popgate.testing import MovableClock
+from popgate.wire.properties import encode_properties
+
+CONTEXT = Context(client_id="model")
+WINDOW_MS = 8_000
+
+messages = st.tuples(
+    st.integers(0, 12),  # of few ids, so that some come again
+    st.binary(max_size=6),
+    st.integers(-2, 2),
+    st.integers(0, 5),
+    st.sampled_from(["10.0.0.1:1", "[fe80::1]:5", "no address", ""]),
+    st.lists(st.sampled_from(["a", "b c", "ü"]), max_size=3).map(tuple),
+    st.sampled_from(["", "x", "x" * 1_200]),
+)
+sends = st.tuples(st.sampled_from(["one", "other"]), st.lists(messages, min_size=1, max_size=6))
+turns = st.tuples(
+    st.lists(sends, min_size=1, max_size=3), st.sampled_from([0, 1, 900, WINDOW_MS, -5, 3_600_000])
+)
+
+
+class Pair:
+    """Two brokers of one clock: the first is sent what is packed one by one, the other as it is."""
+
+    def __init__(self, folder: Path, window_ms: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.clock = MovableClock()
+        self.serials = count()
+        kept = EmbeddedSettings(durability=Durability.NONE, repeat_window_ms=window_ms)
+        self.brokers = [
+            EmbeddedBroker(folder / name, clock=self.clock, settings=kept)
+            for name in ("one by one", "packed")
+        ]
+        for broker in self.brokers:
+            self.loop.run_until_complete(broker.start())
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            self.loop.run_until_complete(broker.stop())
+        self.loop.close()
+
+    async def play(self, told: list[tuple[list[PackedMessages], int]], topics: list[str]) -> None:
+        one_by_one, packed = self.brokers
+        for name in topics:
+            for broker in self.brokers:
+                await broker.create_topic(TopicConfig(name, read_queues=3, write_queues=3))
+        for batches, gap_ms in told:
+            told_singly = await asyncio.gather(
+                *(one_by_one.send(CONTEXT, batch.unpack()) for batch in batches)
+            )
+            told_packed = await asyncio.gather(*(packed.send_packed(CONTEXT, batch) for batch in batches))
+            assert told_packed == told_singly
+            assert all(isinstance(one, Sent) for results in told_packed for one in results)
+            if gap_ms > 0:
+                self.clock.advance(gap_ms / 1000)
+            elif gap_ms:
+                self.clock.set_wall(self.clock.now_ms() + gap_ms)
+        kept = [space for space in SPACES if space != META]  # which has a secret
+        first, second = (
+            {space: [*broker._state.store.scan(space, b"")] for space in kept} for broker in self.brokers
+        )
+        assert first == second
+
+
+@pytest.fixture(params=[WINDOW_MS, 0], ids=["repeats known", "repeats not known"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    memory = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else tmp_path) as folder:
+        made = Pair(Path(folder), request.param)
+        yield made
+        made.close()
+
+
+def packed(topic: str, serial: int, said: list[tuple]) -> PackedMessages:
+    ids = [f"{serial}-{number}" for number, *_ in said]
+    return PackedMessages(
+        topic,
+        ids,
+        [body for _, body, *_ in said],
+        [
+            encode_properties({"UNIQ_KEY": name, "KEYS": " ".join(keys), "more": more})
+            for name, (*_, keys, more) in zip(ids, said, strict=True)
+        ],
+        [flag for _, _, flag, *_ in said],
+        producer_group=topic,
+        origins=[(born_ms, host) for _, _, _, born_ms, host, *_ in said],
+        keys=[keys for *_, keys, _ in said],
+    )
+
+
+def test_both_ways_store_and_tell_the_same(pair: Pair) -> None:
+    @settings(max_examples=60, deadline=None)
+    @given(st.lists(turns, max_size=4))
+    def agree(plan: list) -> None:
+        serial = next(pair.serials)
+        topics = {name: f"{name}-{serial}" for name in ("one", "other")}
+        told = [
+            ([packed(topics[name], serial, said) for name, said in batches], gap) for batches, gap in plan
+        ]
+        pair.loop.run_until_complete(pair.play(told, list(topics.values())))
+
+    agree()
+
+
+def test_a_segment_of_ids_that_is_filled_by_packed_sends_is_the_same(pair: Pair) -> None:
+    batches = [
+        packed("many", at, [(n, b"b", 0, 7, "10.0.0.1:1", (), "") for n in range(32)]) for at in range(40)
+    ]
+    pair.loop.run_until_complete(pair.play([([batch], 1) for batch in batches * 2], ["many"]))
+
+
+def test_only_messages_that_may_have_come_before_are_looked_at_one_by_one(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = pair.brokers[1]
+    pair.loop.run_until_complete(broker.create_topic(TopicConfig("T", read_queues=3, write_queues=3)))
+    looked: list[str] = []
+    add = EmbeddedBroker._add
+
+    def looking(self: EmbeddedBroker, topic: Topic, message: Message, now_ms: int) -> Sent:
+        looked.append(message.message_id)
+        return add(self, topic, message, now_ms)
+
+    monkeypatch.setattr(EmbeddedBroker, "_add", looking)
+    for numbers, wanted in (((1, 2), []), ((2, 3), ["0-2", "0-3"])):
+        some = packed("T", 0, [(number, b"b", 0, 7, "10.0.0.1:1", ("k",), "") for number in numbers])
+        pair.loop.run_until_complete(broker.send_packed(CONTEXT, some))
+        assert looked == (wanted if broker.settings.repeat_window_ms else [])

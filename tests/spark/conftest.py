@@ -1,0 +1,121 @@
+"""One gateway and one Spark session for all tests here: a JVM, and its Python processes, take their time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from popgate.blocking import BlockingConnection
+from popgate.queue_client import QueueClient, QueuePlace
+from popgate.testing.gateway import GatewayProcess
+
+PATIENCE_S = 600.0
+_STARTS = 20
+
+
+@pytest.fixture(scope="session")
+def gateway() -> Iterator[GatewayProcess]:
+    # What is sent again counts as that on a busy machine, too.
+    window = ["--set", "embedded.repeat_window_s=1d"]
+    with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=window) as running:
+        yield running
+
+
+@pytest.fixture
+def client(gateway: GatewayProcess) -> Iterator[QueueClient]:
+    with BlockingConnection.connect(gateway.endpoint, timeout_s=PATIENCE_S) as connection:
+        yield QueueClient(connection)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    if shutil.which("java") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("there is no java, which Spark needs")
+        pytest.skip("there is no java, which Spark needs")
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    environment = pytest.MonkeyPatch()
+    environment.setenv("PYSPARK_PYTHON", sys.executable)
+    environment.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # a machine may not know its own name
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS"):
+        environment.delenv(name, raising=False)
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+        "spark.sql.session.timeZone": "UTC",
+        # A busy machine is no failure.
+        "spark.network.timeout": "800s",
+        "spark.executor.heartbeatInterval": "60s",
+        "spark.python.authenticate.socketTimeout": "300s",
+    }
+    builder = SparkSession.builder.master("local[2,4]").appName("tests")
+    session = builder.config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    yield session
+    session.stop()
+    # The JVM ends when its standard input does, and else with this process.
+    jvm = SparkContext._gateway
+    jvm.shutdown()
+    jvm.proc.stdin.close()
+    jvm.proc.wait(PATIENCE_S)
+    SparkContext._gateway = SparkContext._jvm = None
+    environment.undo()
+
+
+@pytest.fixture
+def finished() -> Callable[[Any], list[int]]:
+    """Runs a stream until it has everything that is there; the numbers of rows of its batches that had any.
+
+    Spark gives the process that a stream asks for its offsets ten seconds to start, which no setting moves:
+    on a busy machine a query may end before it began, and is started again from its checkpoint.
+    """
+    from pyspark.errors import StreamingQueryException
+
+    def run(writer: Any) -> list[int]:
+        for left in reversed(range(_STARTS)):
+            query = writer.trigger(availableNow=True).start()
+            try:
+                assert query.awaitTermination(PATIENCE_S), query.status
+                break
+            except StreamingQueryException as error:
+                if left == 0 or "Python worker failed to connect back" not in str(error):
+                    raise
+        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+    return run
+
+
+@pytest.fixture
+def send(client: QueueClient) -> Callable[[str, int, int], None]:
+    """Messages of these numbers, to queues 0 and 1 in turn."""
+    broker = client.route("TBW102").queues[0].broker
+
+    def send(topic: str, begin: int, end: int) -> None:
+        for queue_id in (0, 1):
+            messages = [
+                (b"body %d" % number, _properties(number))
+                for number in range(begin, end)
+                if number % 2 == queue_id
+            ]
+            client.send(QueuePlace(topic, broker, queue_id), messages, timeout_s=PATIENCE_S)
+
+    return send
+
+
+def _properties(number: int) -> bytes:
+    told = {"TAGS": f"t{number % 4}", "KEYS": f"a b{number}", "UNIQ_KEY": f"ID{number}", "color": "red"}
+    return "".join(f"{name}\x01{value}\x02" for name, value in told.items()).encode()

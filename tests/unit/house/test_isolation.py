@@ -1,0 +1,57 @@
+"""tests.isolation: what a test sets up for a whole process does not meet the next one."""
+
+from __future__ import annotations
+
+import gc
+import io
+import logging
+import os
+import signal
+import sys
+
+import pytest
+import structlog
+
+from proxy.collecting import serve_long
+from proxy.logs import logger, set_up_logs
+from proxy.tables import Log
+from tests.isolation import process_kept
+
+
+def test_a_log_that_was_set_up_is_as_before(capsys: pytest.CaptureFixture[str]) -> None:
+    root = logging.getLogger()
+    before = (list(root.handlers), root.level, logging.getLogger("aiohttp").level)
+    with process_kept():
+        stream = io.StringIO()
+        set_up_logs(Log(), stream=stream)
+        stream.close()
+        assert structlog.is_configured()
+    assert (list(root.handlers), root.level, logging.getLogger("aiohttp").level) == before
+    assert not structlog.is_configured()
+    logger("popgate.test").warning("told as ever")
+    told = capsys.readouterr()
+    assert "told as ever" in told.out
+    assert not told.err
+
+
+def test_the_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "1")
+    monkeypatch.setenv("CHANGED", "1")
+    before = dict(os.environ)
+    with process_kept():
+        os.environ["NEW"] = "1"
+        os.environ["CHANGED"] = "2"
+        del os.environ["KEPT"]
+    assert dict(os.environ) == before
+
+
+def test_signals_hooks_and_the_collector_are_as_before() -> None:
+    before = (signal.getsignal(signal.SIGTERM), sys.excepthook, gc.get_threshold(), gc.isenabled())
+    with process_kept():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        sys.excepthook = lambda *_: None
+        serve_long()
+        assert gc.get_freeze_count()
+        gc.disable()
+    assert (signal.getsignal(signal.SIGTERM), sys.excepthook, gc.get_threshold(), gc.isenabled()) == before
+    assert not gc.get_freeze_count()

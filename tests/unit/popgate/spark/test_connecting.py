@@ -1,0 +1,91 @@
+"""popgate.spark.connecting: connections that are kept, with a listener that the test holds."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from popgate.errors import BrokerUnavailable
+from popgate.queue_client import QueueClient
+from popgate.spark.connecting import client_of, close_idle
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.options import SourceOptions, read_source_options
+
+PATIENCE_S = 100.0
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(PATIENCE_S)
+        yield listening
+    close_idle()
+
+
+def at(*endpoints: str, **given: str) -> SourceOptions:
+    return read_source_options({"endpoints": ",".join(endpoints), "topic": "t", **given}, streaming=False)
+
+
+def endpoint(listener: socket.socket) -> str:
+    return f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def used(options: SourceOptions) -> QueueClient:
+    with client_of(options) as client:
+        return client
+
+
+def test_a_connection_is_kept_for_the_next_piece_of_work(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    assert used(options).connection is used(options).connection
+
+
+def test_another_account_has_another_connection(listener: socket.socket) -> None:
+    plain, signed = at(endpoint(listener)), at(endpoint(listener), accessKey="a", secretKey="b")
+    assert used(plain).connection is not used(signed).connection
+
+
+def test_two_at_a_time_have_two_and_one_is_kept(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    with client_of(options) as one, client_of(options) as other:
+        assert one.connection is not other.connection
+    assert used(options).connection is one.connection
+    assert not other.connection.is_open
+
+
+def test_a_connection_whose_other_side_is_gone_is_not_used_again(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    first = used(options).connection
+    far, _ = listener.accept()
+    far.close()
+    # Until the system has told this side.
+    select.select([first._socket], [], [], PATIENCE_S)
+    assert used(options).connection is not first
+
+
+def test_after_a_failure_a_connection_is_not_used_again(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    with pytest.raises(ValueError, match="mine"), client_of(options) as client:
+        raise ValueError("mine")
+    assert not client.connection.is_open
+
+
+def test_a_failure_of_the_gateway_has_its_fault_and_the_endpoints(listener: socket.socket) -> None:
+    options = at(endpoint(listener))
+    with pytest.raises(SparkSourceError) as told, client_of(options):
+        raise BrokerUnavailable("it ends")
+    assert told.value.code is Code.GATEWAY
+    assert "BROKER_UNAVAILABLE: it ends" in str(told.value)
+    assert endpoint(listener) in str(told.value)
+    assert isinstance(told.value.__cause__, BrokerUnavailable)
+
+
+def test_the_first_endpoint_that_answers_is_taken(listener: socket.socket) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        closed = endpoint(gone)
+    assert used(at(closed, endpoint(listener))).connection.endpoint == endpoint(listener)
+    with pytest.raises(SparkSourceError, match="no connection to"):
+        used(at(closed))

@@ -1,0 +1,246 @@
+"""popgate.spark.driver: what a query's driver asks and plans, with queues that the test makes up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from popgate.errors import BrokerUnavailable, Forbidden
+from popgate.queue_client import QueueClient
+from popgate.spark.driver import Stream, asked, batch_plan
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.options import SourceOptions, read_source_options
+from popgate.spark.planning import Range
+from tests.unit.popgate.spark import queues as made_up
+from tests.unit.popgate.spark.queues import A, B, C
+
+LEAST = {"endpoints": "gateway:1", "topic": "t"}
+
+
+class Queues(made_up.Queues):
+    """One connects to them, too."""
+
+    @contextmanager
+    def connect(self, options: SourceOptions) -> Iterator[QueueClient]:
+        yield cast("QueueClient", self)
+
+
+def warn_nothing(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+def stream(queues: Queues, warn: Any = warn_nothing, **given: str) -> Stream:
+    options = read_source_options({**LEAST, "startingOffsets": "earliest", **given}, streaming=True)
+    return Stream(options, warn, connect=queues.connect)
+
+
+def kept(offset: dict[str, Any]) -> dict[str, Any]:
+    """As a checkpoint keeps it."""
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+def batches_of(query: Stream, start: dict[str, Any], most: int | None = None) -> tuple[list[Range], Any]:
+    """The ranges of one batch after another until there is nothing new, and the last offset."""
+    found: list[Range] = []
+    while (end := query.latest(start, most)) is not start:
+        found += [each for partition in query.plan(start, end) for each in partition]
+        start = end
+    return found, start
+
+
+# -- batches ------------------------------------------------------------------------------------------
+
+
+def test_a_batch_reads_what_is_there() -> None:
+    queues = Queues(A=(3, 10), B=(0, 0))
+    options = read_source_options(LEAST, streaming=False)
+    assert batch_plan(options, warn_nothing, connect=queues.connect) == [[Range(A, 3, 10)]]
+
+
+def test_a_batch_that_ends_before_it_begins_has_nothing() -> None:
+    queues = Queues(A=(3, 10))
+    given = {**LEAST, "startingTimestamp": "7", "endingTimestamp": "5"}
+    options = read_source_options(given, streaming=False)
+    assert batch_plan(options, warn_nothing, connect=queues.connect) == []
+
+
+# -- streams ------------------------------------------------------------------------------------------
+
+
+def test_a_stream_takes_everything_once_in_batches_of_the_limit() -> None:
+    queues = Queues(A=(0, 10), B=(5, 7))
+    query = stream(queues)
+    start = query.initial()
+    first = query.latest(start, 6)
+    assert query.plan(start, first) == [[Range(A, 0, 5), Range(B, 5, 6)]]
+    rest, last = batches_of(query, first, 6)
+    assert rest == [Range(A, 5, 10), Range(B, 6, 7)]
+    assert query.latest(last, 6) is last
+    queues.bounds[A] = (0, 12)
+    assert batches_of(query, last)[0] == [Range(A, 10, 12)]
+
+
+def test_what_is_new_by_text_is_new() -> None:
+    """Spark compares offsets as text."""
+    query = stream(Queues(A=(0, 10)))
+    first = query.latest(query.initial(), None)
+    assert query.latest(kept(first), None) == first
+    assert list(first["q"]["t"]["broker-a"]) == ["0"]
+
+
+def test_a_query_that_found_nothing_yet_begins_where_it_began() -> None:
+    queues = Queues(A=(0, 10))
+    first = stream(queues, startingOffsets="latest")
+    start = first.initial()
+    end = first.latest(start, None)
+    assert end is not start
+    assert first.plan(start, end) == []
+
+    # It is restarted before the first commit, or after it: what came meanwhile is read.
+    queues.bounds[A] = (0, 15)
+    for begin in (lambda query: query.initial(), lambda query: kept(end)):
+        again = stream(queues, startingOffsets="latest")
+        assert again.plan(begin(again), kept(end)) == []
+        assert batches_of(again, kept(end))[0] == [Range(A, 10, 15)]
+
+
+def test_scenario_39_the_first_batch_is_planned_alike_after_a_restart() -> None:
+    queues = Queues(A=(0, 10))
+    first = stream(queues, startingOffsets="latest")
+    start = first.initial()
+    queues.bounds[A] = (0, 15)
+    end = first.latest(start, None)
+    planned = first.plan(start, end)
+    assert planned == [[Range(A, 10, 15)]]
+
+    queues.bounds[A] = (0, 20)
+    again = stream(queues, startingOffsets="latest")
+    assert again.plan(again.initial(), kept(end)) == planned
+    assert batches_of(again, kept(end))[0] == [Range(A, 15, 20)]
+
+
+def test_scenario_39_a_queue_that_appears_is_read_from_its_beginning_and_alike_after_a_restart() -> None:
+    queues = Queues(A=(0, 10))
+    query = stream(queues)
+    start = query.latest(query.initial(), None)
+    queues.bounds[C] = (4, 6)
+    end = query.latest(start, None)
+    queues.bounds[C] = (4, 9)
+    for each in (query, stream(queues)):
+        assert each.plan(kept(start), kept(end)) == [[Range(C, 4, 6)]]
+    assert batches_of(query, end)[0] == [Range(C, 6, 9)]
+
+
+def test_a_queue_that_appears_empty_is_known_from_then_on() -> None:
+    queues = Queues(A=(0, 10))
+    query = stream(queues)
+    start = query.latest(query.initial(), None)
+    queues.bounds[B] = (0, 0)
+    end = query.latest(start, None)
+    assert end is not start
+    queues.bounds[B] = (2, 3)
+    warnings: list[str] = []
+    lax = stream(queues, warnings.append, failOnDataLoss="false")
+    assert batches_of(lax, end)[0] == [Range(B, 2, 3)]
+    assert "0 to 1 are gone" in warnings[0]
+
+
+def test_a_queue_that_is_gone_keeps_its_place() -> None:
+    queues = Queues(A=(0, 10), B=(0, 5))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    del queues.bounds[B]
+    assert query.latest(last, None) is last
+    queues.bounds[B] = (0, 6)
+    assert batches_of(query, last)[0] == [Range(B, 5, 6)]
+
+
+def test_a_queue_that_was_made_anew_is_refused() -> None:
+    queues = Queues(A=(0, 10))
+    query = stream(queues, failOnDataLoss="false")
+    _, last = batches_of(query, query.initial())
+    queues.bounds[A] = (0, 4)
+    with pytest.raises(SparkSourceError, match="made anew"):
+        batches_of(query, last)
+
+
+def test_what_is_gone_is_refused_or_passed_over() -> None:
+    queues = Queues(A=(0, 10))
+    query = stream(queues)
+    start = query.initial()
+    queues.bounds[A] = (4, 10)
+    with pytest.raises(SparkSourceError, match="0 to 3 are gone") as told:
+        batches_of(query, start)
+    assert told.value.code is Code.DATA_LOSS
+
+
+def test_available_now_ends_where_everything_ended() -> None:
+    queues = Queues(A=(0, 10))
+    query = stream(queues)
+    query.end_here()
+    queues.bounds = {A: (0, 15), B: (0, 5)}
+    found, _ = batches_of(query, query.initial(), 4)
+    assert found == [Range(A, 0, 4), Range(A, 4, 8), Range(A, 8, 10)]
+
+
+def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
+    query = stream(Queues(A=(0, 10)))
+    assert query.reported is None
+    assert query.latest(query.initial(), 4)["q"] == {"t": {"broker-a": {"0": 4}}}
+    assert query.reported == {"v": 1, "q": {"t": {"broker-a": {"0": 10}}}}
+
+
+@pytest.mark.parametrize(
+    "damage", [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"t": {"b": {"0": -1}}}}, {"offset": 3}]
+)
+def test_an_offset_that_is_none_of_ours_is_refused(damage: dict[str, Any]) -> None:
+    query = stream(Queues(A=(0, 10)))
+    with pytest.raises(SparkSourceError) as told:
+        query.latest(damage, None)
+    assert told.value.code is Code.ILLEGAL_OFFSET
+
+
+# -- a gateway that cannot be reached -----------------------------------------------------------------
+
+
+class Doors:
+    """Fails so often before it lets one in."""
+
+    def __init__(self, failures: int, error: Exception) -> None:
+        self.left, self.error, self.rests = failures, error, list[float]()
+
+    @contextmanager
+    def connect(self, options: SourceOptions) -> Iterator[QueueClient]:
+        if self.left:
+            self.left -= 1
+            raise SparkSourceError(Code.GATEWAY, str(self.error)) from self.error
+        yield cast("QueueClient", "client")
+
+    def ask(self, **given: str) -> Any:
+        options = read_source_options({**LEAST, **given}, streaming=True)
+        return asked(options, lambda client: client, connect=self.connect, rest=self.rests.append)
+
+
+def test_a_gateway_that_comes_back_is_asked_again() -> None:
+    doors = Doors(3, BrokerUnavailable("gone"))
+    assert doors.ask(**{"fetchOffset.retryIntervalMs": "250"}) == "client"
+    assert doors.rests == [0.25] * 3
+
+
+def test_a_gateway_that_does_not_come_back_is_told() -> None:
+    doors = Doors(3, BrokerUnavailable("gone"))
+    with pytest.raises(SparkSourceError, match="gone"):
+        doors.ask(**{"fetchOffset.numRetries": "2"})
+    assert len(doors.rests) == 2
+
+
+def test_a_refusal_is_not_asked_for_again() -> None:
+    doors = Doors(1, Forbidden("no"))
+    with pytest.raises(SparkSourceError):
+        doors.ask()
+    assert doors.rests == []

@@ -1,0 +1,196 @@
+"""processors.classic: what classic clients ask beside sends and pulls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from brokers.capabilities import CarriesReplies, GroupMember, TellsConsumers, TellsReaders
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    BodyTooLarge,
+    BrokerUnavailable,
+    GroupNotFound,
+    IllegalGroup,
+    TopicNotFound,
+    Unsupported,
+)
+from popgate.model import GroupConfig, Message, SendBack, Sent, StoredMessage
+from popgate.naming import member_group
+from popgate.testing.clock import MovableClock
+from processors.limits import Limits
+from processors.messaging import MessagingProcessor
+
+CONTEXT = Context(client_id="c", door="remoting")
+QUEUES = [("orders", "b", 0), ("orders", "b", 1)]
+REPLY = StoredMessage("R", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"reply", b"")
+
+
+@pytest.fixture
+def cluster(broker: Any) -> Any:
+    """The fake broker, which knows clients of others."""
+
+    class Knowing(type(broker), TellsConsumers, CarriesReplies):  # type: ignore[misc]
+        ids: list[str]
+        told: list[GroupMember]
+        handler: Any
+        reply: Any
+
+        async def consumers(self, group: str) -> list[str]:
+            await self._called("consumers", group)
+            return self.ids
+
+        async def members(self, group: str) -> list[GroupMember]:
+            await self._called("members", group)
+            return self.told
+
+        def on_members(self, handler: Any) -> None:
+            self.handler = handler
+
+        async def send_reply(self, context: Context, message: Message) -> Sent:
+            await self._called("send_reply", message)
+            return Sent(message.message_id, "b", 0, 0)
+
+        def on_reply(self, handler: Any) -> None:
+            self.reply = handler
+
+    knowing = Knowing(broker.clock)
+    knowing.kept_groups, knowing.kept_topics = broker.kept_groups, broker.kept_topics
+    knowing.ids, knowing.told = [], []
+    return knowing
+
+
+@pytest.fixture
+async def gateway(cluster: Any, clock: MovableClock) -> Any:
+    processor = MessagingProcessor(cluster, clock=clock)
+    await processor.start()
+    yield processor
+    await processor.stop()
+
+
+async def test_a_message_is_sent_back(processor: MessagingProcessor, broker: Any, observer: Any) -> None:
+    request = SendBack("readers", "b", 7, 3)
+    await processor.send_back(CONTEXT, request)
+    assert broker.asked("send_back") == [request]
+    assert observer.of("dead_lettered") == []
+    await processor.send_back(CONTEXT, SendBack("readers", "b", 7, -1))
+    assert observer.of("dead_lettered") == [("%RETRY%readers", "readers")]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [SendBack("readers", "b", -1), SendBack("readers", "b", 1 << 63), SendBack("readers", "b", 1, 1 << 31)],
+)
+async def test_numbers_out_of_range_are_refused(
+    processor: MessagingProcessor, broker: Any, request_: SendBack
+) -> None:
+    with pytest.raises(BadRequest, match="out of range"):
+        await processor.send_back(CONTEXT, request_)
+    assert broker.asked("send_back") == []
+
+
+async def test_locks_are_asked_of_the_broker_for_groups_that_are_there(
+    processor: MessagingProcessor, broker: Any, clock: MovableClock
+) -> None:
+    assert await processor.lock(CONTEXT, "readers", "c", QUEUES) == QUEUES
+    await processor.unlock(CONTEXT, "readers", "c", QUEUES)
+    with pytest.raises(IllegalGroup):
+        await processor.lock(CONTEXT, "no group", "c", QUEUES)
+    with pytest.raises(BadRequest, match="the id of its client"):
+        await processor.lock(CONTEXT, "readers", "", QUEUES)
+    with pytest.raises(BadRequest, match="the limit is"):
+        await processor.unlock(CONTEXT, "readers", "c", QUEUES * 10_000)
+    strict = MessagingProcessor(broker, clock=clock, limits=Limits(auto_create_groups=False))
+    with pytest.raises(GroupNotFound):
+        await strict.lock(CONTEXT, "others", "c", QUEUES)
+
+
+async def test_who_reads_a_topic_is_asked_of_every_group_and_client(
+    broker: Any, processor: MessagingProcessor, make_client: Any
+) -> None:
+    broker.kept_groups["late"] = GroupConfig("late")
+    member = member_group("late", "digest")
+    broker.kept_groups[member] = GroupConfig(member)
+    processor.clients.register(make_client("c", group="now", topics=frozenset({"orders"})))
+    assert await processor.readers_of(CONTEXT, "orders") == ["late", "now", "readers"]
+    with pytest.raises(TopicNotFound):
+        await processor.readers_of(CONTEXT, "unknown")
+
+
+async def test_who_reads_a_topic_is_asked_of_a_broker_that_knows(
+    broker: Any, clock: MovableClock, make_client: Any
+) -> None:
+    class Knowing(type(broker), TellsReaders):  # type: ignore[misc]
+        async def readers(self, topic: str) -> list[str]:
+            return [f"reader of {topic}"]
+
+    knowing = Knowing(clock)
+    knowing.kept_groups, knowing.kept_topics = broker.kept_groups, broker.kept_topics
+    processor = MessagingProcessor(knowing, clock=clock)
+    processor.clients.register(make_client("c", group="now", topics=frozenset({"orders"})))
+    assert await processor.readers_of(CONTEXT, "orders") == ["now", "reader of orders"]
+
+
+async def test_scenario_14_consumers_of_all_doors_and_replicas_are_told(
+    cluster: Any, gateway: MessagingProcessor, make_client: Any
+) -> None:
+    gateway.clients.register(make_client("here", group="readers"))
+    gateway.clients.register(make_client("both", group="readers"))
+    gateway.clients.register(make_client("other", group="others"))
+    cluster.ids = ["both", "elsewhere"]
+    assert await gateway.consumers(CONTEXT, "readers") == ["both", "elsewhere", "here"]
+    cluster.failure = BrokerUnavailable("nobody is there")
+    with pytest.raises(BrokerUnavailable):
+        await gateway.consumers(CONTEXT, "readers")
+
+
+async def test_only_those_of_this_replica_are_known_where_the_broker_knows_none(
+    processor: MessagingProcessor, make_client: Any
+) -> None:
+    processor.clients.register(make_client("here", group="readers"))
+    assert await processor.consumers(CONTEXT, "readers") == ["here"]
+
+
+async def test_changes_elsewhere_are_told_like_those_here(cluster: Any, gateway: MessagingProcessor) -> None:
+    changed: list[str] = []
+    gateway.clients.on_members = changed.append
+    cluster.handler("readers")
+    assert changed == ["readers"]
+
+
+async def test_a_group_is_prepared_with_its_retry_topic(processor: MessagingProcessor, broker: Any) -> None:
+    for _ in range(2):
+        await processor.prepare_group(CONTEXT, "newcomers")
+    assert "newcomers" in broker.kept_groups
+    topic = broker.kept_topics["%RETRY%newcomers"]
+    assert (topic.read_queues, topic.write_queues) == (1, 1)
+
+
+async def test_a_reply_goes_by_way_of_the_broker(cluster: Any, gateway: MessagingProcessor) -> None:
+    message = Message("DefaultCluster_REPLY_TOPIC", b"x", message_id="M")
+    assert (await gateway.reply(CONTEXT, message)).message_id == "M"
+    assert cluster.asked("send_reply") == [message]
+    with pytest.raises(BodyTooLarge):
+        await gateway.reply(CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x" * 5_000_000, message_id="M"))
+
+
+async def test_replies_for_clients_here_go_to_whoever_hands_them_over(
+    cluster: Any, gateway: MessagingProcessor
+) -> None:
+    assert not cluster.reply("c", REPLY)
+    handed: list[tuple[str, StoredMessage]] = []
+
+    def hand(client_id: str, message: StoredMessage) -> bool:
+        handed.append((client_id, message))
+        return True
+
+    gateway.on_reply(hand)
+    assert cluster.reply("c", REPLY)
+    assert handed == [("c", REPLY)]
+
+
+async def test_a_broker_that_carries_no_replies_says_so(processor: MessagingProcessor) -> None:
+    with pytest.raises(Unsupported):
+        await processor.reply(CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x", message_id="M"))

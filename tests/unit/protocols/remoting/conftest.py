@@ -1,0 +1,231 @@
+"""The rooms of the remoting door on an embedded broker, without connections, on a clock that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import pytest
+
+from brokers.embedded.broker import EmbeddedBroker
+from popgate.context import Context
+from popgate.errors import BrokerUnavailable, GatewayError
+from popgate.model import GroupConfig, TopicConfig
+from popgate.testing.clock import MovableClock
+from popgate.wire.remoting import VERSION, Command
+from processors.limits import Limits
+from processors.messaging import MessagingProcessor
+from protocols.remoting.errors import code_of
+from protocols.remoting.requests import DoorHouse, Request, Room
+
+Found = TypeVar("Found")
+PATIENCE_S = 60.0
+ADDRESS = "10.0.0.9:8080"
+"""Where the door says that it is."""
+
+
+class FakePeer:
+    """A client's end of a connection. `told` and `asked` are what was sent to it, as (code, fields, body).
+
+    `answers` says what it answers to a request; without it nothing is ever answered.
+    """
+
+    def __init__(
+        self, address: str = "10.1.1.1:50001", *, version: int = VERSION, language: str = "JAVA"
+    ) -> None:
+        self.version = version
+        self.language = language
+        self.client_id = ""
+        self.address = address
+        self.client_id = ""
+        self.alive = True
+        self.full = False
+        """Whether nothing more can be sent to it."""
+        self.told: list[tuple[int, dict[str, str], bytes]] = []
+        self.asked: list[tuple[int, dict[str, str], bytes]] = []
+        self.answers: Callable[[int, Mapping[str, str], bytes], Command | None] | None = None
+        self.open: list[asyncio.Future[Command]] = []
+        """Requests that were not answered yet."""
+        self._gone: list[Callable[[], None]] = []
+
+    def tell(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> bool:
+        if not self.alive or self.full:
+            return False
+        self.told.append((code, dict(fields), body))
+        return True
+
+    def ask(self, code: int, fields: Mapping[str, str], body: bytes = b"") -> asyncio.Future[Command] | None:
+        if not self.alive or self.full:
+            return None
+        self.asked.append((code, dict(fields), body))
+        answer: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        made = self.answers(code, fields, body) if self.answers is not None else None
+        if made is not None:
+            answer.set_result(made)
+        else:
+            self.open.append(answer)
+        return answer
+
+    def on_gone(self, told: Callable[[], None]) -> None:
+        if self.alive:
+            self._gone.append(told)
+        else:
+            told()
+
+    def close(self) -> None:
+        """The connection is over."""
+        self.alive = False
+        for answer in self.open:
+            if not answer.done():
+                answer.set_exception(BrokerUnavailable("the connection is closed"))
+        gone, self._gone = self._gone, []
+        for told in gone:
+            told()
+
+
+class Caller:
+    """Asks rooms as the door does, for one client on one connection."""
+
+    def __init__(self, *rooms: Room, peer: FakePeer | None = None, client_id: str = "client@1") -> None:
+        self.handlers = {code: handler for room in rooms for code, handler in room.handlers().items()}
+        self.peer = peer if peer is not None else FakePeer()
+        self.context = Context(
+            client_id=client_id,
+            door="remoting",
+            peer=self.peer.address,
+            local="127.0.0.1:8080",
+            language=self.peer.language,
+            client_version=str(self.peer.version),
+            connection=self.peer,
+        )
+        self.opaque = 0
+
+    def request(
+        self,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
+    ) -> Request:
+        """A request as it comes: every field a text, Java's way of writing truth values."""
+        self.opaque += 1
+        command = Command(
+            code,
+            self.opaque,
+            flag=2 if oneway else 0,
+            fields={
+                name: str(value).lower() if isinstance(value, bool) else str(value)
+                for name, value in (fields or {}).items()
+                if value is not None
+            },
+            body=body,
+            language=self.peer.language,
+            version=self.peer.version,
+        )
+        return Request(command, self.context, self.peer)
+
+    async def call(
+        self,
+        code: int,
+        fields: Mapping[str, object] | None = None,
+        body: bytes = b"",
+        *,
+        oneway: bool = False,
+    ) -> Command | None:
+        """What the handler of the code makes of it; faults are answers, as the door makes them."""
+        request = self.request(code, fields, body, oneway=oneway)
+        try:
+            return await self.handlers[code](request)
+        except GatewayError as error:
+            return request.refusal(code_of(error), error.sentence)
+
+    async def ask(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
+        """As `call`, of what must be answered."""
+        answer = await self.call(code, fields, body)
+        assert answer is not None, f"nobody answered request {code}"
+        assert answer.is_response
+        assert answer.opaque == self.opaque
+        return answer
+
+    async def ok(self, code: int, fields: Mapping[str, object] | None = None, body: bytes = b"") -> Command:
+        """As `ask`, of what must succeed."""
+        answer = await self.ask(code, fields, body)
+        assert answer.code == 0, f"request {code} was answered with {answer.code}: {answer.remark}"
+        return answer
+
+
+class Stage:
+    """A processor on an embedded broker, and what its rooms are lent."""
+
+    def __init__(self, broker: EmbeddedBroker, clock: MovableClock, limits: Limits) -> None:
+        self.broker = broker
+        self.clock = clock
+        self.processor = MessagingProcessor(broker, clock=clock, limits=limits)
+        self.house = DoorHouse(self.processor, clock, lambda _context: ADDRESS)
+
+    def named(self, address: str) -> DoorHouse:
+        """What rooms are lent where clients are told another address."""
+        return DoorHouse(self.processor, self.clock, lambda _context: address)
+
+    async def topic(self, name: str = "orders", queues: int = 4, **settings: Any) -> None:
+        await self.processor.create_topic(
+            Context(), TopicConfig(name, read_queues=queues, write_queues=queues, **settings)
+        )
+
+    async def group(self, name: str = "readers", **settings: Any) -> None:
+        await self.processor.create_group(Context(), GroupConfig(name, **settings))
+
+    async def pass_s(self, seconds: float) -> None:
+        """Let time pass, and let what became due be done."""
+        self.clock.advance(seconds)
+        for _ in range(20):
+            await asyncio.sleep(0)
+            self.clock.advance(0)
+
+    @overload
+    async def until(self, look: Callable[[], Coroutine[Any, Any, Found]]) -> Found: ...
+    @overload
+    async def until(self, look: Callable[[], Found]) -> Found: ...
+    async def until(self, look: Callable[[], Coroutine[Any, Any, Found] | Found]) -> Found:
+        """Look until there is something; nothing but the store's own thread takes time here."""
+        end = time.monotonic() + PATIENCE_S
+        while True:
+            found = look()
+            if asyncio.iscoroutine(found):
+                found = await found
+            if found:
+                return found
+            assert time.monotonic() < end, "it did not come to pass"
+            self.clock.advance(0)
+            await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def clock() -> MovableClock:
+    return MovableClock()
+
+
+@pytest.fixture
+def limits() -> Limits:
+    """A test module with other limits has a fixture of this name."""
+    return Limits()
+
+
+@pytest.fixture
+async def stage(tmp_path: Path, clock: MovableClock, limits: Limits) -> AsyncIterator[Stage]:
+    broker = EmbeddedBroker(tmp_path / "data", clock=clock)
+    await broker.start()
+    stage = Stage(broker, clock, limits)
+    await stage.processor.start()
+    yield stage
+    await stage.processor.stop()
+    await broker.stop()
+
+
+@pytest.fixture
+def peer() -> FakePeer:
+    return FakePeer()

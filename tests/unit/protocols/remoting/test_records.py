@@ -1,0 +1,66 @@
+"""Messages as records."""
+
+from __future__ import annotations
+
+import pytest
+
+from popgate.errors import LocalWireError
+from popgate.model import StoredMessage
+from popgate.wire.hosts import host_text
+from popgate.wire.records import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, decode_records
+from protocols.remoting.records import encode_all, encode_stored
+
+MESSAGE = StoredMessage(
+    topic="orders",
+    broker="a",
+    queue_id=3,
+    offset=7,
+    commit_offset=99,
+    sys_flag=COMPRESSED,
+    flag=-5,
+    born_ms=1_000,
+    born_host="10.1.1.1:5",
+    store_ms=2_000,
+    store_host="10.2.2.2:6",
+    body=b"closed",
+    properties=b"UNIQ_KEY\x01ID1\x02",
+)
+
+
+def like(**more: object) -> StoredMessage:
+    table = {name: getattr(MESSAGE, name) for name in StoredMessage.__dataclass_fields__}
+    return StoredMessage(**{**table, **more})
+
+
+def test_a_record_has_everything() -> None:
+    [record] = decode_records(encode_stored(MESSAGE), verify=True)
+    assert (record.topic, record.queue_id, record.offset, record.commit_offset) == ("orders", 3, 7, 99)
+    assert (record.body, record.properties) == (MESSAGE.body, MESSAGE.properties)
+    assert (record.sys_flag, record.flag, record.reconsume_times) == (COMPRESSED, -5, 0)
+    assert (record.born_ms, record.store_ms) == (1_000, 2_000)
+    assert (host_text(record.born_host), host_text(record.store_host)) == ("10.1.1.1:5", "10.2.2.2:6")
+
+
+def test_the_store_host_may_be_another() -> None:
+    [record] = decode_records(encode_stored(MESSAGE, store_host="[::1]:8080"))
+    assert host_text(record.store_host) == "[::1]:8080"
+    assert record.sys_flag == COMPRESSED | STORE_HOST_V6
+    assert record.sys_flag & BORN_HOST_V6 == 0
+
+
+@pytest.mark.parametrize(("attempt", "before", "told"), [(0, 0, 0), (0, 2, 2), (1, 0, 0), (3, 1, 2)])
+def test_a_record_tells_how_often_a_message_came_before(attempt: int, before: int, told: int) -> None:
+    [record] = decode_records(encode_stored(like(attempt=attempt, reconsume_times=before)))
+    assert record.reconsume_times == told
+
+
+def test_records_stand_one_behind_the_other() -> None:
+    records = [*decode_records(encode_all([MESSAGE, like(offset=8)], store_host="127.0.0.1:1"))]
+    assert [record.offset for record in records] == [7, 8]
+    assert {host_text(record.store_host) for record in records} == {"127.0.0.1:1"}
+    assert encode_all([]) == b""
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    with pytest.raises(LocalWireError):
+        encode_stored(like(properties=bytes(40_000)))

@@ -1,0 +1,480 @@
+"""Sends as classic producers make them, on an embedded broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import pytest
+
+from popgate.context import Context
+from popgate.message_id import decode_offset_message_id
+from popgate.model import FilterKind, MessageType, Permission, StoredMessage
+from popgate.naming import RETRY_PREFIX
+from popgate.wire.batches import BatchItem, encode_batch
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.remoting import Command
+from processors.limits import Limits
+from processors.requests import Pull
+from protocols.remoting.sending import Sending
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
+
+SEND, SHORT, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+BORN_MS = 1_699_999_999_000
+
+
+def text_of(properties: Mapping[str, str]) -> str:
+    return encode_properties(properties).decode()
+
+
+def long_fields(topic: str = "orders", queue: int = 1, **more: Any) -> dict[str, object]:
+    """The header of SEND_MESSAGE as Java 4.x writes it."""
+    properties = more.pop("properties", {"UNIQ_KEY": "ID1", "TAGS": "paid", "WAIT": "true"})
+    return {
+        "producerGroup": "makers",
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+        "queueId": queue,
+        "sysFlag": 0,
+        "bornTimestamp": BORN_MS,
+        "flag": 7,
+        "properties": properties if isinstance(properties, str) else text_of(properties),
+        "reconsumeTimes": 0,
+        "unitMode": False,
+        "batch": False,
+        "bname": "popgate",
+        **more,
+    }
+
+
+def short_fields(topic: str = "orders", queue: int = 1, **more: Any) -> dict[str, object]:
+    """That of SEND_MESSAGE_V2, as every client since 3.2 writes it."""
+    properties = more.pop("i", {"UNIQ_KEY": "ID1", "TAGS": "paid", "WAIT": "true"})
+    return {
+        "a": "makers",
+        "b": topic,
+        "c": "TBW102",
+        "d": 4,
+        "e": queue,
+        "f": 0,
+        "g": BORN_MS,
+        "h": 7,
+        "i": properties if isinstance(properties, str) else text_of(properties),
+        "j": 0,
+        "k": False,
+        "m": False,
+        "n": "popgate",
+        **more,
+    }
+
+
+async def stored(stage: Stage, topic: str = "orders", queue: int = 1) -> list[StoredMessage]:
+    pull = Pull(topic, "popgate", queue, 0, filter_kind=FilterKind.TAG, max_messages=100)
+    return (await stage.processor.pull(Context(), pull)).messages
+
+
+@pytest.fixture
+async def caller(stage: Stage) -> Caller:
+    await stage.topic()
+    return Caller(Sending(stage.house))
+
+
+@pytest.mark.parametrize(("code", "fields"), [(SEND, long_fields()), (SHORT, short_fields())])
+async def test_a_message_is_stored_as_it_came(
+    stage: Stage, caller: Caller, code: int, fields: dict[str, object]
+) -> None:
+    answer = await caller.ok(code, fields, b"body")
+    [message] = await stored(stage)
+    assert (message.queue_id, message.offset, message.body, message.flag) == (1, 0, b"body", 7)
+    assert (message.born_ms, message.born_host) == (BORN_MS, caller.peer.address)
+    assert decode_properties(message.properties) == {"UNIQ_KEY": "ID1", "TAGS": "paid", "WAIT": "true"}
+    assert answer.fields["queueId"] == "1"
+    assert answer.fields["queueOffset"] == "0"
+    assert answer.fields["transactionId"] == "ID1"
+    assert "recallHandle" not in answer.fields
+    # The id of the place leads here, where clients go to ask for it.
+    assert decode_offset_message_id(answer.fields["msgId"]) == (ADDRESS, message.commit_offset)
+
+
+async def test_who_names_no_broker_means_the_only_one(stage: Stage, caller: Caller) -> None:
+    await caller.ok(SHORT, short_fields(n=None), b"body")
+    assert len(await stored(stage)) == 1
+
+
+async def test_an_unknown_broker_is_refused(caller: Caller) -> None:
+    answer = await caller.ask(SHORT, short_fields(n="elsewhere"), b"body")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "elsewhere" in answer.remark
+
+
+async def test_a_negative_queue_is_any(stage: Stage, caller: Caller) -> None:
+    answer = await caller.ok(SHORT, short_fields(queue=-1), b"body")
+    assert 0 <= int(answer.fields["queueId"]) < 4
+    assert len(await stored(stage, queue=int(answer.fields["queueId"]))) == 1
+
+
+async def test_a_queue_that_is_not_there_is_refused(caller: Caller) -> None:
+    answer = await caller.ask(SHORT, short_fields(queue=4), b"body")
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+
+
+async def test_the_same_object_sent_twice_is_two_messages(stage: Stage, caller: Caller) -> None:
+    first = await caller.ok(SHORT, short_fields(), b"body")
+    again = await caller.ok(SHORT, short_fields(), b"body")
+    assert (first.fields["queueOffset"], again.fields["queueOffset"]) == ("0", "1")
+    assert len(await stored(stage)) == 2
+
+
+async def test_who_says_so_sends_a_message_once(stage: Stage, caller: Caller) -> None:
+    first = await caller.ok(SHORT, short_fields(once=True), b"body")
+    again = await caller.ok(SHORT, short_fields(once=True), b"body")
+    assert again.fields == first.fields
+    assert len(await stored(stage)) == 1
+
+
+async def test_of_a_batch_that_comes_again_what_is_new_is_stored(stage: Stage, caller: Caller) -> None:
+    def batch(*numbers: int) -> bytes:
+        return encode_batch(
+            (0, b"%d" % number, encode_properties({"UNIQ_KEY": f"ID{number}"})) for number in numbers
+        )
+
+    fields = short_fields(once=True, i="")
+    first = await caller.ok(BATCH, fields, batch(0, 1))
+    again = await caller.ok(BATCH, fields, batch(0, 1, 2))
+    assert [message.body for message in await stored(stage)] == [b"0", b"1", b"2"]
+    assert again.fields["msgId"].split(",")[:2] == first.fields["msgId"].split(",")
+    assert again.fields["queueOffset"] == "0"
+
+
+async def test_a_message_without_an_id_gets_one(stage: Stage, caller: Caller) -> None:
+    answer = await caller.ok(SHORT, short_fields(i=""), b"body")
+    [message] = await stored(stage)
+    assert decode_properties(message.properties) == {"UNIQ_KEY": answer.fields["transactionId"]}
+
+
+async def test_compressed_bodies_stay_closed(stage: Stage, caller: Caller) -> None:
+    # Bit 0: compressed, 0x300: by zlib; the transaction bits are not the sender's to set.
+    await caller.ok(SHORT, short_fields(f=0x1 | 0x300 | 0x8 | 0x80), b"no zlib at all")
+    [message] = await stored(stage)
+    assert message.body == b"no zlib at all"
+    assert message.sys_flag == 0x301
+
+
+async def test_an_unknown_topic_is_made(stage: Stage, caller: Caller) -> None:
+    await caller.ok(SHORT, short_fields("fresh", 3), b"body")
+    assert len(await stored(stage, "fresh", 3)) == 1
+    await caller.ok(SHORT, short_fields("fresher", 3, n=None), b"body")
+    assert len(await stored(stage, "fresher", 3)) == 1
+
+
+class TestWhereTopicsAreNotMade:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(auto_create_topics=False)
+
+    async def test_an_unknown_topic_is_refused(self, caller: Caller) -> None:
+        answer = await caller.ask(SHORT, short_fields("fresh"), b"body")
+        assert answer.code == ResponseCode.TOPIC_NOT_EXIST
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ("or ders", ResponseCode.INVALID_PARAMETER),
+        ("x" * 128, ResponseCode.INVALID_PARAMETER),
+        ("SCHEDULE_TOPIC_XXXX", ResponseCode.NO_PERMISSION),
+        ("RMQ_SYS_TRANS_HALF_TOPIC", ResponseCode.NO_PERMISSION),
+        ("RMQ_SYS_TRANS_OP_HALF_TOPIC", ResponseCode.NO_PERMISSION),
+        ("TRANS_CHECK_MAX_TIME_TOPIC", ResponseCode.NO_PERMISSION),
+        ("SELF_TEST_TOPIC", ResponseCode.NO_PERMISSION),
+        ("OFFSET_MOVED_EVENT", ResponseCode.NO_PERMISSION),
+        ("rmq_sys_wheel_timer", ResponseCode.NO_PERMISSION),
+    ],
+)
+async def test_topics_that_cannot_be_sent_to(caller: Caller, topic: str, code: int) -> None:
+    assert (await caller.ask(SHORT, short_fields(topic), b"body")).code == code
+
+
+@pytest.mark.parametrize("topic", ["RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_here", "BenchmarkTest"])
+@pytest.mark.parametrize("broker", ["popgate", None])
+async def test_traces_are_stored_where_they_are_sent(
+    stage: Stage, caller: Caller, topic: str, broker: str | None
+) -> None:
+    await caller.ok(SHORT, short_fields(topic, n=broker), b"trace")
+    assert [message.body for message in await stored(stage, topic)] == [b"trace"]
+
+
+async def test_a_topic_that_is_not_writable_is_refused(stage: Stage, caller: Caller) -> None:
+    await stage.topic("closed", permission=Permission.READ)
+    assert (await caller.ask(SHORT, short_fields("closed"), b"x")).code == ResponseCode.NO_PERMISSION
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"e": None},
+        {"e": "one"},
+        {"e": str(1 << 31)},
+        {"b": None},
+        {"b": ""},
+        {"f": "0x1"},
+        {"g": str(1 << 63)},
+        {"h": "1.5"},
+        {"l": "many"},
+        {"j": "-"},
+    ],
+)
+async def test_fields_that_make_no_sense_are_refused(caller: Caller, fields: dict[str, Any]) -> None:
+    answer = await caller.ask(SHORT, {**short_fields(), **fields}, b"body")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "the field" in answer.remark or "no field" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("properties", "body"),
+    [
+        ({"UNIQ_KEY": "ID1"}, b""),
+        ({"UNIQ_KEY": "ID1"}, b"x" * (4 * 1024 * 1024 + 1)),
+        ({"UNIQ_KEY": "ID1", "note": "x" * 33_000}, b"body"),
+        ({"UNIQ_KEY": "ID1", "note": "x" * 16_400}, b"body"),
+        ({"UNIQ_KEY": "ID1", **{f"key{number}": "x" for number in range(129)}}, b"body"),
+        ({"UNIQ_KEY": "ID1", "DELAY": "soon"}, b"body"),
+        ({"UNIQ_KEY": "ID1", "TIMER_DELAY_SEC": "9" * 18}, b"body"),
+        ({"UNIQ_KEY": "ID1", "TIMER_DELIVER_MS": "9" * 25}, b"body"),
+        ({"UNIQ_KEY": "ID1", "_SYS_MSG_PRIORITY_": "high"}, b"body"),
+    ],
+)
+async def test_messages_that_cannot_be_are_refused(
+    stage: Stage, caller: Caller, properties: dict[str, str], body: bytes
+) -> None:
+    answer = await caller.ask(SHORT, short_fields(i=properties), body)
+    assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+    assert not await stored(stage)
+
+
+async def test_a_delayed_message_comes_at_its_level(stage: Stage, caller: Caller) -> None:
+    answer = await caller.ok(SHORT, short_fields(i={"UNIQ_KEY": "ID1", "DELAY": "2"}), b"body")
+    assert answer.fields["recallHandle"]
+    await stage.pass_s(4.9)
+    assert not await stored(stage)
+    await stage.pass_s(0.2)
+    assert await stage.until(lambda: stored(stage))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("TIMER_DELAY_SEC", "5"),
+        ("TIMER_DELAY_MS", "5000"),
+        ("TIMER_DELIVER_MS", str(1_700_000_000_000 + 5_000)),
+        ("DELAY", "2"),
+    ],
+)
+async def test_a_delayed_message_can_be_recalled(stage: Stage, caller: Caller, name: str, value: str) -> None:
+    sent = await caller.ok(SHORT, short_fields(i={"UNIQ_KEY": "ID1", name: value}), b"body")
+    handle = {"topic": "orders", "recallHandle": sent.fields["recallHandle"], "producerGroup": "makers"}
+    answer = await caller.ok(RequestCode.RECALL_MESSAGE, handle)
+    assert answer.fields["msgId"] == "ID1"
+    assert (await caller.ask(RequestCode.RECALL_MESSAGE, handle)).code == ResponseCode.ILLEGAL_OPERATION
+    await stage.pass_s(10)
+    assert not await stored(stage)
+
+
+@pytest.mark.parametrize(
+    ("topic", "handle", "code"),
+    [
+        ("orders", "nonsense", ResponseCode.ILLEGAL_OPERATION),
+        ("orders", "", ResponseCode.ILLEGAL_OPERATION),
+        (RETRY_PREFIX + "readers", "djE=", ResponseCode.ILLEGAL_OPERATION),
+        ("or ders", "djE=", ResponseCode.MESSAGE_ILLEGAL),
+    ],
+)
+async def test_what_cannot_be_recalled(caller: Caller, topic: str, handle: str, code: int) -> None:
+    answer = await caller.ask(RequestCode.RECALL_MESSAGE, {"topic": topic, "recallHandle": handle})
+    assert answer.code == code
+
+
+async def test_a_time_that_is_over_means_at_once(stage: Stage, caller: Caller) -> None:
+    answer = await caller.ok(SHORT, short_fields(i={"UNIQ_KEY": "ID1", "TIMER_DELIVER_MS": "1000"}), b"body")
+    assert "recallHandle" not in answer.fields
+    assert len(await stored(stage)) == 1
+
+
+async def test_the_type_of_a_message_is_checked_where_its_topic_has_one(stage: Stage, caller: Caller) -> None:
+    await stage.topic("lines", message_types=(MessageType.FIFO,))
+    plain = await caller.ask(SHORT, short_fields("lines"), b"body")
+    assert plain.code == ResponseCode.MESSAGE_ILLEGAL
+    await caller.ok(SHORT, short_fields("lines", i={"UNIQ_KEY": "ID1", "__SHARDINGKEY": "a"}), b"body")
+    half = await caller.ask(
+        SHORT, short_fields("lines", i={"UNIQ_KEY": "ID2", "__SHARDINGKEY": "a", "TRAN_MSG": "true"}), b"body"
+    )
+    assert half.code == ResponseCode.MESSAGE_ILLEGAL
+
+
+async def test_topics_without_a_type_take_all(stage: Stage, caller: Caller) -> None:
+    for at, more in enumerate(({}, {"DELAY": "1"}, {"__SHARDINGKEY": "a"}, {"TRAN_MSG": "true"})):
+        properties = {"UNIQ_KEY": f"ID{at}", "PGROUP": "makers", **more}
+        await caller.ok(SHORT, short_fields(i=properties), b"body")
+    # Neither the delayed one nor the half one is there yet.
+    assert len(await stored(stage)) == 2
+
+
+async def test_a_half_message_is_answered_with_its_place(stage: Stage, caller: Caller) -> None:
+    properties = {"UNIQ_KEY": "ID1", "PGROUP": "makers", "TRAN_MSG": "true"}
+    answer = await caller.ok(SHORT, short_fields(i=properties, f=0x4), b"body")
+    assert answer.fields["transactionId"] == "ID1"
+    host, place = decode_offset_message_id(answer.fields["msgId"])
+    assert host == ADDRESS
+    assert place >= 0
+    assert not await stored(stage)
+
+
+async def test_a_request_message_tells_the_cluster_that_its_answer_goes_to(
+    stage: Stage, caller: Caller
+) -> None:
+    properties = {"UNIQ_KEY": "ID1", "CORRELATION_ID": "c1", "REPLY_TO_CLIENT": "client@1", "TTL": "3000"}
+    await caller.ok(SHORT, short_fields(i=properties), b"question")
+    [message] = await stored(stage)
+    assert decode_properties(message.properties) == {**properties, "CLUSTER": "DefaultCluster"}
+
+
+async def test_a_one_way_send_is_stored(stage: Stage, caller: Caller) -> None:
+    await caller.call(SHORT, short_fields(), b"body", oneway=True)
+    assert len(await stored(stage)) == 1
+
+
+def batch_of(*bodies: bytes, **properties: str) -> bytes:
+    return encode_batch(
+        [
+            BatchItem(at, body, encode_properties({"UNIQ_KEY": f"ID{at}", **properties}))
+            for at, body in enumerate(bodies)
+        ]
+    )
+
+
+class TestBatches:
+    async def send(self, caller: Caller, body: bytes, **more: Any) -> Command:
+        return await caller.ask(BATCH, short_fields(m=True, **{"i": "", **more}), body)
+
+    async def test_all_lie_in_one_queue_in_order(self, stage: Stage, caller: Caller) -> None:
+        await caller.ok(SHORT, short_fields(), b"before")
+        answer = await self.send(caller, batch_of(b"one", b"two", b"three", TAGS="paid"))
+        assert answer.code == ResponseCode.SUCCESS
+        messages = await stored(stage)
+        assert [message.body for message in messages] == [b"before", b"one", b"two", b"three"]
+        assert [message.flag for message in messages[1:]] == [0, 1, 2]
+        assert answer.fields["queueOffset"] == "1"
+        places = [decode_offset_message_id(name) for name in answer.fields["msgId"].split(",")]
+        assert places == [(ADDRESS, message.commit_offset) for message in messages[1:]]
+
+    async def test_a_batch_that_names_no_queue_stays_together(self, stage: Stage, caller: Caller) -> None:
+        body = encode_batch(
+            [
+                BatchItem(0, b"x", encode_properties({"UNIQ_KEY": f"ID{at}", "__SHARDINGKEY": f"group{at}"}))
+                for at in range(8)
+            ]
+        )
+        answer = await self.send(caller, body, queue=-1, n=None)
+        assert answer.code == ResponseCode.SUCCESS
+        assert len(await stored(stage, queue=int(answer.fields["queueId"]))) == 8
+
+    async def test_a_large_batch_is_stored_in_order(self, stage: Stage, caller: Caller) -> None:
+        bodies = [str(number).encode() for number in range(1_500)]
+        answer = await self.send(caller, batch_of(*bodies))
+        assert answer.code == ResponseCode.SUCCESS
+        assert answer.fields["msgId"].count(",") == 1_499
+        pull = Pull("orders", "popgate", 1, 1_400, max_messages=1_000)
+        found = await stage.processor.pull(Context(), pull)
+        assert [message.body for message in found.messages] == bodies[1_400:]
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            b"",
+            b"\x00\x00\x00\x10",
+            b"\xff" * 64,
+            batch_of(b"one")[:-1],
+            batch_of(b"one", DELAY="3"),
+            batch_of(b"one", TIMER_DELAY_SEC="3"),
+            batch_of(b"one", TRAN_MSG="true"),
+            batch_of(b"one", b""),
+        ],
+    )
+    async def test_what_is_no_batch_is_refused(self, stage: Stage, caller: Caller, body: bytes) -> None:
+        assert (await self.send(caller, body)).code == ResponseCode.MESSAGE_ILLEGAL
+        assert not await stored(stage)
+
+    async def test_none_goes_to_a_retry_topic(self, caller: Caller) -> None:
+        answer = await self.send(caller, batch_of(b"one"), topic=RETRY_PREFIX + "readers")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+    async def test_a_batch_in_a_plain_send_is_told_by_its_flag(self, stage: Stage, caller: Caller) -> None:
+        await caller.ok(SHORT, short_fields(m=True, i=""), batch_of(b"one", b"two"))
+        assert [message.body for message in await stored(stage)] == [b"one", b"two"]
+
+
+class TestRetries:
+    """A consumer whose message could not be sent back sends it to its retry topic itself."""
+
+    TOPIC = RETRY_PREFIX + "readers"
+    PROPERTIES: ClassVar = {
+        "UNIQ_KEY": "ID1",
+        "RETRY_TOPIC": "orders",
+        "ORIGIN_MESSAGE_ID": "AB",
+        "DELAY": "3",
+    }
+
+    def fields(self, reconsumed: int, **more: Any) -> dict[str, object]:
+        return short_fields(self.TOPIC, 0, i=self.PROPERTIES, j=reconsumed, **more)
+
+    async def test_it_comes_again_after_its_level(self, stage: Stage, caller: Caller) -> None:
+        await stage.group()
+        # Twice: it failed again, under the same id.
+        for reconsumed in (1, 2):
+            await caller.ok(SHORT, self.fields(reconsumed, l=16), b"body")
+        await stage.pass_s(11)
+        messages = await stage.until(lambda: stored(stage, self.TOPIC, 0))
+        assert sorted(message.reconsume_times for message in messages) == [1, 2]
+
+    async def test_the_group_is_made_with_its_topic(self, stage: Stage, caller: Caller) -> None:
+        await caller.ok(SHORT, self.fields(1, n=None), b"body")
+        assert (await stage.processor.group(Context(), "readers")).name == "readers"
+
+    @pytest.mark.parametrize(("reconsumed", "most"), [(4, 3), (17, None)])
+    async def test_too_often_makes_a_dead_letter(
+        self, stage: Stage, caller: Caller, reconsumed: int, most: int | None
+    ) -> None:
+        await caller.ok(SHORT, self.fields(reconsumed, l=most), b"body")
+        [message] = await stored(stage, "%DLQ%readers", 0)
+        properties = decode_properties(message.properties)
+        assert properties["DLQ_ORIGIN_TOPIC"] == "orders"
+        assert properties["DLQ_ORIGIN_MESSAGE_ID"] == "ID1"
+        assert "DELAY" not in properties
+        assert message.reconsume_times == reconsumed
+
+    async def test_one_of_an_orderly_group_is_dead_at_once(self, stage: Stage, caller: Caller) -> None:
+        await stage.processor.lock(Context(), "readers", "client", [("orders", "popgate", 0)])
+        await caller.ok(SHORT, self.fields(3, l=3), b"body")
+        assert len(await stored(stage, "%DLQ%readers", 0)) == 1
+
+    async def test_a_group_that_cannot_be_is_refused(self, caller: Caller) -> None:
+        answer = await caller.ask(SHORT, short_fields(RETRY_PREFIX + "CID_RMQ_SYS_x", 0), b"body")
+        assert answer.code == ResponseCode.MESSAGE_ILLEGAL
+
+    async def test_a_half_message_that_comes_again_is_whole(self, stage: Stage, caller: Caller) -> None:
+        properties = {**self.PROPERTIES, "TRAN_MSG": "true", "PGROUP": "makers"}
+        await caller.ok(SHORT, short_fields(self.TOPIC, 0, i=properties, j=1), b"body")
+        await stage.pass_s(11)
+        assert await stage.until(lambda: stored(stage, self.TOPIC, 0))
+
+
+class TestWhereGroupsAreNotMade:
+    @pytest.fixture
+    def limits(self) -> Limits:
+        return Limits(auto_create_groups=False)
+
+    async def test_their_retries_are_refused(self, caller: Caller) -> None:
+        answer = await caller.ask(SHORT, short_fields(RETRY_PREFIX + "readers", 0, j=1), b"body")
+        assert answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

@@ -1,0 +1,43 @@
+"""Places in several logs as one number."""
+
+from __future__ import annotations
+
+import pytest
+
+from popgate.queue_numbers import QueueNumbers
+from protocols.remoting.virtual.marks import MOST_BROKERS, OFFSET_BITS, Marks
+
+MARKS = Marks(QueueNumbers([("b", 0), ("a", 0)]))
+LARGEST = (1 << OFFSET_BITS) - 1
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4096, LARGEST])
+def test_a_place_leads_back_to_its_broker(offset: int) -> None:
+    for broker in ("a", "b"):
+        place = MARKS.marked(broker, offset)
+        assert 0 <= place < 1 << 63
+        assert MARKS.broker_of(place) == (broker, offset)
+
+
+def test_those_of_the_first_broker_are_as_they_are() -> None:
+    assert MARKS.marked("b", 4711) == 4711
+    assert not Marks(QueueNumbers([("b", 0)])).are_needed
+    assert MARKS.are_needed
+
+
+@pytest.mark.parametrize(("broker", "offset"), [("c", 5), ("a", LARGEST + 1)])
+def test_what_cannot_be_said_is_of_nobody(broker: str, offset: int) -> None:
+    place = MARKS.marked(broker, offset)
+    assert 0 <= place < 1 << 63
+    assert MARKS.broker_of(place)[0] is None
+
+
+def test_no_place_is_no_place() -> None:
+    assert MARKS.marked("a", -1) == -1
+    assert MARKS.broker_of(-1)[0] is None
+
+
+def test_the_last_number_is_no_brokers() -> None:
+    many = Marks(QueueNumbers([(f"broker-{number}", 0) for number in range(MOST_BROKERS + 5)]))
+    assert many.broker_of(many.marked("broker-1", 7)) == ("broker-1", 7)
+    assert many.marked(f"broker-{MOST_BROKERS}", 7) == many.marked("nobody", 7)

@@ -1,0 +1,133 @@
+"""What a gateway does with the time in which it must be gone: clients first, then everything is closed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from popgate.testing import MovableClock
+from proxy.app import App, build
+from proxy.ending import ended_in
+from proxy.settings import Settings
+from proxy.workers.working import _guests_gone
+
+PATIENCE_S = 100.0
+
+
+class Door:
+    """Tells until when it was to serve."""
+
+    def __init__(self) -> None:
+        self.until: list[float] = []
+
+    async def drain(self, deadline: float) -> None:
+        self.until.append(deadline)
+
+
+class Endless:
+    """Never closes by itself."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.let_go = False
+
+    async def stop(self) -> None:
+        self.asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.let_go = True
+
+
+def built(settings_for: Callable[..., Settings], drain_s: float) -> tuple[App, MovableClock, Any]:
+    clock = MovableClock()
+    app = build(settings_for(stopping={"drain_s": drain_s}), clock=clock)
+    door: Any = Door()
+    app.doors = [door]
+    return app, clock, door
+
+
+@pytest.mark.parametrize(("drain_s", "clients_s"), [(0, 0), (1, 0.9), (10, 9), (60, 59), (3600, 3599)])
+async def test_clients_are_served_for_all_of_the_time_but_what_closing_needs(
+    settings_for: Callable[..., Settings], drain_s: float, clients_s: float
+) -> None:
+    app, clock, door = built(settings_for, drain_s)
+    begin = clock.monotonic()
+    await app.drain()
+    assert door.until == [pytest.approx(begin + clients_s)]
+
+
+async def test_the_time_counts_from_when_the_process_was_told(settings_for: Callable[..., Settings]) -> None:
+    app, clock, door = built(settings_for, 10)
+    told = clock.monotonic()
+    clock.advance(1)  # a worker asks its supervisor first whether anything is on the way to it
+    await app.drain(told)
+    assert door.until == [pytest.approx(told + 9)]
+
+
+async def test_the_broker_is_closed_first_and_then_nobody_waits_for_a_collector_longer_than_there_is_time(
+    settings_for: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = MovableClock()
+    app = build(settings_for(stopping={"drain_s": 10}), clock=clock)
+    await app.start()
+    collector: Any = Endless()
+    app.tracing = collector
+    await app.drain()
+    stopping = asyncio.ensure_future(app.stop())
+    async with asyncio.timeout(PATIENCE_S):
+        await collector.asked.wait()
+        assert "closed" in repr(app.broker)
+        assert not stopping.done()
+        clock.advance(10)
+        await stopping
+        while not collector.let_go:
+            await asyncio.sleep(0)
+    assert app.state == "stopped"
+    assert "not closed in time" in capsys.readouterr().out
+
+
+async def test_work_is_ended_in_its_time_and_what_it_raises_is_raised() -> None:
+    clock = MovableClock()
+
+    async def fail() -> None:
+        raise ValueError("on purpose")
+
+    async def succeed() -> None:
+        await asyncio.sleep(0)
+
+    assert await ended_in(succeed(), None, clock)
+    assert await ended_in(succeed(), 5, clock)
+    for longest_s in (None, 5.0):
+        with pytest.raises(ValueError, match="on purpose"):
+            await ended_in(fail(), longest_s, clock)
+    endless = Endless()
+    ending = asyncio.ensure_future(ended_in(endless.stop(), 5, clock))
+    await endless.asked.wait()
+    clock.advance(5)
+    assert not await ending
+
+
+async def test_the_process_of_the_broker_waits_for_its_guests_no_longer_than_leaves_time_to_close(
+    settings_for: Callable[..., Settings],
+) -> None:
+    app, clock, _ = built(settings_for, 10)
+
+    class Host:
+        asked = 0
+
+        def figures(self) -> dict[str, float]:
+            self.asked += 1
+            return {"shared_guests": 1}
+
+    host: Any = Host()
+    app.host = host
+    waiting = asyncio.ensure_future(_guests_gone(app, clock.monotonic()))
+    async with asyncio.timeout(PATIENCE_S):
+        while not host.asked:
+            await asyncio.sleep(0)
+        clock.advance(9.5)  # guests are served for 9 s, and close
+        await waiting

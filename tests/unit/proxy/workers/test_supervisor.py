@@ -1,0 +1,99 @@
+"""proxy.workers.supervisor: nothing that goes wrong with a renewal ends those that serve."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from proxy.settings import Settings
+from proxy.workers import supervisor as module
+from proxy.workers.staying import SIGNALS
+from proxy.workers.supervisor import Supervisor
+
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def supervisor(settings_for: Callable[..., Settings]) -> Iterator[Supervisor]:
+    made = Supervisor(settings_for(), 2)
+    made._told_ready = True
+    yield made
+    made._end()
+
+
+def test_all_goes_on_where_no_process_can_be_made_to_look_at_what_is_new(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An upgrade may have taken the interpreter away.
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    supervisor._renew()
+    assert supervisor._trial == 0
+    assert not supervisor._again
+
+
+def test_a_look_at_what_is_new_that_hangs_is_given_up(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawn = os.posix_spawn
+
+    def hang(program: str, _: list[str], environment: Any) -> int:
+        return spawn(program, [program, "-S", "-c", "import signal; signal.pause()"], environment)
+
+    monkeypatch.setattr(os, "posix_spawn", hang)
+    monkeypatch.setattr(module, "_TRIAL_S", 0.05)
+    supervisor._renew()
+    pid, ended, status = supervisor._trial, 0, 0
+    ends = time.monotonic() + PATIENCE_S
+    while not ended and time.monotonic() < ends:
+        supervisor._turning.over = False
+        supervisor._turning.later(0.02, lambda: setattr(supervisor._turning, "over", True))
+        supervisor._turning.run()
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    supervisor._tried(-signal.SIGKILL)
+    assert supervisor._trial == 0
+
+
+@pytest.fixture
+def usual_signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("usual_signals")
+def test_no_signal_is_lost_while_the_program_is_loaded_anew(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One came in the same moment as the end of the trial, one while it went on."""
+    seen: list[set[signal.Signals]] = []
+
+    def execve(*_: Any) -> None:
+        seen.append(signal.sigpending() & {*SIGNALS})
+        raise OSError("not now")
+
+    told: list[signal.Signals] = []
+
+    def signalled(number: signal.Signals) -> None:
+        told.append(number)
+        if number is signal.SIGCHLD:
+            supervisor._tried(0)
+        supervisor._turning.over = {signal.SIGTERM, signal.SIGHUP} <= {*told}
+
+    monkeypatch.setattr(os, "execve", execve)
+    supervisor._turning.on_signals(SIGNALS, signalled)
+    supervisor._trial = -1
+    supervisor._signalled(signal.SIGHUP)
+    signal.raise_signal(signal.SIGCHLD)
+    signal.raise_signal(signal.SIGTERM)
+    supervisor._turning.run()
+    # It could not be loaded: this one hears them after all.
+    assert seen == [{signal.SIGTERM, signal.SIGHUP}]
+    assert not supervisor._again
