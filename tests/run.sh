@@ -61,7 +61,7 @@ done
 run_stage() {
     stage=$1 code=0
     shift
-    TEST_STAGE=$stage TEST_FAILURES=$failures/$stage python -m pytest "$@" || code=$?
+    TEST_STAGE=$stage TEST_FAILURES=$failures/$stage python -m pytest --durations=0 --durations-min=0.3 "$@" || code=$?
     if [ $code = 5 ] && [ $together$alone = yesyes ]; then empty=$((empty + 1)) code=0; fi
     return $code
 }
