@@ -1,13 +1,16 @@
 # Short names for people who have set up .venv (tests/run.sh does it); the two README commands need no make.
 PY = .venv/bin/python
 
-.PHONY: serve test check proto docs bench benchmarks
+.PHONY: serve test fast check proto docs bench benchmarks
 
 serve: ## start the gateway on the embedded broker
 	sh deploy/serve.sh
 
 test: ## everything that must pass
 	sh tests/run.sh
+
+fast: ## the fast tier of the tests, and what check has
+	sh tests/run.sh --tier fast
 
 check: ## the quick part: style, types, imports
 	.venv/bin/ruff check . && .venv/bin/ruff format --check . && .venv/bin/mypy && .venv/bin/lint-imports

@@ -1,13 +1,13 @@
 """What concerns a whole run: which tests stay together, and what the contract found of brokers.
 
 `TEST_HYPOTHESIS` says how hard Hypothesis tries: nothing is a few seconds per test, `ci` the same examples
-in every run, `long` minutes to hours of looking. `TEST_STAGE` is for `tests/run.sh`: `alone` runs nothing but
-the tests that need the machine for themselves, `together` all others. `TEST_FAILURES` names a file for what
-failed, in short.
+in every run, `long` minutes to hours of looking. `tests/support/run.py` sets `TEST_TIER`, the tier whose
+tests run, and `TEST_TRAITS`, a file that hands the traits of brokers from one tier to the next.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -18,6 +18,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.isolation import process_kept
+from tests.support.outcomes import PROBLEMS
+from tests.support.tiers import tier_of
 
 # No test asserts a time, and Hypothesis would: 200 ms for each example, a second for making the first ones.
 _TIMELESS: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -26,15 +28,14 @@ settings.register_profile("long", max_examples=3_000, **_TIMELESS)
 settings.register_profile("some", **_TIMELESS)
 settings.load_profile(os.environ.get("TEST_HYPOTHESIS") or "some")
 
-_ALONE = "tests/spark/"
-"""A JVM beside other tests is slow, and Spark gives its processes ten seconds to start."""
 _TOLD_OF_A_FAILURE = 1_200
 """Characters of a failure's text that are told once more at the end of a run."""
 _TOLD_FAILURES = 6
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Findings())
+    config.stash.setdefault(PROBLEMS, [])
+    config.pluginmanager.register(Findings(os.environ.get("TEST_TRAITS", "")))
 
 
 @pytest.fixture(autouse=True)
@@ -48,23 +49,23 @@ def process_as_before() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of the stage that is asked for."""
-    stage = os.environ.get("TEST_STAGE")
-    if stage is None:
+    """Select the tests of the tier that is asked for."""
+    tier = os.environ.get("TEST_TIER")
+    if tier is None:
         return
-    mine, others = [], []
+    selected, others = [], []
     for item in items:
-        (mine if item.nodeid.startswith(_ALONE) == (stage == "alone") else others).append(item)
+        (selected if tier_of(item.nodeid) == tier else others).append(item)
     config.hook.pytest_deselected(items=others)
-    items[:] = mine
+    items[:] = selected
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """As `tests/scheduling.py` puts tests together."""
+    """Keep together in one worker what `tests/support/tiers.py` says."""
     if config.getoption("dist") != "loadfile":
         return None
-    from tests.scheduling import Scheduling  # xdist is there
+    from tests.support.scheduling import Scheduling  # imports xdist, which is there
 
     return Scheduling(config, log)
 
@@ -75,11 +76,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 class Findings:
     """What the contract's tests told about brokers: outcomes, traits, and tests replaced by others."""
 
-    def __init__(self) -> None:
+    def __init__(self, traits_file: str = "") -> None:
+        """`traits_file` has the traits that earlier tiers met, and gets those of this one."""
+        self._traits_file = Path(traits_file) if traits_file else None
         self.passed: dict[str, set[str]] = defaultdict(set)
         """Names of the tests that passed, by site."""
+        self.failed_names: dict[str, set[str]] = defaultdict(set)
         self.seen: set[str] = set()
         self.traits: dict[str, dict[str, str]] = {}
+        if self._traits_file and self._traits_file.exists():
+            self.traits.update(json.loads(self._traits_file.read_text()))
         self.replaced: dict[str, dict[str, dict[str, set[str]]]] = defaultdict(lambda: defaultdict(dict))
         """By site and reason: tests that do not hold there, each with those that are there instead."""
         self.failed: list[tuple[str, str]] = []
@@ -101,6 +107,8 @@ class Findings:
             return
         name = report.nodeid.rpartition("::")[2].partition("[")[0]
         self.seen.add(name)
+        if report.failed:
+            self.failed_names[site].add(name)
         if report.when == "call" and report.passed:
             self.passed[site].add(name)
         if "difference" in told:
@@ -108,14 +116,17 @@ class Findings:
             self.replaced[site][why].setdefault(name, set()).update(instead)
 
     def problems(self) -> list[str]:
-        """Tests that were to replace others where they did not run, though they ran elsewhere."""
+        """Tests that were to replace others where they did not run, though they ran elsewhere.
+
+        One that failed is no problem of its own: the run has failed with it, unless a second look passes.
+        """
         return sorted(
             f"{site}: {name} is replaced by {other}, which did not pass there"
             for site, reasons in self.replaced.items()
             for tests in reasons.values()
             for name, instead in tests.items()
             for other in instead
-            if other in self.seen and other not in self.passed[site]
+            if other in self.seen and other not in self.passed[site] | self.failed_names[site]
         )
 
     def declared(self) -> list[str]:
@@ -140,8 +151,12 @@ class Findings:
         ]
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        if self.problems() and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if self._traits_file and not hasattr(session.config, "workerinput"):
+            self._traits_file.write_text(json.dumps(self.traits))
+        if problems := self.problems():
+            session.config.stash[PROBLEMS].extend(problems)
+            if session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         verbose = terminalreporter.verbosity > 0
@@ -164,8 +179,6 @@ class Findings:
             terminalreporter.section("failures in short")
         for line in short + problems:
             terminalreporter.line(line, red=line in problems or line in short[::2])
-        if (kept := os.environ.get("TEST_FAILURES")) and short + problems:
-            Path(kept).write_text("\n".join([*short, *problems, ""]))
 
 
 def _reason(report: pytest.TestReport) -> str:

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Set up what the tests need and run all of them: style, types, import rules, then pytest.
+# Set up what the tests need and run them: style, types, import rules, then the tiers fast, process and live.
 # Arguments go to pytest: sh tests/run.sh tests/unit -k receipt
-# pytest runs twice: tests/spark has the machine for itself, after all others. Both must pass.
+# One tier: sh tests/run.sh --tier fast. Long series, which are no part of it: sh tests/run.sh --long [NAME ...]
 # CI=true: tests of official clients must run; elsewhere they skip, with the reason, where a client's tools are missing.
 set -eu
 cd "$(dirname "$0")/.."
@@ -43,39 +43,5 @@ ruff format --quiet --check .
 mypy --no-error-summary
 imports=$(lint-imports --no-cache 2>&1) || { echo "$imports"; exit 1; }
 
-# Which of the two have something to do: a path that is named is in one of them, or is above both.
-together=no alone=no named=no
-for argument in "$@"; do
-    place=${argument%%::*}
-    [ -e "$place" ] || continue
-    named=yes
-    case "${place%/}" in
-        tests/spark*) alone=yes ;;
-        . | tests) together=yes alone=yes ;;
-        *) together=yes ;;
-    esac
-done
-[ $named = yes ] || together=yes alone=yes
-
-# run_stage STAGE PYTEST_ARGUMENTS...: fails as pytest does, but that nothing was selected is a failure of both stages only.
-run_stage() {
-    stage=$1 code=0
-    shift
-    TEST_STAGE=$stage TEST_FAILURES=$failures/$stage python -m pytest --durations=0 --durations-min=0.3 "$@" || code=$?
-    if [ $code = 5 ] && [ $together$alone = yesyes ]; then empty=$((empty + 1)) code=0; fi
-    return $code
-}
-empty=0 status=0
-failures=$(mktemp -d)
-trap 'rm -rf "$failures"' EXIT
-if [ $together = yes ]; then
-    run_stage together -n "${TEST_JOBS:-auto}" --dist loadfile "$@" || status=$?
-fi
-if [ $alone = yes ]; then
-    [ $named = yes ] || set -- tests/spark "$@"
-    run_stage alone "$@" -n 0 || status=$?
-    # Of a long output often only the end is kept.
-    if [ -s "$failures/together" ]; then echo "failed before tests/spark:"; cat "$failures/together"; fi
-fi
-[ $empty -lt 2 ] || status=5
-exit $status
+# Standard input is nobody's: a test that reads it must not wait for a person.
+exec python -m tests.support.run "$@" </dev/null

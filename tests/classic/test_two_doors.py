@@ -54,7 +54,7 @@ OF_THE_WAY = {
 pytestmark = [
     pytest.mark.conformance,
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not ALL, reason="a dozen Java processes, one after the other: TEST_CLASSIC_ALL=true"),
+    pytest.mark.skipif(not ALL, reason="a dozen Java processes in turn: sh tests/run.sh --long classic"),
 ]
 
 
@@ -173,8 +173,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture(scope="module")
 def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     place = request.param
-    if place == CLUSTER and os.environ.get("TEST_CLUSTER", os.environ.get("CI")) != "true":
-        pytest.skip("before a real RocketMQ: TEST_CLUSTER=true runs it")
+    if place == CLUSTER and os.environ.get("TEST_CLUSTER") != "true":
+        pytest.skip("before a real RocketMQ: sh tests/run.sh --long runs it")
     folder = tmp_path_factory.mktemp(place)
     with contextlib.ExitStack() as closing:
         try:

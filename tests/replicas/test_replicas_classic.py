@@ -22,7 +22,7 @@ async def test_classic_consumers_lose_nothing_and_no_order_when_replicas_end(
     mapped: bool,
 ) -> None:
     if os.environ.get("TEST_CLASSIC_ALL") != "true":
-        pytest.skip("minutes: TEST_CLASSIC_ALL=true runs it")
+        pytest.skip("minutes: sh tests/run.sh --long classic runs it")
     # A path of pytest's own is too long for a socket.
     with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
         try:

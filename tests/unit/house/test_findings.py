@@ -72,10 +72,16 @@ def test_a_test_that_is_replaced_is_listed_with_what_replaces_it(findings):
     assert findings.problems() == []
 
 
-def test_a_replacement_that_failed_or_was_itself_replaced_is_a_problem(findings):
+def test_a_replacement_that_was_itself_replaced_is_a_problem(findings):
     findings.take("test_a", "one", "skipped", ("coarse", ["test_b"]))
     findings.take("test_b", "one", "skipped", ("exact", ["test_a"]))
     assert len(findings.problems()) == 2
+
+
+def test_a_replacement_that_failed_is_left_to_the_second_look(findings):
+    findings.take("test_a", "one", "skipped", ("coarse", ["test_b"]))
+    findings.take("test_b", "one", "failed")
+    assert findings.problems() == []
 
 
 def test_a_replacement_that_ran_elsewhere_only_is_a_problem(findings):
@@ -120,27 +126,24 @@ def test_why_tests_were_skipped_is_told_with_how_many(run):
     assert lines == ["skipped 2: no Java"]
 
 
-def test_what_failed_is_kept_for_the_end_of_several_stages(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("TEST_FAILURES", str(tmp_path / "failures"))
-    findings = run.Findings()
-    told(findings)
-    assert not (tmp_path / "failures").exists()
-    failed = report("test_a", "one", "failed")
-    failed.longrepr = "the end"
-    findings.pytest_runtest_logreport(failed)
-    told(findings)
-    kept = (tmp_path / "failures").read_text()
-    assert kept == "tests/contract/test_x.py::test_a[one] (call)\nthe end\n"
+def test_traits_of_an_earlier_tier_are_compared_with_those_of_this_one(run, tmp_path):
+    first = run.Findings(str(tmp_path / "traits"))
+    first.pytest_runtest_logreport(report("test_a", "embedded", traits={"embedded": {"scope": "group"}}))
+    session = SimpleNamespace(config=SimpleNamespace(stash={}), exitstatus=0)
+    first.pytest_sessionfinish(session)
+    second = run.Findings(str(tmp_path / "traits"))
+    second.pytest_runtest_logreport(report("test_a", "remote", traits={"remote": {"scope": "queue"}}))
+    assert second.declared() == ["scope: embedded group; remote queue"]
 
 
 @pytest.mark.parametrize(
-    ("stage", "left"), [("alone", ["tests/spark/a"]), ("together", ["tests/unit/b"]), (None, None)]
+    ("tier", "left"), [("live", ["tests/spark/a"]), ("fast", ["tests/unit/b"]), (None, None)]
 )
-def test_each_stage_has_its_tests(run, monkeypatch, stage, left):
-    if stage is None:
-        monkeypatch.delenv("TEST_STAGE", raising=False)
+def test_each_tier_has_its_tests(run, monkeypatch, tier, left):
+    if tier is None:
+        monkeypatch.delenv("TEST_TIER", raising=False)
     else:
-        monkeypatch.setenv("TEST_STAGE", stage)
+        monkeypatch.setenv("TEST_TIER", tier)
     items = [SimpleNamespace(nodeid=nodeid) for nodeid in ("tests/spark/a", "tests/unit/b")]
     gone = []
     hook = SimpleNamespace(pytest_deselected=lambda items: gone.extend(items))

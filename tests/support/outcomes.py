@@ -1,0 +1,42 @@
+"""A pytest plugin that writes down what failed, for `tests/support/run.py`.
+
+`TEST_OUTCOMES` names the file: JSON with `failed`, the ids of tests that can be tried once more, and
+`problems`, texts of what no second look can mend. Others add to them through `config.stash[PROBLEMS]`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+PROBLEMS = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash.setdefault(PROBLEMS, [])
+    file = os.environ.get("TEST_OUTCOMES")
+    if file and not hasattr(config, "workerinput"):  # in the controller of workers only
+        config.pluginmanager.register(_Outcomes(config, Path(file)), "outcomes-of-a-run")
+
+
+class _Outcomes:
+    def __init__(self, config: pytest.Config, file: Path) -> None:
+        self._config = config
+        self._file = file
+        self._failed: dict[str, None] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed[report.nodeid] = None
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._config.stash[PROBLEMS].append(f"{report.nodeid or 'tests'} could not be collected")
+
+    def pytest_unconfigure(self) -> None:
+        # After every hook of the session's end: those may still find problems.
+        problems = self._config.stash[PROBLEMS]
+        self._file.write_text(json.dumps({"failed": list(self._failed), "problems": problems}))

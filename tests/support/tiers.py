@@ -1,0 +1,129 @@
+"""Which tier a test belongs to, and the long series.
+
+| tier | what it holds |
+| --- | --- |
+| fast | unit and property tests, bounded fuzz: no process of ours, no JVM |
+| process | contract, scenarios, command line, drains: gateways as processes, on the embedded broker |
+| live | everything before a real RocketMQ, official clients, Spark: one after the other, nothing beside it |
+| long | series that are asked for by name, `sh tests/run.sh --long NAME`; never a part of the test command |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+TIERS = ("fast", "process", "live")
+LONG = "long"
+
+_PLACES = {
+    "tests/unit": "fast",
+    "tests/property": "fast",
+    "tests/fuzz": "fast",
+    "tests/surface": "fast",
+    "tests/benchmarks": "process",
+    "tests/unit/benchmarks": "process",
+    "tests/contract": "process",
+    "tests/scenarios": "process",
+    "tests/e2e": "process",
+    "tests/outside": "process",
+    "tests/crash": "process",
+    "tests/replicas": "process",
+    "tests/e2e/test_cluster_commands.py": "live",
+    "tests/live": "live",
+    "tests/tools": "live",
+    "tests/conformance": "live",
+    "tests/classic": "live",
+    "tests/spark": "live",
+    "tests/crash/test_kills.py": LONG,
+    "tests/replicas/test_asked_again.py": LONG,
+    "tests/replicas/test_replicas_classic.py": LONG,
+    "tests/classic/test_two_doors.py": LONG,
+    "tests/cluster": LONG,
+}
+"""The longest prefix of a test's path decides."""
+
+CONTRACT = "tests/contract/"
+LIVE_SCENARIOS = "tests/scenarios/test_live_"
+LIVE_SITE = "remote"
+"""The contract's parameter for a real RocketMQ."""
+REPLICAS = "tests/replicas/test_replicas.py"
+"""Its parameter says which broker the replicas have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A long series of tests: what it proves stands in docs/qualification.md."""
+
+    paths: tuple[str, ...]
+    """What pytest is given; nothing where `program` runs instead."""
+    environment: dict[str, str] = field(default_factory=dict)
+    program: tuple[str, ...] = ()
+    """A command after `python`, for what is no test of pytest's."""
+
+
+SERIES = {
+    "cluster": Series(("tests/cluster",), {"TEST_CLUSTER": "true"}),
+    "replicas": Series((REPLICAS, "tests/replicas/test_asked_again.py"), {"TEST_CLUSTER": "true"}),
+    "crash": Series(("tests/crash/test_kills.py",)),
+    "classic": Series(
+        ("tests/classic", "tests/replicas/test_replicas_classic.py"),
+        {"TEST_CLASSIC_ALL": "true", "TEST_CLUSTER": "true"},
+    ),
+    "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
+    "spark": Series(("tests/spark",), {"TEST_SPARK_ALL": "true"}),
+    "restarts": Series(("tests/scenarios/test_restarts.py",), {"TEST_RESTART_SEEDS": "100"}),
+    "models": Series(("tests/property",), {"TEST_HYPOTHESIS": "long"}),
+    "fuzz": Series((), program=("tests/fuzz/long.py", "--seconds", "3600")),
+}
+
+
+def tier_of(nodeid: str) -> str:
+    """The tier of a test.
+
+    Raises ValueError for a folder that has none: a new one has to be placed.
+    """
+    if nodeid.startswith(LIVE_SCENARIOS) or (nodeid.startswith(CONTRACT) and LIVE_SITE in parameters(nodeid)):
+        return "live"
+    if nodeid.startswith(REPLICAS) and "rocketmq" in parameters(nodeid):
+        return LONG
+    path = PurePosixPath(nodeid.partition("::")[0])
+    for place in (path, *path.parents):
+        if tier := _PLACES.get(str(place)):
+            return tier
+    raise ValueError(f"{path} is in no tier: tests/support/tiers.py has to place it")
+
+
+def paths_of(tier: str) -> list[str]:
+    """What pytest has to collect to find all tests of a tier; it finds others, too."""
+    if tier == "live":  # Spark at the end: a JVM of its own that stays
+        return [
+            CONTRACT.rstrip("/"),
+            "tests/scenarios",
+            "tests/e2e/test_cluster_commands.py",
+            *("tests/live", "tests/tools", "tests/conformance", "tests/classic", "tests/spark"),
+        ]
+    found = [place for place, its in _PLACES.items() if its == tier]
+    return [place for place in found if not any(place.startswith(f"{other}/") for other in found)]
+
+
+def parameters(nodeid: str) -> list[str]:
+    """The parts of the parameters' text: what stands in brackets after a test's name."""
+    # The first bracket: parameters may have brackets of their own.
+    _, bracket, inside = nodeid.partition("[") if nodeid.endswith("]") else ("", "", "")
+    return inside[:-1].split("-") if bracket else []
+
+
+def tiers_of_path(path: str) -> set[str]:
+    """The tiers that may have tests in a file or folder."""
+    place = PurePosixPath(path)
+    found = {tier for name, tier in _PLACES.items() if PurePosixPath(name).is_relative_to(place)}
+    if place == PurePosixPath(REPLICAS):
+        found.add(LONG)
+    try:
+        found.add(tier_of(str(place)))
+    except ValueError:  # a folder above all places
+        found.update(TIERS)
+    if {place, *place.parents} & {PurePosixPath("tests/contract"), PurePosixPath("tests/scenarios")}:
+        found.add("live")
+    return found
