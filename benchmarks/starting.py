@@ -41,7 +41,7 @@ def start_once() -> tuple[float, float]:
             status = Path(f"/proc/{gateway.pid}/status").read_text()
         finally:
             gateway.terminate()
-            gateway.wait(30)
+            gateway.wait(240)
     resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     return seconds, int(resident.split()[1]) / 1024
 

@@ -80,3 +80,15 @@ class RemoteBroker(
             ordered_groups_get_retries=False,
             stands_apart=True,
         )
+
+    async def delete_topic(self, name: str) -> None:
+        try:
+            await super().delete_topic(name)
+        finally:
+            self.beginnings.forget()
+
+    async def delete_group(self, name: str) -> None:
+        try:
+            await super().delete_group(name)
+        finally:
+            self.beginnings.forget()

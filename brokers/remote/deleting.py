@@ -38,21 +38,14 @@ class Deleting(Topics, Groups):
         async with self.group_turns.of(name):
             await self.group_now(name)
             read = await self.topics_read_by(name)
-            fields = {"groupName": name, "cleanOffset": "true"}
-            _, failures = await of_each(
-                await self.masters(),
-                lambda broker: self.callings.done(
-                    broker,
-                    RequestCode.DELETE_SUBSCRIPTIONGROUP,
-                    fields,
-                    timeout_s=self.settings.slow_s,
-                ),
-            )
+            masters = await self.masters()
+            _, failures = await of_each(masters, lambda broker: self.delete_group_at(broker, name))
             self.group_settings.forget(name)
             if failures:
                 raise worst(failures)
             for retries in (one for topic in read for one in _retry_topics(topic, [name])):
                 await self._delete_if_there(retries)
+            await self.drop_stale_positions(name, masters)
 
     # -- inside -------------------------------------------------------------------------------
 

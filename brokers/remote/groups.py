@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -25,6 +26,8 @@ from popgate.model import GroupConfig
 from popgate.naming import is_derived_topic
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.parts import as_object, table, texts
+
+_log = logging.getLogger(__name__)
 
 _SYSTEM_GROUPS = frozenset(
     {
@@ -97,10 +100,10 @@ class Groups(Asking, TellsReaders):
         async with self.group_turns.of(config.name):
             if await self._is_listed(config.name):
                 raise AlreadyExists("group", config.name)
+            masters = await self.masters()
+            await self.drop_stale_positions(config.name, masters)
             body = group_body(config, None)
-            done, failures = await of_each(
-                await self.masters(), lambda broker: self._change_group(broker, body)
-            )
+            done, failures = await of_each(masters, lambda broker: self._change_group(broker, body))
             self.group_settings.forget(config.name)
             refused = [one for one in failures.values() if not one.retryable]
             if refused or not done:
@@ -130,15 +133,9 @@ class Groups(Asking, TellsReaders):
     async def topics_read_by(self, group: str) -> list[str]:
         """The topics in which the group has a position, at the brokers that answer; no retries."""
 
-        async def ask(broker: str) -> tuple[str, ...]:
-            answer = await self.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
-            if answer.code != ResponseCode.SUCCESS:
-                raise error_of(answer, broker=broker, group=group)
-            return object_in(
-                answer, broker, f"the topics of group {group}", lambda told: texts(told, "topicList")
-            )
-
-        told, failures = await of_each(await self.brokers(), ask)
+        told, failures = await of_each(
+            await self.brokers(), lambda broker: self._topics_read_at(broker, group)
+        )
         if not told:
             raise worst(failures)
         return sorted({one for topics in told.values() for one in topics if not is_derived_topic(one)})
@@ -169,7 +166,44 @@ class Groups(Asking, TellsReaders):
         found = sorted({group for groups in told.values() for group in groups})
         return found if told else None, failures
 
+    async def delete_group_at(self, broker: str, name: str) -> None:
+        """Delete a group and its positions on one broker, which need not have it."""
+        await self.callings.done(
+            broker,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP,
+            {"groupName": name, "cleanOffset": "true"},
+            timeout_s=self.settings.slow_s,
+        )
+
+    async def drop_stale_positions(self, name: str, brokers: Iterable[str]) -> None:
+        """Delete the positions that brokers still have of a group that they do not know (any more).
+
+        A broker stores the position of a pop a moment after it answered, also when the group was deleted
+        in between. A group that is created with this name later would begin at that position, and never
+        get the messages before it. The positions are requested before the list of groups: a group that is
+        created meanwhile through another gateway is in the list before it has positions. Source: RocketMQ
+        5.5.0, PopBufferMergeService.scanCommitOffset, which commits without looking for the group.
+        """
+        positions, failures = await of_each(brokers, lambda broker: self._topics_read_at(broker, name))
+        stale = [broker for broker, topics in positions.items() if topics]
+        listed, unlisted = await of_each(stale, self._groups_at)
+        failures.update(unlisted)
+        stale = [broker for broker, groups in listed.items() if name not in {one.name for one in groups}]
+        _, undeleted = await of_each(stale, lambda broker: self.delete_group_at(broker, name))
+        failures.update(undeleted)
+        for broker, error in failures.items():
+            _log.warning("broker %s may keep old positions of group %s: %s", broker, name, error.sentence)
+
     # -- inside -------------------------------------------------------------------------------
+
+    async def _topics_read_at(self, broker: str, group: str) -> tuple[str, ...]:
+        """The topics in which a broker has a position of the group, those of its retries, too."""
+        answer = await self.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+        if answer.code != ResponseCode.SUCCESS:
+            raise error_of(answer, broker=broker, group=group)
+        return object_in(
+            answer, broker, f"the topics of group {group}", lambda told: texts(told, "topicList")
+        )
 
     async def _fetch_group(self, name: str) -> GroupConfig:
         """The settings as the first broker that has them tells them; it is missing when all say so."""

@@ -61,7 +61,7 @@ class Popping(Sifting):
         super().__init__(settings, clock=clock)
         self.waiters = Waiters(clock, _MOST_WAITING)
         self._noticing = Noticing(clock, self.waiters, self._anything)
-        self._beginnings = Beginnings(self.callings)
+        self.beginnings = Beginnings(self.callings)
         self._taking = Taking(self.callings, clock, self, settings.slow_s)
         self._turn = 0
 
@@ -146,7 +146,7 @@ class Popping(Sifting):
                 where = f" at broker {shown(request.broker)}" if request.broker else ""
                 raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
         if config.start_from is StartFrom.LAST:
-            await self._beginnings.begin(request.group, request.topic, route)
+            await self.beginnings.begin(request.group, request.topic, route)
         return Want(context, request, config, route, brokers)
 
     async def _first_look(self, want: Want, *, waits: bool) -> list[StoredMessage]:

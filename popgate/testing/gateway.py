@@ -33,6 +33,16 @@ _GONE_WITHIN_S = 240.0
 """For who asks how it ended: on a machine that does much else it takes its time."""
 _FREED_WITHIN_S = 100.0
 """A port: the system keeps that of a connection that has ended for a minute."""
+_HEEDED = (signal.SIGHUP, signal.SIGINT) if sys.platform != "win32" else ()
+_HEED = """
+import os, signal, sys
+numbers = sys.argv[1:sys.argv.index("--")]
+for number in numbers:
+    signal.signal(int(number), signal.SIG_DFL)
+command = sys.argv[len(numbers) + 2:]
+os.execv(command[0], command)
+"""
+"""A program that becomes another one, for which the signals that are named have their defaults."""
 _SHARES_PORTS = sys.platform == "linux"
 
 
@@ -128,7 +138,7 @@ class GatewayProcess:
         for address in self._listen:
             command += ["--listen", address]
         process = subprocess.Popen(  # noqa: S603 - our own program, without a shell
-            [*command, *self._options],
+            [*self._heeding(), *command, *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -294,6 +304,16 @@ class GatewayProcess:
                     break  # the gateway says so
                 else:
                     time.sleep(0.1)
+
+    def _heeding(self) -> Sequence[str]:
+        """What to put before a command, so that it heeds the signals that our own starter had ignored.
+
+        `nohup` and shells that start jobs in the background have some ignored, and processes inherit that.
+        """
+        if all(signal.getsignal(number) != signal.SIG_IGN for number in _HEEDED):
+            return ()
+        # Not preexec_fn: other threads of ours may hold what it would need.
+        return (self._python, "-I", "-S", "-c", _HEED, *(str(int(number)) for number in _HEEDED), "--")
 
     def _full_environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")}

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 LONGEST_BUILD_S = 1_500.0
-"""A cold build of the largest thing, on a busy machine of two cores, and then some."""
+"""A cold build of the largest thing, on a busy machine of two cores, and then some; with all its tries."""
 _LONGEST_REPORT = 3_000
 FETCH_TRIES = 4
 """For what asks a registry: one that does not answer, or refuses for a moment, is asked again."""
@@ -92,19 +92,24 @@ def run_tool(
 ) -> None:
     """Run a tool in a folder, so often until it ends well, but not again where it printed a text of `unless`.
 
-    Raises ToolFailed with the end of what it printed last.
+    All tries together take LONGEST_BUILD_S at most. Raises ToolFailed with the end of what it printed last.
     """
+    end = time.monotonic() + LONGEST_BUILD_S
     for number in range(1, tries + 1):
         try:
-            return _run(command, folder, environment)
+            return _run(command, folder, environment, end - time.monotonic())
         except ToolFailed as failed:
-            if number == tries or any(text in str(failed) for text in unless):
+            rest_s = _REST_S * 2 ** (number - 1)
+            last = number == tries or time.monotonic() + rest_s >= end
+            if last or any(text in str(failed) for text in unless):
                 raise
-        time.sleep(_REST_S * 2 ** (number - 1))
+        time.sleep(rest_s)
     return None
 
 
-def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | None) -> None:
+def _run(
+    command: Sequence[str], folder: Path, environment: Mapping[str, str] | None, within_s: float
+) -> None:
     try:
         ended = subprocess.run(  # noqa: S603 - a tool that the caller names, without a shell
             command,
@@ -114,7 +119,7 @@ def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str] | 
             capture_output=True,
             text=True,
             check=False,
-            timeout=LONGEST_BUILD_S,
+            timeout=within_s,
         )
     except subprocess.TimeoutExpired:
         raise ToolFailed(f"{' '.join(command[:2])} did not end within {LONGEST_BUILD_S:.0f} s") from None

@@ -352,6 +352,22 @@ async def test_a_deleted_group_is_gone_and_begins_anew(user, texts):
     assert {m.attempt for m in again} == {1}
 
 
+async def test_a_group_made_again_begins_anew_with_the_last_message(user, texts):
+    topic = await user.topic()
+    group = await user.group(start_from=StartFrom.LAST)
+    config = await user.broker.group(group)
+    await user.send(topic, "before")
+    await user.nothing(topic, group)
+    await user.send(topic, "a")
+    await user.ack(topic, group, await user.one(topic, group))
+    await user.broker.delete_group(group)
+    await user.broker.create_group(config)
+    await user.nothing(topic, group)
+    await user.send(topic, "b")
+    assert texts(await user.collect(topic, group, 1)) == ["b"]
+    await user.nothing(topic, group)
+
+
 async def test_old_handles_reach_nothing_in_a_group_made_again(user, texts):
     if not user.broker.traits.deletes_everything:
         user.differs(

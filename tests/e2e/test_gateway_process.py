@@ -104,6 +104,18 @@ def test_a_killed_one_and_those_that_it_made_end_as_one() -> None:
         assert '"level": "warning"' not in gateway.log
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_its_starter_ignores_reaches_it(number: signal.Signals) -> None:
+    """As under `nohup`, and in the background of a shell."""
+    # Restored as all signals are that a test changes.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with GatewayProcess() as gateway:
+        gateway.signal(number)
+        assert gateway.wait() == 0
+        assert gateway.output.splitlines()[-1].startswith("stopped ")
+
+
 def test_before_the_start_there_is_no_process() -> None:
     gateway = GatewayProcess()
     with pytest.raises(RuntimeError, match="not started"):

@@ -146,7 +146,7 @@ async def test_scenario_09_the_gateway_pings_and_gives_up_who_does_not_answer(wo
 
 
 async def test_scenario_09_who_answers_the_pings_stays_connected(world: Any, dial: Any) -> None:
-    gateway = await world.gateway(ping_s=4.0)  # half of that for an answer: a busy machine is no dead one
+    gateway = await world.gateway(ping_s=HOUR_S)
 
     def answer(times: int) -> int:
         raw = dial(gateway.address)
@@ -158,14 +158,24 @@ async def test_scenario_09_who_answers_the_pings_stays_connected(world: Any, dia
             if kind == PING and not flags & ACK:
                 raw.socket.sendall(raw.frame(PING, ACK, payload))
                 answered += 1
+            elif kind == SETTINGS and not flags & ACK:
+                raw.socket.sendall(raw.frame(SETTINGS, ACK, b""))
         return answered
 
-    assert await asyncio.to_thread(answer, 3) == 3
+    answering = asyncio.ensure_future(asyncio.to_thread(answer, 3))
+    connections = gateway.adapter._server.connections
+    await world.until(lambda: [one for one in connections if one.wire._has_greeted()])
+    hours = Hours(world, gateway)
+    while not answering.done():
+        await hours.one_passes(dead=set())
+        await asyncio.sleep(0.001)  # its thread needs the core
+    assert await answering == 3
+    assert len(connections) == 1
 
 
 async def test_scenario_09_what_a_dead_client_held_is_free_again(world: Any, dial: Any) -> None:
     """Its machine is gone without a word: the pings tell, the stream ends, and its messages come back."""
-    gateway = await world.gateway(ping_s=3.0)  # half of that for an answer of those that live
+    gateway = await world.gateway(ping_s=HOUR_S)
     client, other = world.client(gateway), world.client(gateway, client_id="client-2")
     relay = await _Relay.before(gateway)
     try:
@@ -176,6 +186,7 @@ async def test_scenario_09_what_a_dead_client_held_is_free_again(world: Any, dia
         assert message.body == b"hello"
         relay.freeze()
         assert await other.receive() == []
+        await Hours(world, gateway).pass_until_given_up(relay.ports)
         await world.until(lambda: not gateway.processor.clients.get("dead").alive)
         await gateway.pass_s(6)
 
@@ -216,7 +227,9 @@ async def test_scenario_09_of_several_clients_what_the_dead_ones_held_is_free_ag
                     (lost if name in dying else kept).add(message.body)
         for name in dying:
             relays[name].freeze()
-        await hours_pass(world, gateway, {port for name in dying for port in relays[name].ports})
+        await Hours(world, gateway).pass_until_given_up(
+            {port for name in dying for port in relays[name].ports}
+        )
         for name in names:
             if name in dying:
                 await world.until(lambda name=name: not gateway.processor.clients.get(name).alive)
@@ -238,26 +251,33 @@ async def test_scenario_09_of_several_clients_what_the_dead_ones_held_is_free_ag
             await relay.close()
 
 
-async def hours_pass(world: Any, gateway: Any, dead: set[int]) -> None:
-    """For the connections of a gateway, until those from the dead ports are given up.
+class Hours:
+    """They pass for the connections that a gateway has now, when a test says so.
 
     Who lives answers every ping before more time passes, however long that takes.
     """
-    connections = gateway.adapter._server.connections
-    port_of = {one: one.transport.get_extra_info("peername")[1] for one in connections}
-    living = {one for one, port in port_of.items() if port not in dead}
-    assert len(living) == len(connections) - len(dead)
-    now = asyncio.get_running_loop().time()
 
-    async def an_hour_passes() -> bool:
-        nonlocal now
-        now += HOUR_S
-        for one in tuple(connections):
-            one.tick(now)
-        await world.until(lambda: all(one.wire.heard or one.wire._asked_at is None for one in living))
-        return connections == living
+    def __init__(self, world: Any, gateway: Any) -> None:
+        self._world = world
+        self._connections = gateway.adapter._server.connections
+        self._port_of = {one: one.transport.get_extra_info("peername")[1] for one in self._connections}
+        self._now = asyncio.get_running_loop().time()
 
-    await world.until(an_hour_passes)
+    async def one_passes(self, *, dead: set[int]) -> bool:
+        """Whether those that live are the only ones left, without the ones from the ports of the dead."""
+        living = {one for one, port in self._port_of.items() if port not in dead}
+        assert len(living) == len(self._port_of) - len(dead)
+        self._now += HOUR_S
+        for one in tuple(self._connections):
+            one.tick(self._now)
+        await self._world.until(lambda: all(one.wire.heard or one.wire._asked_at is None for one in living))
+        return bool(self._connections == living)
+
+    async def pass_until_given_up(self, dead: set[int]) -> None:
+        async def an_hour_passes() -> bool:
+            return await self.one_passes(dead=dead)
+
+        await self._world.until(an_hour_passes)
 
 
 class _Relay:

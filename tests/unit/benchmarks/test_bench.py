@@ -1,19 +1,13 @@
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from benchmarks.beside.amounts import PARTS, QUICK, WORKS, Amounts, seconds_of
-from benchmarks.beside.processes import cpu_s, family, memory_mb
+from benchmarks.beside.amounts import PARTS, Amounts, seconds_of
 from benchmarks.beside.results import Results, Run
 from benchmarks.beside.sides import TIERS
 from benchmarks.beside.table import Table
 from popgate.testing.made import Missing
-
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "bench.py"
-MISSING = 3
 
 
 def results(*runs: Run, quick: bool = False) -> Results:
@@ -31,38 +25,6 @@ def runs_of(side: str, *values: float, part: str = "send_1", figure: str = "cpu_
 def row(table: str, name: str) -> list[str]:
     line = next(line for line in table.splitlines() if line.startswith(f"| {name}"))
     return [cell.strip() for cell in line.strip("|").split("|")]
-
-
-@pytest.mark.timeout(1000)
-def test_a_short_run_of_ours_alone_does_every_part_without_an_error(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--quick", "--without-java", "--out", tmp_path],
-        capture_output=True,
-        text=True,
-        timeout=900,
-    )
-    if done.returncode == MISSING:
-        pytest.skip(done.stderr.strip())
-    assert (done.returncode, done.stderr) == (0, ""), done.stdout
-    told = Results.read(tmp_path / "beside-java-proxy.json")
-    parts = {run.part.partition(".")[0] for run in told.runs if run.part not in ("stock", "warm_up")}
-    memory = {"memory_idle", "memory_loaded"}
-    assert parts | {"nghttpd"} == {*WORKS, *memory, "idle_connections", "polls", "ready", "nghttpd"}
-    assert {run.errors for run in told.runs} == {0}
-    idle = told.of("embedded", "idle_connections", "ours")[0].figures
-    assert idle["held"] == QUICK.connections
-    polls = told.of("embedded", "polls", "ours")[0].figures
-    assert polls["held"] == QUICK.poll_connections * QUICK.polls_each
-    assert polls["woken"] == QUICK.poll_topics
-    table = (tmp_path / "beside-java-proxy.md").read_text()
-    assert Table(told).write() == table
-    assert "no figure of it means anything" in table
-
-
-def test_a_part_that_nobody_knows_is_refused() -> None:
-    done = subprocess.run([sys.executable, SCRIPT, "--only", "send_7"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "send_7: there are send_1, " in done.stderr
 
 
 def test_a_whole_run_takes_half_an_hour_at_most() -> None:
@@ -139,34 +101,3 @@ def test_results_are_read_as_they_were_written() -> None:
     )
     assert Results.parse(written.encode()) == written
     assert json.loads(written.encode())["runs"][0]["side"] == "java"
-
-
-PARENT = """
-import subprocess, sys
-busy = "print(sum(range(5_000_000)), flush=True); input()"
-child = subprocess.Popen([sys.executable, "-c", busy], stdin=subprocess.PIPE)
-input()
-child.communicate(b"end")
-print("ended", flush=True)
-input()
-"""
-
-
-def test_a_family_has_the_cost_of_its_children_also_of_those_that_ended() -> None:
-    command = [sys.executable, "-c", PARENT]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        assert process.stdout.readline().strip().isdigit()
-        assert len(family(process.pid)) == 2
-        memory = memory_mb(process.pid)
-        assert memory["processes"] == 2
-        assert memory["pss_mb"] > memory["files_mb"]
-        used = cpu_s(process.pid)
-        assert used > 0
-        process.stdin.write("end the child\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "ended\n"
-        assert family(process.pid) == [process.pid]
-        assert cpu_s(process.pid) >= used
-        process.kill()

@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
-import pytest
-
 from benchmarks.stages import shares, stage_of
 
-pytestmark = pytest.mark.timeout(1000)  # for when the machine stands still
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "stages.py"
 BELOW = "main (proxy/served.py:9);run (asyncio/runners.py:118);buffer_updated (popgate/driving.py:107)"
 CALL = f"{BELOW};Running._step (protocols/stepping.py:90);Door.unary (protocols/grpc/rpcs.py:210)"
 
@@ -37,14 +29,3 @@ def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:
         "processor": 7,
     }
     assert stage_of(["wait (threading.py:1)"]) == "other"
-
-
-def test_without_its_tool_it_says_what_is_missing() -> None:
-    done = subprocess.run(
-        [sys.executable, SCRIPT, "--quick"],
-        capture_output=True,
-        text=True,
-        timeout=900,
-        env={"PATH": "/nonexistent"},
-    )
-    assert (done.returncode, done.stdout) == (3, "py-spy is not there: pip install py-spy\n")

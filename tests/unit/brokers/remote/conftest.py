@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 import random
-import selectors
-import socket
-import sys
-import termios
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -21,6 +15,7 @@ from brokers.remote.links import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster
+from tests.support.memory_network import MemoryNetwork
 
 T = TypeVar("T")
 
@@ -57,24 +52,26 @@ def links(make_links: Callable[..., Links]) -> Links:
 
 
 Turns = Callable[[], Awaitable[None]]
-_LONGEST_WAY_S = 1.0
-"""Some sockets are not answered, or not read, on purpose."""
-_ON_THEIR_WAY = (2, 4, 9, 11)
-"""States of TCP in Linux: a SYN or a FIN was sent that has not arrived."""
+_networks: WeakKeyDictionary[asyncio.AbstractEventLoop, MemoryNetwork] = WeakKeyDictionary()
+
+
+@pytest.fixture(autouse=True)
+async def memory_network() -> MemoryNetwork:
+    """Time stands still here, and what is on its way through the system's sockets takes time."""
+    loop = asyncio.get_running_loop()
+    network = _networks[loop] = MemoryNetwork()
+    network.serve(loop)
+    return network
 
 
 async def turns() -> None:
-    """Let the loop do what is ready, and what is on its way through sockets.
+    """Let the loop do what is ready, and what is on its way between the ends of connections."""
 
-    A busy system delivers later what was written, also on the loopback device, while here no time passes.
-    """
-    end = time.monotonic() + _LONGEST_WAY_S
-    while True:
+    async def work() -> None:
         for _ in range(50):
             await asyncio.sleep(0)
-        if not _is_under_way(asyncio.get_running_loop()) or time.monotonic() > end:
-            return
-        await asyncio.sleep(0.0005)
+
+    await _networks[asyncio.get_running_loop()].turn(work)
 
 
 async def moving(clock: MovableClock, work: Coroutine[Any, Any, T], *, step: float = 0.05) -> T:
@@ -85,28 +82,6 @@ async def moving(clock: MovableClock, work: Coroutine[Any, Any, T], *, step: flo
             await turns()
             clock.advance(step)
     return await task
-
-
-def _is_under_way(loop: Any) -> bool:
-    """Whether a socket of the loop connects, has sent what has not arrived, or has got what is not read."""
-    return any(
-        _is_busy(one.fd, reads=bool(one.events & selectors.EVENT_READ))
-        for one in list(loop._selector.get_map().values())
-    )
-
-
-def _is_busy(descriptor: int, *, reads: bool) -> bool:
-    try:
-        if _left(descriptor, termios.TIOCOUTQ) or (reads and _left(descriptor, termios.FIONREAD)):
-            return True
-        with socket.socket(fileno=os.dup(descriptor)) as link:
-            return link.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] in _ON_THEIR_WAY
-    except OSError:  # it listens, or is none
-        return False
-
-
-def _left(descriptor: int, request: int) -> int:
-    return int.from_bytes(fcntl.ioctl(descriptor, request, bytes(4)), sys.byteorder)
 
 
 @pytest.fixture

@@ -67,6 +67,7 @@ class Cluster:
     def delete(self, broker, request):
         assert request.fields["cleanOffset"] == "true"
         self.groups[broker].pop(request.fields["groupName"], None)
+        self.read[broker].pop(request.fields["groupName"], None)
         return request.answer(0)
 
     def topics(self, broker, request):
@@ -207,6 +208,52 @@ async def test_a_group_is_deleted_with_its_retries(cluster, facet):
     assert cluster.deleted == [("broker-a", "%RETRY%g_T"), ("name server", "%RETRY%g_T")]
     with pytest.raises(GroupNotFound):
         await facet.group("g")
+
+
+async def test_stale_positions_are_deleted_before_a_group_is_made(cluster, facet):
+    """A broker stores the position of a pop after it answered, also when the group was deleted in between."""
+    cluster.read["broker-b"]["new"] = ["T"]
+    cluster.read["broker-a"]["newer"] = ["T"]
+    await facet.create_group(GroupConfig("new"))
+    assert "new" not in cluster.read["broker-b"]
+    assert all("new" in groups for groups in cluster.groups.values())
+    assert cluster.read["broker-a"] == {"g": ["T", "%RETRY%g_T"], "newer": ["T"]}
+    assert [len(peer.of(DELETE)) for peer in cluster.masters.values()] == [0, 1]
+
+
+async def test_positions_stored_while_a_group_is_deleted_are_deleted(cluster, facet):
+    def delete_and_store_late(request):
+        answer = cluster.delete("broker-a", request)
+        if len(cluster.masters["broker-a"].of(DELETE)) == 1:
+            cluster.read["broker-a"]["g"] = ["T"]
+        return answer
+
+    cluster.masters["broker-a"].on(DELETE, delete_and_store_late)
+    await facet.delete_group("g")
+    assert all("g" not in read for read in cluster.read.values())
+
+
+async def test_positions_of_a_group_that_another_gateway_makes_are_kept(cluster, facet):
+    """It is in the list of groups by the time the positions are known."""
+
+    def made_elsewhere(request):
+        cluster.groups["broker-a"]["new"] = {"groupName": "new"}
+        cluster.read["broker-a"]["new"] = ["T"]
+        return cluster.topics("broker-a", request)
+
+    cluster.masters["broker-a"].on(RequestCode.QUERY_TOPICS_BY_CONSUMER, made_elsewhere)
+    await facet.create_group(GroupConfig("new"))
+    assert cluster.read["broker-a"]["new"] == ["T"]
+    assert not cluster.masters["broker-a"].of(DELETE)
+
+
+async def test_a_group_is_made_although_a_broker_does_not_tell_positions(cluster, facet, caplog):
+    cluster.masters["broker-b"].on(
+        RequestCode.QUERY_TOPICS_BY_CONSUMER, lambda request: request.answer(1, "not now")
+    )
+    await facet.create_group(GroupConfig("new"))
+    assert all("new" in groups for groups in cluster.groups.values())
+    assert "broker broker-b may keep old positions of group new" in caplog.text
 
 
 async def test_a_topic_is_deleted_everywhere_with_the_retries_of_its_readers(cluster, facet):

@@ -106,6 +106,15 @@ def test_a_tool_is_asked_again_until_it_ends_well_or_says_what_nothing_mends(tmp
     assert len((tmp_path / "tried").read_text()) == 4
 
 
+def test_all_tries_together_have_the_time_of_one_build(tmp_path, monkeypatch):
+    monkeypatch.setattr(made, "LONGEST_BUILD_S", 1.0)
+    counts = "import time\nwith open('tried', 'a') as tried: print(file=tried)\ntime.sleep(1_000)"
+    with pytest.raises(ToolFailed, match="did not end within"):
+        run_tool([sys.executable, "-S", "-c", counts], tmp_path, tries=4)
+    tried = tmp_path / "tried"
+    assert not tried.exists() or len(tried.read_text()) == 1  # or the interpreter took longer to start
+
+
 def test_the_name_follows_the_contents(tmp_path):
     source = tmp_path / "source"
     source.write_text("a")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,11 @@ from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter
+from protocols.grpc.opening import open_context
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from protocols.grpc.service import MessagingService
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 PATIENCE_S = 60.0
@@ -77,6 +79,37 @@ class Gateway:
         for _ in range(20):
             await asyncio.sleep(0)
             self.clock.advance(0)
+
+
+class GivenCall:
+    """A call whose deadline is given in seconds, however long anything takes; its answers are kept here.
+
+    It has no connection: the service is asked directly.
+    """
+
+    peer = "127.0.0.1:40404"
+    local = "127.0.0.1:8081"
+    names = ()
+
+    def __init__(self, headers: dict[str, str], answer: Any, remaining: float | None) -> None:
+        self._headers, self._answer, self._remaining = headers, answer, remaining
+        self.frames: list[Any] = []
+
+    def header(self, name: str) -> str:
+        return self._headers.get(name, "")
+
+    def time_remaining(self) -> float | None:
+        return self._remaining
+
+    async def write(self, answer: Any) -> None:
+        self.frames.append(answer)
+
+    async def write_bytes(self, answer: bytes) -> None:
+        self.frames.append(self._answer.FromString(answer))
+
+    def write_at_once(self, answers: Sequence[bytes]) -> int:
+        self.frames += map(self._answer.FromString, answers)
+        return len(answers)
 
 
 class Client:
@@ -204,6 +237,15 @@ class Client:
         """The elements of one pull, in order."""
         timeout = fields.pop("timeout", PATIENCE_S)
         return [frame async for frame in self.stream(self.pull_request(offset, **fields), timeout)]
+
+    async def frames_within(self, gateway: Gateway, remaining: float | None, request: Any) -> list[Any]:
+        """The elements of a receive or a pull whose deadline is in so many seconds of the gateway's time."""
+        kind = type(request).__name__.removesuffix("Request")
+        call = GivenCall(self.headers, getattr(rpc, f"{kind}Response"), remaining)
+        service = MessagingService(gateway.processor, gateway.clock)
+        serve = service.receive_message if kind == "ReceiveMessage" else service.pull_message
+        await serve(request, open_context(call, gateway.clock), call)
+        return call.frames
 
     async def ack(
         self, *handles: str, topic: str = "t", group: str = "g", **fields: Any

@@ -261,16 +261,31 @@ async def test_a_waiting_pull_is_answered_when_its_time_is_over(
     assert (kinds(frames), frames[0].status.code) == (["status", "next_offset"], Code.OK)
 
 
-async def test_a_pull_is_answered_before_its_deadline_however_long_it_may_wait(town: Any) -> None:
+@pytest.mark.parametrize(("remaining", "margin"), [(60.0, 0.25), (1.0, 0.2)])
+async def test_a_pull_is_answered_before_its_deadline_however_long_it_may_wait(
+    town: Any, remaining: float, margin: float
+) -> None:
+    gateway = await town.gateway(limits=town.for_long)
+    client = town.client(gateway)
+    request = client.pull_request(wait_ms=town.long_ms)
+    poll = asyncio.ensure_future(client.frames_within(gateway, remaining, request))
+    await waiting(town, gateway)
+    await gateway.pass_s(remaining - margin - 0.001)
+    assert not poll.done()
+    await gateway.pass_s(0.002)
+    frames = await poll
+    assert (kinds(frames), frames[0].status.code) == (["status", "next_offset"], Code.OK)
+
+
+async def test_the_deadline_of_a_pull_is_that_of_its_call(town: Any) -> None:
     # The gateway's time is moved by hand, the client's deadline is of this machine's: both begin together.
     gateway = await town.gateway(limits=town.for_long)
     poll = asyncio.ensure_future(town.client(gateway).pull(wait_ms=town.long_ms, timeout=60.0))
     await waiting(town, gateway)
     await gateway.pass_s(1.0)
     assert gateway.processor.figures()["waiting_receives"] == 1
-    await gateway.pass_s(59.0 - gateway.processor.limits.poll_margin_s)
-    frames = await poll
-    assert (kinds(frames), frames[0].status.code) == (["status", "next_offset"], Code.OK)
+    await gateway.pass_s(59.0)
+    assert (await poll)[0].status.code == Code.OK
 
 
 @pytest.mark.parametrize("wait_ms", [None, 0])

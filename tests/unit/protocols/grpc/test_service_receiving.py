@@ -149,21 +149,36 @@ async def test_scenario_25_a_poll_shorter_than_five_seconds_waits_as_long_as_ask
 
 
 @pytest.mark.parametrize("wait_ms", [60_000, None])
+@pytest.mark.parametrize(
+    ("language", "remaining", "margin"), [("RUST", 60.0, 1.0), ("JAVA", 60.0, 0.25), ("JAVA", 1.0, 0.2)]
+)
 async def test_scenario_25_an_empty_poll_is_answered_before_the_clients_deadline(
-    town: Any, wait_ms: int | None
+    town: Any, wait_ms: int | None, language: str, remaining: float, margin: float
 ) -> None:
-    # As the Rust client does it: the deadline is the polling time, with no margin. The gateway's time is
-    # moved by hand, the client's deadline is of this machine's: both begin together.
+    # As the Rust client does it: the deadline is the polling time, with no margin.
     gateway = await town.gateway(limits=town.for_long)
-    client = town.client(gateway, language="RUST", client_version="5.0.0")
-    poll = asyncio.ensure_future(client.frames(wait_ms=wait_ms, timeout=60.0))
+    client = town.client(gateway, language=language, client_version="5.0.0")
+    request = client.receive_request(wait_ms=wait_ms)
+    poll = asyncio.ensure_future(client.frames_within(gateway, remaining, request))
     await gateway_waits(gateway)
-    await gateway.pass_s(1.0)
-    assert gateway.processor.figures()["waiting_receives"] == 1
-    await gateway.pass_s(59.0 - 4 * gateway.processor.limits.poll_margin_s)
+    await gateway.pass_s(remaining - margin - 0.001)
+    assert not poll.done()
+    await gateway.pass_s(0.002)
     frames = await poll
     assert kinds(frames) == ["status", "delivery_timestamp"]
     assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_scenario_25_the_deadline_of_a_poll_is_that_of_its_call(town: Any) -> None:
+    # The gateway's time is moved by hand, the client's deadline is of this machine's: both begin together.
+    gateway = await town.gateway(limits=town.for_long)
+    client = town.client(gateway, language="RUST", client_version="5.0.0")
+    poll = asyncio.ensure_future(client.frames(wait_ms=None, timeout=60.0))
+    await gateway_waits(gateway)
+    await gateway.pass_s(1.0)
+    assert gateway.processor.figures()["waiting_receives"] == 1
+    await gateway.pass_s(59.0)
+    assert (await poll)[0].status.code == Code.MESSAGE_NOT_FOUND
 
 
 @pytest.mark.parametrize("timeout", [None, 21_900 * 86_400.0])

@@ -45,6 +45,20 @@ final class Newer {
         return found;
     }
 
+    /**
+     * A started consumer with these queues, all paused, so that no pull is under way: one that is can undo a
+     * seek. The client's seek cancels the old pull task, but the task may have passed its last look at that.
+     * Then it hands on what it pulled from the old offset, or takes the new offset for itself and ends.
+     */
+    private static DefaultLitePullConsumer assigned(Run run, MessageQueue... queues) throws Exception {
+        DefaultLitePullConsumer consumer = lite(run, run.get("group"));
+        consumer.assign(List.of(queues));
+        consumer.pause(List.of(queues));
+        consumer.start();
+        run.atTheEnd(consumer::shutdown);
+        return consumer;
+    }
+
     static void liteAssign(Run run) throws Exception {
         String topic = run.get("topic");
         DefaultMQProducer producer = run.producer();
@@ -61,34 +75,39 @@ final class Newer {
                 run.sent(message, producer.send(message, queue));
             }
         }
-        DefaultLitePullConsumer consumer = lite(run, run.get("group"));
-        consumer.start();
-        run.atTheEnd(consumer::shutdown);
-        Collection<MessageQueue> known = consumer.fetchMessageQueues(topic);
-        run.say("queues", "queues", known.stream().map(MessageQueue::getQueueId).sorted().toList());
         MessageQueue first = queues.get(0);
         MessageQueue second = queues.get(1);
-        consumer.assign(List.of(first, second));
+        DefaultLitePullConsumer consumer = assigned(run, first, second);
+        Collection<MessageQueue> known = consumer.fetchMessageQueues(topic);
+        run.say("queues", "queues", known.stream().map(MessageQueue::getQueueId).sorted().toList());
         consumer.seek(first, 2);
         consumer.seekToBegin(second);
+        consumer.resume(List.of(first, second));
         polled(run, consumer, 10, "from 2");
+        consumer.commitSync();
+        consumer.shutdown();
+        consumer = assigned(run, first);
         consumer.seek(first, consumer.offsetForTimestamp(first, halfway));
+        consumer.resume(List.of(first));
         polled(run, consumer, 3, "from halfway");
-        consumer.seekToBegin(first);
-        polled(run, consumer, 6, "from the beginning");
-        consumer.seekToEnd(first);
+        consumer.shutdown();
+        DefaultLitePullConsumer last = assigned(run, first);
+        last.seekToBegin(first);
+        last.resume(List.of(first));
+        polled(run, last, 6, "from the beginning");
+        last.seekToEnd(first); // nothing is there that a pull under way could bring: it needs no pause
         Message message = Run.to(topic, first.getQueueId() + " 6");
         run.sent(message, producer.send(message, first));
-        polled(run, consumer, 1, "from the end");
-        consumer.commitSync();
+        polled(run, last, 1, "from the end");
+        last.commitSync();
         run.waitFor(() -> {
             try {
-                return consumer.committed(first) == 7 && consumer.committed(second) == 6;
+                return last.committed(first) == 7 && last.committed(second) == 6;
             } catch (Exception error) {
                 throw new IllegalStateException(error);
             }
         });
-        run.say("committed", "first", consumer.committed(first), "second", consumer.committed(second));
+        run.say("committed", "first", last.committed(first), "second", last.committed(second));
     }
 
     static void liteSubscribe(Run run) throws Exception {

@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+
+def test_every_figure_is_one_comparable_line(measured: Callable[..., list[str]]) -> None:
+    lines = measured("wires.py")
+    assert all(re.fullmatch(r"[a-z_]+\.[a-z0-9_]+ \d+\.\d\d us/op", line) for line in lines)
+    names = [line.split()[0] for line in lines]
+    assert len(set(names)) == len(names)
+    assert {
+        "records.encode",
+        "records.decode",
+        "properties.find_first",
+        "filters.sql",
+        "remoting.decode_json",
+    } <= set(names)
