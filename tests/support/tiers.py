@@ -22,7 +22,6 @@ _PLACES = {
     "tests/fuzz": "fast",
     "tests/surface": "fast",
     "tests/benchmarks": "process",
-    "tests/unit/benchmarks": "process",
     "tests/contract": "process",
     "tests/scenarios": "process",
     "tests/e2e": "process",

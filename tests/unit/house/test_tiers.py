@@ -36,7 +36,7 @@ def test_every_test_file_is_collected_by_its_tier() -> None:
 def test_named_paths_choose_the_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     assert tiers_for(["-k", "receipt"]) == list(TIERS)
-    assert tiers_for(["tests/unit", "-k", "receipt"]) == ["fast", "process"]
+    assert tiers_for(["tests/unit", "-k", "receipt"]) == ["fast"]
     assert tiers_for(["tests/contract/test_delays.py"]) == ["process", "live"]
     assert tiers_for(["tests/cluster"]) == ["long"]
     assert tiers_for(["tests"]) == [*TIERS, "long"]
