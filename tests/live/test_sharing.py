@@ -1,4 +1,8 @@
-"""One RocketMQ for all test processes of a machine: the first starts it, and none leaves it behind."""
+"""One RocketMQ for all test processes of a machine: the first starts it, and none leaves it behind.
+
+A program stands in for Java, as in `tests/unit/popgate/testing/rocketmq`: a second RocketMQ beside the one
+that other tests share would take half of a small machine. Processes, ports, locks and folders are real.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,39 @@ from popgate.testing.rocketmq.asking import addresses_known
 from popgate.testing.rocketmq.fetching import chosen_version, jars
 from popgate.testing.rocketmq.ports import is_open
 
+JAVA = """#!{python}
+import json, socket, sys
+from pathlib import Path
+from popgate.testing.rocketmq.asking import ask
+from popgate.wire.codes import RequestCode
+from popgate.wire.remoting import RemotingWire
+
+lines = Path(sys.argv[-1]).read_text().splitlines()
+settings = dict(line.split("=", 1) for line in lines if "=" in line)
+port = int(settings["listenPort"])
+try:
+    listening = socket.create_server(("127.0.0.1", port))
+except OSError:
+    raise SystemExit("java.net.BindException: Address already in use")
+brokers = {{}}
+if "brokerName" in settings:
+    fields = {{"brokerName": settings["brokerName"], "brokerAddr": f"127.0.0.1:{{port}}"}}
+    ask(settings["namesrvAddr"], RequestCode.REGISTER_BROKER, fields)
+print("boot success", flush=True)
+while True:
+    connection, _ = listening.accept()
+    wire = RemotingWire()
+    with connection:
+        while data := connection.recv(65536):
+            wire.receive(data)
+            while (request := wire.next_event()) is not None:
+                if request.code == RequestCode.REGISTER_BROKER:
+                    address = request.fields["brokerAddr"]
+                    brokers[request.fields["brokerName"]] = {{"brokerAddrs": {{"0": address}}}}
+                wire.send(request.answer(0, body=json.dumps({{"brokerAddrTable": brokers}}).encode()))
+            connection.sendall(b"".join(wire.data_to_send()))
+"""
+"""A name server or a broker: it tells which brokers there are, and nothing else."""
 USE = """
 import sys
 from popgate.testing.rocketmq import shared_rocketmq
@@ -32,15 +69,19 @@ def use(tmp_path):
         if os.environ.get("CI") == "true":
             pytest.fail(str(missing))
         pytest.skip(str(missing))
-    places = tmp_path / "t"
+    places, tools = tmp_path / "t", tmp_path / "tools"
     places.mkdir()
+    tools.mkdir()
+    (tools / "java").write_text(JAVA.format(python=sys.executable))
+    (tools / "java").chmod(0o755)
+    path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     started = []
 
     def start():
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", USE],
-                env={**os.environ, "TMPDIR": str(places)},
+                env={**os.environ, "TMPDIR": str(places), "PATH": path},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

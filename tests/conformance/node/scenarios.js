@@ -188,7 +188,7 @@ SCENARIOS.fifo_held = async run => {
   const producer = await run.producer([ topic ]);
   const consumer = await run.simple(group, { [topic]: null }, { awaitS: 1 });
   await run.sent(producer, { topic, body: 'a0', messageGroup: 'a' });
-  await run.receiveUntil(consumer, 1, { invisibleS: 30, ack: false, by: 'first' });
+  await run.receiveUntil(consumer, 1, { invisibleS: 60, ack: false, by: 'first' });
   for (const [ messageGroup, body ] of [[ 'a', 'a1' ], [ 'b', 'b0' ], [ 'b', 'b1' ]]) {
     await run.sent(producer, { topic, body, messageGroup });
   }
@@ -441,7 +441,7 @@ SCENARIOS.change_invisible = async run => {
   const consumer = await run.simple(group, { [topic]: null }, { awaitS: 1 });
   for (const body of [ 'longer', 'shorter' ]) await run.sent(producer, { topic, body });
   const held = {};
-  for (const message of await run.receiveUntil(consumer, 2, { invisibleS: 30, ack: false })) {
+  for (const message of await run.receiveUntil(consumer, 2, { invisibleS: 60, ack: false })) {
     held[message.body.toString()] = message;
   }
   const start = Date.now();
@@ -450,7 +450,7 @@ SCENARIOS.change_invisible = async run => {
     run.say('changed', { id: held[body].messageId, seconds });
   }
   await run.receiveUntil(consumer, 1, { by: 'early' });
-  await run.quiet(consumer, { untilMs: start + 31_000 });
+  await run.quiet(consumer, { untilMs: start + 61_000 });
   await run.acked(consumer, held.longer);
   await run.quiet(consumer);
 };

@@ -212,7 +212,7 @@ def fifo_held(run: Run) -> None:
     producer = run.producer(topic)
     consumer = run.simple(run["group"], {topic: None}, await_s=1)
     run.sent(producer, run.message(topic, "a0", group="a"))
-    [held] = run.receive_until(consumer, 1, invisible_s=30, ack=False, by="first")
+    [held] = run.receive_until(consumer, 1, invisible_s=60, ack=False, by="first")
     for group, body in (("a", "a1"), ("b", "b0"), ("b", "b1")):
         run.sent(producer, run.message(topic, body, group=group))
     run.receive_until(consumer, 2, by="meanwhile")
@@ -497,7 +497,7 @@ def change_invisible(run: Run) -> None:
     for body in ("longer", "shorter"):
         run.sent(producer, run.message(topic, body))
     held = {}
-    for message in run.receive_until(consumer, 2, invisible_s=30, ack=False):
+    for message in run.receive_until(consumer, 2, invisible_s=60, ack=False):
         held[message.body.decode()] = message
     start = now_ms()
     consumer.change_invisible_duration(held["longer"], 300)
@@ -505,7 +505,7 @@ def change_invisible(run: Run) -> None:
     consumer.change_invisible_duration(held["shorter"], 1)
     run.say("changed", id=held["shorter"].message_id, seconds=1)
     run.receive_until(consumer, 1, by="early")
-    run.quiet(consumer, until_ms=start + 31_000)
+    run.quiet(consumer, until_ms=start + 61_000)
     run.acked(consumer, held["longer"])
     run.quiet(consumer)
 

@@ -272,7 +272,7 @@ async fn fifo_held(run: Arc<Run>) -> Played {
     run.sent(&producer, &Outgoing::new(topic, "a0").group("a"), json!({}))
         .await?;
     let holding = Asking {
-        invisible_s: 30,
+        invisible_s: 60,
         ack: false,
         by: "first",
         ..PLAIN

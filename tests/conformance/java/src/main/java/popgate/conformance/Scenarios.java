@@ -321,7 +321,7 @@ final class Scenarios {
         Producer producer = run.producer(topic);
         SimpleConsumer consumer = run.simple(run.get("group"), all(topic), 1);
         run.sent(producer, to(topic, "a0").setMessageGroup("a"));
-        MessageView held = run.receiveUntil(consumer, 1, 16, 30, false, "first").get(0);
+        MessageView held = run.receiveUntil(consumer, 1, 16, 60, false, "first").get(0);
         for (String body : List.of("a1", "b0", "b1")) {
             run.sent(producer, to(topic, body).setMessageGroup(body.substring(0, 1)));
         }
@@ -520,14 +520,14 @@ final class Scenarios {
             run.sent(producer, to(topic, body));
         }
         Map<String, MessageView> held = new HashMap<>();
-        for (MessageView message : run.receiveUntil(consumer, 2, 16, 30, false, "")) {
+        for (MessageView message : run.receiveUntil(consumer, 2, 16, 60, false, "")) {
             held.put(text(message), message);
         }
         long start = System.currentTimeMillis();
         change(run, consumer, held.get("longer"), 300);
         change(run, consumer, held.get("shorter"), 1);
         run.receiveUntil(consumer, 1, "early");
-        run.quiet(consumer, start + 31_000, "quiet");
+        run.quiet(consumer, start + 61_000, "quiet");
         run.acked(consumer, held.get("longer"));
         run.quiet(consumer);
     }
