@@ -91,10 +91,11 @@ def run_tiers(tiers: Sequence[str], given: Sequence[str]) -> tuple[int, list[str
             print(f"== tier {tier}", flush=True)
             started = time.monotonic()
 
-            def run(arguments: Sequence[str], tier: str = tier) -> Outcome:
-                return pytest_outcome(arguments, TEST_TIER=tier, **environment)
+            def run(these: Sequence[str], tier: str = tier) -> Outcome:
+                return pytest_outcome(these, TEST_TIER=tier, **environment)
 
-            its, twice = look_twice(run, [*options_of(tier, given), "--durations=0", "--durations-min=1", *given])
+            arguments = [*options_of(tier, given), "--durations=0", "--durations-min=1", *given]
+            its, twice = look_twice(run, arguments)
             print(f"== tier {tier}: exit code {its} after {time.monotonic() - started:.0f} s", flush=True)
             late += twice
             if its == NOTHING_SELECTED:
