@@ -32,6 +32,8 @@ _STEPS = (
 )
 _LOST = "drop=SendMessage:0.03;drop=AckMessage:0.03;drop=EndTransaction:0.05;drop=ReceiveMessage:0.02"
 """What is done in every life, and its answer lost: a kill alone seldom meets that moment."""
+_LOST_FOR_SURE = "drop=SendMessage:after=10:times=1;drop=AckMessage:after=10:times=1"
+"""And one of each for sure in every life that answers so many: on a slow machine chances are few."""
 _PATIENCE_S = 5.0
 
 
@@ -72,7 +74,7 @@ class Lives:
         await self._start_next()
 
     def _options(self, kill: str = "") -> tuple[str, ...]:
-        faults = f"faults=seed={self._seed + len(self.ends)};{_LOST}"
+        faults = f"faults=seed={self._seed + len(self.ends)};{_LOST};{_LOST_FOR_SURE}"
         return (*self._settings, "--set", f"{faults};kill={kill}" if kill else faults)
 
     async def _start_next(self, kill: str = "") -> None:

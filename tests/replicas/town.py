@@ -135,7 +135,8 @@ class Town:
             self.errors.append(f"a drained replica ended with {code}: {summary or 'it said nothing'}")
 
     def _keep_errors(self, replica: GatewayProcess) -> None:
-        self.errors += [line for line in replica.log.splitlines() if '"level": "error"' in line]
+        errors = [line for line in replica.log.splitlines() if '"level": "error"' in line]
+        self.errors += [line for line in errors if "FAULTS ARE ON" not in line]
         if "Traceback" in replica.log:
             self.errors.append(replica.log[replica.log.index("Traceback") :][:3_000])
 
