@@ -28,6 +28,8 @@ _WORK_ROUNDS = 700_000
 _WORK_S = 0.05
 """What `_WORK_ROUNDS` take on the machine of two cores that the tests were written on, when it is quiet."""
 _MAX_PAUSE_S = 0.05
+_MIN_PAUSE_S = 0.001
+"""What an event loop rounds up to; before that it only has its turns."""
 _PAUSE_SHARE = 0.1
 """A pause lasts a tenth of the time waited so far: short waits end soon, long ones take no processor time."""
 
@@ -137,7 +139,8 @@ async def _result(function: Callable[[], object]) -> object:
 
 
 def _pause(waited: float) -> float:
-    return min(waited * _PAUSE_SHARE, _MAX_PAUSE_S)
+    pause = min(waited * _PAUSE_SHARE, _MAX_PAUSE_S)
+    return pause if pause >= _MIN_PAUSE_S else 0.0
 
 
 def _failure(condition: Callable[[], object], within: float, what: str, last: object) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -26,6 +27,11 @@ from tests.support.waiting import (
 )
 
 ROOT = Path(__file__).parents[3]
+OWN = re.compile(
+    r"^(?:async )?def (?:until|wait_until|eventually|wait_for|soon)\(|^_?PATIENCE\w* = [\d_.]+$", re.MULTILINE
+)
+EXEMPT = {"support/waiting.py", "conformance/python/driver.py"}
+"""The helper, and what runs in an official client's process and environment."""
 
 
 def countdown(*values: Any) -> Callable[[], Any]:
@@ -132,8 +138,14 @@ def test_what_came_true_while_the_machine_stood_still_is_seen(monkeypatch: pytes
 
 def test_pauses_grow_with_the_time_waited_and_stay_short() -> None:
     assert waiting._pause(0.0) == 0.0
+    assert waiting._pause(0.009) == 0.0
     assert waiting._pause(0.1) == pytest.approx(0.01)
     assert waiting._pause(1_000.0) == 0.05
+
+
+def test_no_other_file_has_a_helper_or_a_patience_of_its_own() -> None:
+    files = (path for path in (ROOT / "tests").rglob("*.py") if OWN.search(path.read_text()))
+    assert {path.relative_to(ROOT / "tests").as_posix() for path in files} == EXEMPT
 
 
 def measured(seconds: float) -> Callable[[], float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -18,6 +17,7 @@ from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.codes import RequestCode
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from tests.support.waiting import until
 
 MASTER, SLAVE = "127.0.0.1:1", "127.0.0.1:2"
 CLUSTER = int(RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -87,12 +87,6 @@ async def test_a_slave_that_stands_in_for_the_master_is_found(
     await clusters.refresh()
     assert clusters.address("a") == MASTER
     assert not clusters.is_acting("a")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0)
 
 
 class Pair:

@@ -27,6 +27,7 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import encode_record
+from tests.support.waiting import until
 
 NAMES = ("broker-a", "broker-b")
 CONTEXT = Context(client_id="c")
@@ -129,10 +130,7 @@ class Shelves:
     def asked(self, code, *names: str):
         return [request for name in names or NAMES for request in self.peers[name].of(code)]
 
-    async def until(self, holds) -> None:
-        async with asyncio.timeout(60):
-            while not holds():
-                await asyncio.sleep(0)
+    until = staticmethod(until)
 
 
 @pytest.fixture
