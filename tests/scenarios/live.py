@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -32,28 +31,14 @@ from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 120.0
-"""How long a fact may take to show itself, on a machine that does much else."""
 START_S = 240.0
 """For a gateway process, likewise."""
 ANSWER_S = 30.0
 """For an answer of the cluster, or a sign of life: many of these tests begin at the same time, and a broker
 that stands still for some seconds is there all the same."""
 TRANSACTION_KEY = "live-scenarios-0123456789-abcdefghij"
-
-
-async def until(fact: Callable[[], Any], pause_s: float = 0.05) -> Any:
-    """Wait until `fact()` is true, and return it; fails when that takes too long."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        found = fact()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(pause_s)
 
 
 class Hall:
