@@ -194,5 +194,11 @@ def test_a_child_process_takes_the_scale_of_its_run() -> None:
     assert float(child.stdout) == pytest.approx(BASE_S * 1.37 * 3)
 
 
+def test_a_worker_of_xdist_was_given_the_scale_at_its_start() -> None:
+    given = Path("/proc/self/environ").read_text().split("\0")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        assert f"{MEASURED_SCALE}={os.environ[MEASURED_SCALE]}" in given
+
+
 def test_the_work_takes_time() -> None:
     assert waiting.time_work() > 0.0
