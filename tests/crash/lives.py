@@ -32,7 +32,8 @@ _STEPS = (
 )
 _LOST = "drop=SendMessage:0.03;drop=AckMessage:0.03;drop=EndTransaction:0.05;drop=ReceiveMessage:0.02"
 """What is done in every life, and its answer lost: a kill alone seldom meets that moment."""
-_PATIENCE_S = 5.0
+_STEP_WITHIN_S = 5.0
+"""A life that did not come to its step by then is ended otherwise."""
 
 
 class Lives:
@@ -111,7 +112,7 @@ class Lives:
             after *= 10  # every turn of its loop has one
         try:
             await self._start_next(f"{step}:after={after}")
-            await asyncio.to_thread(self.gateway.wait, _PATIENCE_S)
+            await asyncio.to_thread(self.gateway.wait, _STEP_WITHIN_S)
             self.ends.append(f"at {step}")
         except GatewayDidNotStart:
             if self.gateway.wait() != -signal.SIGKILL:
