@@ -454,7 +454,7 @@ class User:
 
         `seen` tells who reads of a failure how far it came.
         """
-        return await until(fact, seen=seen, turn=self.site.turn)
+        return await until(fact, seen=seen, turn=self.site.turn, pause_s=0.0)
 
     async def restart(self) -> None:
         await self.site.stop()

@@ -28,8 +28,8 @@ _WORK_ROUNDS = 700_000
 _WORK_S = 0.05
 """What `_WORK_ROUNDS` take on the machine of two cores that the tests were written on, when it is quiet."""
 _MAX_PAUSE_S = 0.05
-_MIN_PAUSE_S = 0.001
-"""What an event loop rounds up to; before that it only has its turns."""
+_MIN_PAUSE_S = 0.002
+"""Enough for what follows from one fact in the next turns of the loop: a test seldom sees half of it."""
 _PAUSE_SHARE = 0.1
 """A pause lasts a tenth of the time waited so far: short waits end soon, long ones take no processor time."""
 
@@ -76,6 +76,7 @@ async def until(
     what: str = ...,
     seen: Callable[[], object] | None = ...,
     turn: Callable[[], object] | None = ...,
+    pause_s: float | None = ...,
 ) -> T: ...
 @overload
 async def until(
@@ -85,6 +86,7 @@ async def until(
     what: str = ...,
     seen: Callable[[], object] | None = ...,
     turn: Callable[[], object] | None = ...,
+    pause_s: float | None = ...,
 ) -> T: ...
 async def until(
     condition: Callable[[], Any],
@@ -93,11 +95,13 @@ async def until(
     what: str = "",
     seen: Callable[[], object] | None = None,
     turn: Callable[[], object] | None = None,
+    pause_s: float | None = None,
 ) -> Any:
     """Evaluate `condition` again and again; return its first true value. It may be a coroutine function, like
     `turn` and `seen`.
 
     `turn` is called between two evaluations, before the pause: it moves a clock, or lets the loop work.
+    Pauses grow from 2 to 50 ms; `pause_s` is a fixed one instead, 0 for nothing but a turn of the loop.
     `what` names the condition if the test fails, `seen` returns what is shown instead of the last value.
     Raises NotInTimeError after `within` seconds.
     """
@@ -109,7 +113,7 @@ async def until(
             raise NotInTimeError(_failure(condition, within, what, last))
         if turn is not None:
             await _result(turn)
-        await asyncio.sleep(_pause(waited))
+        await asyncio.sleep(_pause(waited) if pause_s is None else pause_s)
     return value
 
 
@@ -120,6 +124,7 @@ def wait_until(
     what: str = "",
     seen: Callable[[], object] | None = None,
     turn: Callable[[], object] | None = None,
+    pause_s: float | None = None,
 ) -> T:
     """As `until`, where there is no event loop."""
     start = time.monotonic()
@@ -129,7 +134,7 @@ def wait_until(
             raise NotInTimeError(_failure(condition, within, what, value if seen is None else seen()))
         if turn is not None:
             turn()
-        time.sleep(_pause(waited))
+        time.sleep(_pause(waited) if pause_s is None else pause_s)
     return value
 
 
@@ -139,8 +144,7 @@ async def _result(function: Callable[[], object]) -> object:
 
 
 def _pause(waited: float) -> float:
-    pause = min(waited * _PAUSE_SHARE, _MAX_PAUSE_S)
-    return pause if pause >= _MIN_PAUSE_S else 0.0
+    return min(max(waited * _PAUSE_SHARE, _MIN_PAUSE_S), _MAX_PAUSE_S)
 
 
 def _failure(condition: Callable[[], object], within: float, what: str, last: object) -> str:

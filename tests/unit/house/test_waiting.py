@@ -136,9 +136,16 @@ def test_what_came_true_while_the_machine_stood_still_is_seen(monkeypatch: pytes
     assert wait_until(countdown(False, True), 60.0) is True
 
 
+async def test_a_fixed_pause_is_the_one_that_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=slept.append))
+    assert wait_until(countdown(0, 0, 1), pause_s=0.25) == 1
+    assert wait_until(countdown(0, 1)) == 1
+    assert slept == [0.25, 0.25, 0.002]
+
+
 def test_pauses_grow_with_the_time_waited_and_stay_short() -> None:
-    assert waiting._pause(0.0) == 0.0
-    assert waiting._pause(0.009) == 0.0
+    assert waiting._pause(0.0) == 0.002
     assert waiting._pause(0.1) == pytest.approx(0.01)
     assert waiting._pause(1_000.0) == 0.05
 

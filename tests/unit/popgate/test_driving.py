@@ -78,7 +78,7 @@ async def both() -> tuple[Side, Side, asyncio.Server]:
 
 
 async def until_told(side: Side, count: int) -> None:
-    await until(lambda: len(side.told) >= count)
+    await until(lambda: len(side.told) >= count, pause_s=0.0)
 
 
 async def test_what_is_said_in_a_turn_goes_out_in_one_write() -> None:

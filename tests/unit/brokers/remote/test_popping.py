@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 from dataclasses import replace
@@ -130,7 +131,7 @@ class Shelves:
     def asked(self, code, *names: str):
         return [request for name in names or NAMES for request in self.peers[name].of(code)]
 
-    until = staticmethod(until)
+    until = functools.partial(until, pause_s=0.0)
 
 
 @pytest.fixture

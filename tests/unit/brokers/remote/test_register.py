@@ -54,7 +54,7 @@ def producer(name: str, *topics: str, **more: Any) -> ConnectedClient:
 
 
 async def registered(register: Registering, count: int) -> None:
-    await until(lambda: register.figures()["clients_registered"] == count)
+    await until(lambda: register.figures()["clients_registered"] == count, pause_s=0.0)
 
 
 async def test_every_master_is_told_of_a_client_at_once(

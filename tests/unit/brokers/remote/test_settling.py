@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 
 import pytest
@@ -66,7 +67,7 @@ class Peers:
     def asked(self, *codes):
         return [request for peer in self.peers.values() for code in codes for request in peer.of(code)]
 
-    until = staticmethod(until)
+    until = functools.partial(until, pause_s=0.0)
 
 
 @pytest.fixture

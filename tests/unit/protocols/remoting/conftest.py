@@ -186,7 +186,7 @@ class Stage:
 
     async def until(self, look: Callable[[], Any]) -> Any:
         """Look until there is something; nothing but the store's own thread takes time here."""
-        return await until(look, turn=lambda: self.clock.advance(0))
+        return await until(look, turn=lambda: self.clock.advance(0), pause_s=0.001)
 
 
 @pytest.fixture
