@@ -17,6 +17,8 @@ from collections.abc import Iterator
 
 import structlog
 
+import tests.support.waiting  # noqa: F401 - measures at the start of a run, before workers begin
+
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE)
 
 

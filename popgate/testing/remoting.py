@@ -11,7 +11,6 @@ from popgate.driving import WireDriver
 from popgate.wire.headers import Serialization
 from popgate.wire.remoting import IS_ONEWAY, VERSION, Command, RemotingWire, encode_command
 
-PATIENCE_S = 100.0
 ANSWER_S = 60.0
 """For an answer: a machine that tests is busy, and only what never comes is wrong."""
 

@@ -32,10 +32,10 @@ from popgate.testing.rocketmq import shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.codes import RequestCode, ResponseCode
 from tests.classic.conftest import ALL, CLUSTER, EMBEDDED, PATIENT, call_admin, command_of, missing
+from tests.support.waiting import PATIENCE_S
 
 PLACES = (EMBEDDED, CLUSTER)
 VERSION = "4.9.8"
-PATIENCE_S = 100.0
 REST_S = 9.0
 """The first rest of what a classic consumer sends back at level 3, less what a clock may be wrong."""
 HIDDEN_S = 20

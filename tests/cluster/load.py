@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,9 +23,12 @@ from protocols.grpc.pb.duration_pb2 import Duration
 from tests.cluster.records import INVISIBLE_S, LATEST_ERROR_S, Records
 from tests.cluster.witness import Witness
 from tests.replicas.books import RocketMQBooks
+from tests.support import waiting
+from tests.support.waiting import PATIENCE_S
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-PATIENCE_S = 150.0
+until = functools.partial(waiting.until, within=1.5 * PATIENCE_S)
+"""Longer than elsewhere: masters, slaves, name servers and the load share the machine."""
 CALL_S = 60.0
 WAIT_S = 3
 PATIENT = {
@@ -39,19 +43,6 @@ PACE_S = 0.02
 Code = pb.Code
 _FINE = (Code.OK, Code.MESSAGE_NOT_FOUND)
 _load_numbers = itertools.count()
-
-
-async def until(fact: Callable[[], Any], patience_s: float = PATIENCE_S, what: str = "") -> Any:
-    """Wait until `fact()`, a function or coroutine function, is true; its value."""
-    end = time.monotonic() + patience_s
-    while True:
-        found = fact()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < end, what or "it did not come true in time"
-        await asyncio.sleep(0.05)
 
 
 class Client:
@@ -275,7 +266,7 @@ class Load:
             names = {delivery.broker for delivery in records.deliveries[seen:]}
             return len(records.sent) >= sent and len(records.acked) >= acked and names.issuperset(brokers)
 
-        await until(worked, what=f"the load does not go on, it wanted {brokers}")
+        await until(worked, what=f"the load goes on at {brokers}")
 
     async def outlasts(self, *, consumed: bool = True) -> None:
         """Until the time in which a fault may be felt is over, and work was done after that."""

@@ -24,12 +24,14 @@ from protocols.remoting.virtual.views import VIRTUAL_BROKER
 from tests.classic.conftest import command_of
 from tests.cluster.brokers import QUEUES, make_at, wipe_write_permission
 from tests.cluster.load import PATIENT, until
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 FIRST, SECOND = "broker-b", "broker-a"
 """The topic is at the first alone to begin with; sorted by name the second one would stand before it."""
-PATIENCE_S = 240.0
+NUMBERS_S = 2 * PATIENCE_S
+"""A consumer of 4.9.4 asks for routes every 30 s and rebalances every 20 s, beside a whole cluster."""
 QUICK = {**PATIENT, "POPGATE_REMOTE__ROUTE_REFRESH_S": "1"}
 
 
@@ -78,7 +80,8 @@ class Reader:
                 return []
             return list(decode_records(answer.body, verify=True))
 
-        records: list[Record] = await until(some, PATIENCE_S, f"nothing comes of queue {number} at {offset}")
+        what = f"something comes of queue {number} at {offset}"
+        records: list[Record] = await until(some, within=NUMBERS_S, what=what)
         assert {one.queue_id for one in records} == {number}
         return records
 
@@ -127,7 +130,7 @@ async def arrives(driver: Driver, numbers: range) -> None:
         assert not driver.dead, driver.last_words()
         return {one["queue"] for one in Facts(facts[before:]).received()} >= set(numbers)
 
-    await until(all_came, PATIENCE_S)
+    await until(all_came, within=NUMBERS_S)
 
 
 async def test_scenario_29_brokers_come_and_go_under_a_consumer_of_4_9_4_and_a_checkpointed_reader(
@@ -151,9 +154,9 @@ async def test_scenario_29_brokers_come_and_go_under_a_consumer_of_4_9_4_and_a_c
                 answers = [await one.queues() for one in (reader, other)]
                 return answers == [(broker, queues)] * 2
 
-            await until(so, PATIENCE_S)
+            await until(so, within=NUMBERS_S)
 
-        await until(lambda: known(reader), PATIENCE_S)
+        await until(lambda: known(reader), within=NUMBERS_S)
         await told(FIRST, QUEUES)
         with growing(gateway, topic, tmp_path / "java") as driver:
             await arrives(driver, first)
@@ -170,8 +173,8 @@ async def test_scenario_29_brokers_come_and_go_under_a_consumer_of_4_9_4_and_a_c
 
             # One goes, as operators have it go: first nothing is written there, and what is there is read.
             wipe_write_permission(pair_cluster, FIRST)
-            await until(lambda: only_to(driver, second), PATIENCE_S)
-            await until(lambda: not lost(driver, first), PATIENCE_S)
+            await until(lambda: only_to(driver, second), within=NUMBERS_S)
+            await until(lambda: not lost(driver, first), within=NUMBERS_S)
             servers = [pair_cluster.brokers[FIRST, number] for number in (1, 0)]
             for server in servers:
                 await asyncio.to_thread(server.stop)
@@ -179,7 +182,7 @@ async def test_scenario_29_brokers_come_and_go_under_a_consumer_of_4_9_4_and_a_c
             async def gone() -> bool:
                 return (await reader.pull(0, 0)).code == ResponseCode.PULL_NOT_FOUND
 
-            await until(gone, PATIENCE_S)
+            await until(gone, within=NUMBERS_S)
             assert await reader.queues() == (VIRTUAL_BROKER, 2 * QUEUES)
             await arrives(driver, second)
             await reader.goes_on(second)
@@ -198,7 +201,7 @@ async def test_scenario_29_brokers_come_and_go_under_a_consumer_of_4_9_4_and_a_c
                 RequestCode.SEND_MESSAGE_V2, fields | {"h": "0", "i": "", "j": "0"}, b"stop"
             )
             assert (answer.code, answer.fields["queueId"]) == (ResponseCode.SUCCESS, "5")
-            facts = await asyncio.to_thread(driver.wait, "growing", lambda _: False, PATIENCE_S)
+            facts = await asyncio.to_thread(driver.wait, "growing", lambda _: False, NUMBERS_S)
             assert facts.ended_well, (facts[-5:], driver.last_words())
             assert not facts.of("gave up waiting")
             sent = {one["body"] for one in facts.of("sent")}

@@ -16,6 +16,7 @@ from popgate.wire.routes import TopicRoute
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.load import PATIENT, SERVICE, Client, Code, until
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -90,7 +91,8 @@ async def lead(cluster: RocketMQ, broker: str, topic: str, *command: str) -> Non
             await asyncio.sleep(0.05)
         return False
 
-    await until(led, 600)  # each try starts a Java, and whatever it missed the next one finds
+    # Each try starts a Java, and whatever it missed the next one finds.
+    await until(led, within=5 * PATIENCE_S)
 
 
 async def test_sends_pulls_and_offsets_follow_the_queues_of_a_static_topic_to_another_broker(

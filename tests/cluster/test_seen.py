@@ -62,7 +62,7 @@ async def shown(cluster: RocketMQ, *names: str, command: tuple[str, ...]) -> Non
         printed = await asyncio.to_thread(cluster.admin, *command)
         return all(name in printed for name in names)
 
-    await until(told, what=f"mqadmin {command[0]} does not tell of {names}")
+    await until(told, what=f"mqadmin {command[0]} shows {names}")
 
 
 async def test_tools_of_the_cluster_see_clients_with_their_subscriptions_until_they_leave(
@@ -80,7 +80,7 @@ async def test_tools_of_the_cluster_see_clients_with_their_subscriptions_until_t
                     return False
             return True
 
-        await until(hold, what="brokers do not know just these clients")
+        await until(hold, what="brokers know just these clients")
 
     async with running_gateway(options=("--broker", pair_cluster.url)) as gateway:
         there: dict[str, tuple[Client, Any]] = {}

@@ -37,6 +37,7 @@ from popgate.testing.driving import Driver, Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
+from tests.support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
 
@@ -478,7 +479,6 @@ def interrupt(cluster: Callable[[], SharedRocketMQ]) -> Callable[[str, str, Path
     return run
 
 
-PATIENCE_S = 60.0
 LONG_DRAIN_S = 240
 """Longer than any client takes to end: what ends before was not ended by the drain's own time."""
 

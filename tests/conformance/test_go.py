@@ -23,11 +23,11 @@ from popgate.testing.gateway import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-PATIENCE_S = 90.0
 DEADLINE_S = 20.0
 """Shorter than the poll. An empty answer comes a fifth of it before: a busy machine may need that."""
 GROUPS = "abcd"

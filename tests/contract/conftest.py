@@ -58,11 +58,9 @@ from popgate.testing import MovableClock
 from popgate.testing.rocketmq.fetching import chosen_version
 from popgate.wire.properties import decode_properties, encode_properties
 from tests.replicas.books import RocketMQBooks
+from tests.support.waiting import until
 
 T = TypeVar("T")
-PATIENCE_S = 120.0
-"""How long a fact may take to show itself before the test fails, in real seconds. A busy
-machine that stood still for 10 s must not have used up all of it."""
 
 
 def _sibling(name: str) -> Any:
@@ -456,17 +454,7 @@ class User:
 
         `seen` tells who reads of a failure how far it came.
         """
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            value = fact()
-            if asyncio.iscoroutine(value):
-                value = await value
-            if value:
-                return value
-            if time.monotonic() >= deadline:
-                instead = "" if seen is None else f", but {seen()}"
-                raise AssertionError(f"it did not happen in time{instead}")
-            await self.site.turn()
+        return await until(fact, seen=seen, turn=self.site.turn, pause_s=0.0)
 
     async def restart(self) -> None:
         await self.site.stop()

@@ -34,7 +34,8 @@ _LOST = "drop=SendMessage:0.03;drop=AckMessage:0.03;drop=EndTransaction:0.05;dro
 """What is done in every life, and its answer lost: a kill alone seldom meets that moment."""
 _LOST_FOR_SURE = "drop=SendMessage:after=10:times=1;drop=AckMessage:after=10:times=1"
 """And one of each for sure in every life that answers so many: on a slow machine chances are few."""
-_PATIENCE_S = 5.0
+_STEP_WITHIN_S = 5.0
+"""A life that did not come to its step by then is ended otherwise."""
 
 
 class Lives:
@@ -113,7 +114,7 @@ class Lives:
             after *= 10  # every turn of its loop has one
         try:
             await self._start_next(f"{step}:after={after}")
-            await asyncio.to_thread(self.gateway.wait, _PATIENCE_S)
+            await asyncio.to_thread(self.gateway.wait, _STEP_WITHIN_S)
             self.ends.append(f"at {step}")
         except GatewayDidNotStart:
             if self.gateway.wait() != -signal.SIGKILL:

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,12 +30,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.crash.clients import INVISIBLE_S, Reader, Stage, crowd
 from tests.crash.lives import Lives
 from tests.crash.records import Records, Send
+from tests.support.waiting import NotInTimeError, until
 
 TOPICS = {"plain": "NORMAL", "ordered": "FIFO", "delayed": "DELAY", "transactions": "TRANSACTION"}
 FACTS = ("SendMessage lost", "AckMessage lost", "redeliveries", "checks")
 """A run in which one of these did not happen would be no test."""
 OFFICIAL = Path(__file__).with_name("official.py")
-PATIENCE_S = 100.0
 
 
 @dataclass
@@ -83,10 +84,10 @@ async def run(
         outsider = asyncio.create_task(watch_official(stage)) if official else None
         while len(lives.ends) < kills:
             await lives.end_one(2 * seconds / kills)
-        await until(lambda: all(stage.records.counts[fact] for fact in FACTS))
+        await until_or_late(lambda: all(stage.records.counts[fact] for fact in FACTS))
         stage.sending = False
         stage.diligent = True
-        await until(lambda: not stage.records.missing() and not stage.records.unasked())
+        await until_or_late(lambda: not stage.records.missing() and not stage.records.unasked())
         if outsider is not None:
             await outsider
         # Whatever is to come again comes within an invisible time.
@@ -113,11 +114,10 @@ async def run(
         await asyncio.to_thread(lives.gateway.close)
 
 
-async def until(fact: object) -> None:
-    """Wait until `fact()` is true, or for long enough: the verdict says what is missing then."""
-    end = time.monotonic() + PATIENCE_S
-    while not fact() and time.monotonic() < end:  # type: ignore[operator]
-        await asyncio.sleep(0.05)
+async def until_or_late(condition: Callable[[], object]) -> None:
+    """As `until`, but go on when it is late: the verdict says what is missing then."""
+    with contextlib.suppress(NotInTimeError):
+        await until(condition)
 
 
 async def watch_official(stage: Stage) -> None:

@@ -11,9 +11,9 @@ from popgate.message_id import make_message_id
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.support.waiting import PATIENCE_S
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-PATIENCE_S = 60.0
 
 
 def metadata(client: str) -> tuple[tuple[str, str], ...]:

@@ -16,11 +16,13 @@ import pytest
 from popgate.testing import GatewayProcess
 from popgate.testing.rocketmq import PATIENT, Missing, SharedRocketMQ, shared_rocketmq
 from tests.e2e.commands import run_command
+from tests.support.waiting import PATIENCE_S, wait_until
 
 OK, FAILED, NOTHING = 0, 1, 4
-PATIENCE_S = 200.0
 LATE = ("no answer in time", "PROXY_TIMEOUT", "DEADLINE_EXCEEDED", "did not answer within")
 """What is told of a machine that stands still, and of nothing else here."""
+SHOWN_S = 2 * PATIENCE_S
+"""Each look is a process of its own, which starts beside a cluster's servers."""
 SOON = "100s"
 """For what is there, or will be in a moment."""
 
@@ -78,14 +80,6 @@ def names(popgate: Popgate) -> Iterator[tuple[str, str]]:
     assert popgate("group", "delete", group, "--yes")[0] == OK
 
 
-def until(ask: Callable[[], Any]) -> Any:
-    """What it says once it says something."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := ask()):
-        assert time.monotonic() < end
-    return found
-
-
 def test_messages_topics_and_groups_are_shown_as_they_are(
     told: Callable[..., Any], popgate: Popgate, names: tuple[str, str]
 ) -> None:
@@ -105,7 +99,7 @@ def test_messages_topics_and_groups_are_shown_as_they_are(
         found = [one for one in told("group", "show", group)["progress"] if one["topic"] == topic]
         return found if found and found[0]["lag"] == 0 else None
 
-    (progress,) = until(of_topic)
+    (progress,) = wait_until(of_topic, SHOWN_S)
     assert (progress["in_flight"], progress["waiting"]) == (None, None)
     assert {(one["in_flight"], one["waiting"]) for one in progress["queues"]} == {(None, None)}
     assert (
@@ -113,7 +107,7 @@ def test_messages_topics_and_groups_are_shown_as_they_are(
         in popgate("group", "show", group)[1].splitlines()
     )
 
-    (found,) = until(lambda: told("message", "find", topic, "--key", "k1"))
+    (found,) = wait_until(lambda: told("message", "find", topic, "--key", "k1"), SHOWN_S)
     assert found["message_id"] == sent["message_id"]
     (shown,) = told("message", "show", topic, sent["message_id"])
     assert shown["body"] == "hello"
@@ -151,7 +145,7 @@ def test_dead_letters_are_shown_and_not_redriven(
         assert popgate("receive", topic, "--group", group, "--wait", "3s")[0] == NOTHING
         return told("dead-letter", "list", group)["topics"]
 
-    found = until(letters)
+    found = wait_until(letters, SHOWN_S)
     assert [(one["topic"], one["count"]) for one in found] == [(topic, 1)]
     assert told("dead-letter", "show", group)["message_id"] == sent["message_id"]
     code, _, err = popgate("dead-letter", "redrive", group)
@@ -200,7 +194,7 @@ def test_the_cluster_is_shown(told: Callable[..., Any], popgate: Popgate, rocket
 
 
 def test_the_doctor_looks_at_the_cluster_too(gateway: GatewayProcess, popgate: Popgate) -> None:
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + SHOWN_S
     while True:
         code, out, _ = popgate("doctor", gateway.endpoint, "--timeout", "60s", "-o", "json")
         found = {one["check"]: one for one in json.loads(out)}

@@ -16,7 +16,8 @@ from popgate.testing import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
-from tests.e2e.clients import PATIENCE_S, SERVICE, Client, metadata
+from tests.e2e.clients import SERVICE, Client, metadata
+from tests.support.waiting import PATIENCE_S
 
 RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 """What a call ends with that came too late: it was never looked at, and the client makes it again elsewhere.

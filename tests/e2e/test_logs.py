@@ -20,9 +20,9 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY
+from tests.support.waiting import PATIENCE_S
 
 MARK = "zq7SECRETzq7"
-PATIENCE_S = 60.0
 OPTIONS = ("--log-level", "debug", "--set", "limits.min_invisible_s=1")
 METADATA = (("x-mq-client-id", "c1"), ("x-mq-language", "JAVA"))
 TOPIC, GROUP = pb.Resource(name="t-logged"), pb.Resource(name="g-logged")

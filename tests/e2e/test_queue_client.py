@@ -15,8 +15,7 @@ from popgate.testing.gateway import GatewayProcess
 from popgate.testing.papers import Papers
 from popgate.wire.codes import ResponseCode
 from popgate.wire.records import Record, decode_records
-
-PATIENCE_S = 100.0
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")

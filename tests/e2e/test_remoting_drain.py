@@ -6,16 +6,17 @@ import asyncio
 import signal
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from popgate.testing.remoting import ANSWER_S, RemotingClient
+from popgate.testing.remoting import RemotingClient
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.records import decode_records
 from popgate.wire.remoting import V5_3_1, Command
+from tests.support.waiting import until
 
 OLD, NEW = V5_3_1, V5_3_1 + 1
 
@@ -88,12 +89,6 @@ class Producer:
             "h": "0",
         }
         return await self._client.call(RequestCode.SEND_MESSAGE_V2, {**fields, "i": ""}, body)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(ANSWER_S):
-        while not true():
-            await asyncio.sleep(0.02)
 
 
 async def pulled(port: int) -> list[bytes]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,10 @@ from typing import Any
 import pytest
 
 from popgate.testing import GatewayDidNotStart, GatewayProcess
+from tests.support.waiting import PATIENCE_S, wait_until
 
-PATIENCE_S = 200.0
+LONGEST_S = 2 * PATIENCE_S
+"""For a host and its guests, four processes that start at the same time."""
 POLL_MS = 150_000
 """Of who waits until something else happens, however long that takes."""
 
@@ -37,7 +38,7 @@ class Gateway(GatewayProcess):
             f"{self.admin}{path}", data=data, headers={"content-type": "application/json"}, method=method
         )
         try:
-            with urllib.request.urlopen(request, timeout=PATIENCE_S) as answer:
+            with urllib.request.urlopen(request, timeout=LONGEST_S) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             with error:
@@ -77,18 +78,9 @@ class Gateway(GatewayProcess):
 
     def figures(self) -> dict[str, float]:
         """Its metrics that have no labels, of all its processes."""
-        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(f"{self.admin}/metrics", timeout=LONGEST_S) as answer:
             text = answer.read().decode()
         return {name: float(value) for name, value in re.findall(r"^(\w+) (\S+)$", text, re.MULTILINE)}
-
-
-def soon(fact: Callable[[], Any]) -> Any:
-    """The first true value of `fact`, asked again and again."""
-    end = time.monotonic() + PATIENCE_S
-    while not (value := fact()):
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.02)
-    return value
 
 
 class Town:
@@ -152,12 +144,12 @@ def test_guests_follow_their_host_when_it_is_killed_and_comes_back(town: Town) -
     (held, _) = b.receive("t", "g")
     host.kill()
     for guest in (a, b):
-        soon(lambda guest=guest: not guest.is_ready())
+        wait_until(lambda guest=guest: not guest.is_ready(), LONGEST_S)
     with pytest.raises(Refused, match="503"):
         a.send("t", "lost?")
     town.host()
     for guest in (a, b):
-        soon(guest.is_back)
+        wait_until(guest.is_back, LONGEST_S)
     a.ack("t", "g", held)
     a.send("t", "three")
     assert bodies(b.receive("t", "g", wait_ms=5_000)) == ["three"]
@@ -171,9 +163,9 @@ def test_a_killed_guest_holds_nothing_that_it_waited_for(town: Town) -> None:
     assert bodies(a.receive("t", "g", wait_ms=5_000)) == ["first"]
     with ThreadPoolExecutor(4) as pool:
         waiting = [pool.submit(a.receive, "t", "g", wait_ms=POLL_MS) for _ in range(4)]
-        soon(lambda: host.waiting_pops() >= 4)
+        wait_until(lambda: host.waiting_pops() >= 4, LONGEST_S)
         a.kill()
-        soon(lambda: host.waiting_pops() == 0)
+        wait_until(lambda: host.waiting_pops() == 0, LONGEST_S)
         b.send("t", *(f"m{number}" for number in range(8)))
         assert bodies(b.receive("t", "g", wait_ms=5_000)) == [f"m{number}" for number in range(8)]
         for one in waiting:
@@ -187,11 +179,11 @@ def test_a_drained_host_ends_waits_and_tells_its_guests(town: Town) -> None:
     assert len(a.receive("t", "g", wait_ms=5_000)) == 1
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(a.receive, "t", "g", wait_ms=POLL_MS)
-        soon(lambda: host.waiting_pops() == 1)
+        wait_until(lambda: host.waiting_pops() == 1, LONGEST_S)
         assert host.terminate() == 0
         with contextlib.suppress(Refused):
             assert waiting.result() == []
-    soon(lambda: not a.is_ready())
+    wait_until(lambda: not a.is_ready(), LONGEST_S)
     assert "stopped " in host.output
     assert "Traceback" not in host.log
     assert "Traceback" not in a.log

@@ -21,9 +21,9 @@ import pytest
 from popgate.testing import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 100.0
 LOOK_S = 0.1
 MOUNT = 'mount -o loop,errors=remount-ro "$1" "$2"'
 

@@ -7,7 +7,6 @@ import socket
 import ssl
 import stat
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,9 +16,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from popgate.testing.gateway import GatewayDidNotStart, GatewayProcess
 from popgate.testing.papers import Papers
+from tests.support.waiting import PATIENCE_S, wait_until
 
 TRANSPORTS = ("http2", "grpcio")
-PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +159,7 @@ def test_scenario_17_a_certificate_is_renewed_without_a_restart(
         with secured(gateway.endpoint, papers) as channel:
             assert serves(channel)
             install("renewed")
-            deadline = time.monotonic() + PATIENCE_S
-            while shown(gateway.endpoint) != "renewed":
-                assert time.monotonic() < deadline
+            wait_until(lambda: shown(gateway.endpoint) == "renewed")
             assert serves(channel), "the connection from before goes on"
         assert gateway.terminate() == 0, gateway.log
 

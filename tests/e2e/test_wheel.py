@@ -18,11 +18,12 @@ from pathlib import Path
 import pytest
 
 from popgate.testing.made import FETCH_TRIES, ToolFailed, run_tool
+from tests.support.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGERS = ["proxy.py", "proto-plus"]
-PATIENCE = 1500
-"""Of each command: on a busy machine pip takes minutes for two dozen packages from the network."""
+COMMAND_S = 12.5 * PATIENCE_S
+"""For each command: on a busy machine pip takes minutes for two dozen packages from the network."""
 PIP = ("--quiet", "--disable-pip-version-check", "--no-compile", "--retries", "10", "--timeout", "60")
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.xdist_group("wheel")]
@@ -39,7 +40,7 @@ def run(*command: str | Path, **options: object) -> str:
         [str(part) for part in command],
         capture_output=True,
         text=True,
-        timeout=PATIENCE,
+        timeout=COMMAND_S,
         check=False,
         env=clean_environment(),
         **options,  # type: ignore[call-overload]

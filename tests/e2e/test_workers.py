@@ -12,7 +12,7 @@ import signal
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ import pytest
 from popgate.testing import GatewayProcess
 from popgate.testing.gateway import GatewayDidNotStart
 from protocols.grpc.pb import definition_pb2 as pb
-from tests.e2e.clients import PATIENCE_S, Client
+from tests.e2e.clients import Client
+from tests.support.waiting import PATIENCE_S, until
 
 TWO = ("--workers", "2")
-PATIENT = ("--set", f"shared.request_timeout_s={PATIENCE_S:g}")
+PATIENT = ("--set", f"shared.request_timeout_s={min(PATIENCE_S, 600):g}")  # at most 10 min
 """For the next process of the broker, where no call may fail: it may take its time on a busy machine."""
-LONGEST_S = 250.0
+LONGEST_S = 2 * PATIENCE_S
 """A renewal starts four processes one after the other, which took a busy machine more than a minute."""
 
 
@@ -63,17 +64,6 @@ async def ask(gateway: GatewayProcess, path: str, body: object = None) -> Any:
             await asyncio.sleep(0.02)
 
 
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(LONGEST_S):
-        while True:
-            found = true()
-            if asyncio.iscoroutine(found):
-                found = await found
-            if found:
-                return
-            await asyncio.sleep(0.02)
-
-
 async def crew(gateway: GatewayProcess, role: str = "worker") -> list[dict[str, Any]]:
     told = await ask(gateway, "/health")
     return [one for one in told["processes"] if one["role"] == role and one["state"] == "ready"]
@@ -91,7 +81,7 @@ async def until_told(gateway: GatewayProcess, series: str, value: float) -> None
     async def told() -> bool:
         return await metric(gateway, series) == value
 
-    await until(told)
+    await until(told, LONGEST_S)
 
 
 async def until_answered(gateway: GatewayProcess, path: str, body: object = None, **wanted: Any) -> Any:
@@ -102,7 +92,7 @@ async def until_answered(gateway: GatewayProcess, path: str, body: object = None
         found.update(await ask(gateway, path, body))
         return wanted.items() <= found.items()
 
-    await until(told)
+    await until(told, LONGEST_S)
     return found
 
 
@@ -129,14 +119,14 @@ async def close(clients: list[Client]) -> None:
 async def test_four_connections_are_two_for_each_of_two_workers() -> None:
     async with running() as gateway:
         clients = await clients_of(gateway, 4)
-        await until(lambda: spread(gateway, [2, 2]))
+        await until(lambda: spread(gateway, [2, 2]), LONGEST_S)
         # Who went leaves room where it was.
         await close(clients[:2])
-        await until(lambda: spread(gateway, [1, 1]))
+        await until(lambda: spread(gateway, [1, 1]), LONGEST_S)
         more = await clients_of(gateway, 3)
-        await until(lambda: spread(gateway, [2, 3]))
+        await until(lambda: spread(gateway, [2, 3]), LONGEST_S)
         await close([*clients[2:], *more])
-        await until(lambda: spread(gateway, [0, 0]))
+        await until(lambda: spread(gateway, [0, 0]), LONGEST_S)
 
 
 async def spread(gateway: GatewayProcess, wanted: list[int]) -> bool:
@@ -177,14 +167,14 @@ async def test_a_worker_that_dies_is_replaced_and_what_it_counted_stays() -> Non
         await until_told(gateway, "popgate_messages_sent_total{", 4)
         before = [one["pid"] for one in await crew(gateway)]
         os.kill(before[0], signal.SIGKILL)
-        await until(lambda: replaced(gateway, before[0]))
+        await until(lambda: replaced(gateway, before[0]), LONGEST_S)
         assert await metric(gateway, "popgate_worker_restarts_total ") == 1
         # Also of one that is slow to answer what it told before is known.
         assert await metric(gateway, "popgate_messages_sent_total{") == 4
         more = await clients_of(gateway, 2)
         await until_told(gateway, "popgate_messages_sent_total{", 6)
         assert before[1] in [one["pid"] for one in await crew(gateway)]
-        await until(lambda: "killed by SIGKILL" in gateway.log)
+        await until(lambda: "killed by SIGKILL" in gateway.log, LONGEST_S)
         await close([*clients, *more])
 
 
@@ -203,7 +193,7 @@ async def test_the_process_of_the_broker_is_replaced_too() -> None:
             hosts = await crew(gateway, "host")
             return bool(hosts) and hosts[0]["pid"] != host["pid"]
 
-        await until(there)
+        await until(there, LONGEST_S)
         for client in clients:
             await client.send("orders", b"after")
         got = await clients[0].receive("orders", "all", 5)
@@ -255,7 +245,7 @@ class Load:
     async def more(self, count: int) -> None:
         """Wait until so many more were sent and received."""
         sent, got = self.sent + count, self.got + count
-        await until(lambda: self.sent >= sent and self.got >= got)
+        await until(lambda: self.sent >= sent and self.got >= got, LONGEST_S)
 
 
 async def test_scenario_32_a_hangup_renews_all_processes_in_turn_and_no_call_fails() -> None:
@@ -270,7 +260,7 @@ async def test_scenario_32_a_hangup_renews_all_processes_in_turn_and_no_call_fai
                 there = {one["pid"] for one in told if one["state"] == "ready"}
                 return len(there) == len(told) == 3 and not there & before
 
-            await until(renewed)
+            await until(renewed, LONGEST_S)
             before = {one["pid"] for role in ("worker", "host") for one in await crew(gateway, role)}
             await load.more(100)
         assert load.failed == [], "\n".join(load.failed)
@@ -280,7 +270,7 @@ async def test_scenario_32_a_hangup_renews_all_processes_in_turn_and_no_call_fai
         async def all_told() -> bool:
             return await metric(gateway, "popgate_messages_sent_total{") >= sent
 
-        await until(all_told)
+        await until(all_told, LONGEST_S)
         assert await metric(gateway, "popgate_worker_restarts_total ") == 0
 
 
@@ -293,7 +283,7 @@ async def test_scenario_32_a_hangup_takes_new_settings_and_wrong_ones_change_not
         before = [one["pid"] for one in await crew(gateway)]
         file.write_text("workers = 'many'\n")
         gateway.signal(signal.SIGHUP)
-        await until(lambda: "all goes on as it was" in gateway.log)
+        await until(lambda: "all goes on as it was" in gateway.log, LONGEST_S)
         assert "workers" in gateway.log
         assert [one["pid"] for one in await crew(gateway)] == before
         file.write_text("workers = 3\n[limits]\nmax_body_bytes = 3\n")
@@ -303,7 +293,7 @@ async def test_scenario_32_a_hangup_takes_new_settings_and_wrong_ones_change_not
             there = {one["pid"] for one in await crew(gateway)}
             return len(there) == 3 and not there & set(before)
 
-        await until(grown)
+        await until(grown, LONGEST_S)
         fresh = Client(gateway.endpoint, "fresh")
         with pytest.raises(AssertionError, match="the limit is 3"):
             await fresh.send("orders", b"four")
@@ -318,7 +308,7 @@ async def test_scenario_32_a_hangup_takes_new_settings_and_wrong_ones_change_not
                 return "the limit is 3" in str(refused)
             return False
 
-        await until(moved)
+        await until(moved, LONGEST_S)
         await close([client, fresh])
 
 
@@ -326,7 +316,7 @@ async def test_the_words_at_the_end_are_the_sum_of_all_workers() -> None:
     async with running("--set", "limits.max_wait_s=300") as gateway:
         clients = await clients_of(gateway, 4)
         polls = [asyncio.ensure_future(one.receive("quiet", "sleepers", 300)) for one in clients]
-        await until(lambda: waiting(gateway, 4))
+        await until(lambda: waiting(gateway, 4), LONGEST_S)
         made = gateway.processes
         gateway.signal(signal.SIGTERM)
         for code, messages in await asyncio.wait_for(asyncio.gather(*polls), PATIENCE_S):
@@ -357,8 +347,8 @@ async def test_no_process_outlives_a_supervisor_that_was_killed(place: Path) -> 
         assert [path.stat().st_mode & 0o777 for path in place.glob("popgate-*")] == [0o700]
         os.kill(gateway.pid, signal.SIGKILL)
         await close(clients)
-        await until(lambda: not any(is_running(pid) for pid in made))
-        await until(lambda: not list(place.glob("popgate-*")))
+        await until(lambda: not any(is_running(pid) for pid in made), LONGEST_S)
+        await until(lambda: not list(place.glob("popgate-*")), LONGEST_S)
         # A successor has the ports and the store.
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.to_thread(gateway.wait)

@@ -12,20 +12,19 @@ import shutil
 import socket
 import ssl
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from popgate.testing.frames import PREFACE, settings
 from popgate.testing.made import FETCH_TRIES, Missing, locked, made_once, run_tool
 from popgate.testing.papers import Papers
+from tests.support.waiting import PATIENCE_S, wait_until
 
 PACKAGES = {
     "nginx": ("nginx",),
     "haproxy": ("haproxy", "liblua5.3-0", "libopentracing-c-wrapper0", "libopentracing1"),
 }
 """With the libraries that a machine may not have."""
-PATIENCE_S = 60.0
 
 
 def command_of(name: str) -> tuple[str, Mapping[str, str]]:
@@ -76,11 +75,12 @@ def proxy(name: str, folder: Path, gateway: str, papers: Papers | None) -> Itera
                 cwd=folder,
             )
     try:
-        deadline = time.monotonic() + PATIENCE_S
-        while not _greets(at, papers):
+
+        def greets() -> bool:
             assert process.poll() is None, said.read_text()
-            assert time.monotonic() < deadline, said.read_text()
-            time.sleep(0.05)  # between looks, until the deadline
+            return _greets(at, papers)
+
+        wait_until(greets, seen=said.read_text)
         yield at
         assert process.poll() is None, said.read_text()
     finally:

@@ -23,12 +23,14 @@ import pytest
 from popgate.testing.papers import Papers
 from protocols.grpc.http2_transport import Http2Server
 from protocols.tls import Certificate
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1800)  # the first one compiles the client
 
 HERE = Path(__file__).parent
 PACKAGE = "google.golang.org/grpc/interop/client"
-PATIENCE_S = 400.0
+CASE_S = 4 * PATIENCE_S
+"""Each case is a process of its own, and some send megabytes through Python."""
 CASES = (
     "empty_unary",
     "large_unary",
@@ -162,7 +164,7 @@ async def _passed(
         stderr=asyncio.subprocess.STDOUT,
     )
     try:
-        said, _ = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+        said, _ = await asyncio.wait_for(process.communicate(), CASE_S)
     except TimeoutError:
         process.kill()
         await process.wait()
@@ -201,7 +203,7 @@ async def test_client_and_server_compressed_unary(channel: grpc.aio.Channel, pb:
             payload=pb.Payload(body=bytes(271_828)),
             response_compressed=pb.BoolValue(value=compressed),
         )
-        calling = call(request, timeout=PATIENCE_S)
+        calling = call(request, timeout=CASE_S)
         answer = await calling
         assert answer.payload.body == bytes(314_159)
         assert ("x-encoded-by", "gzip") in list(await calling.trailing_metadata())
@@ -220,7 +222,7 @@ async def test_client_compressed_streaming(channel: grpc.aio.Channel, pb: Any) -
         for size in (27_182, 45_904, 0, 1_000_000):
             yield pb.StreamingInputCallRequest(payload=pb.Payload(body=bytes(size)))
 
-    answer = await call(said(), timeout=PATIENCE_S)
+    answer = await call(said(), timeout=CASE_S)
     assert answer.aggregated_payload_size == 27_182 + 45_904 + 1_000_000
 
 
@@ -238,5 +240,5 @@ async def test_server_compressed_streaming(channel: grpc.aio.Channel, pb: Any) -
         for size, compressed in sizes
     ]
     request = pb.StreamingOutputCallRequest(response_parameters=wanted)
-    found = [len(one.payload.body) async for one in call(request, timeout=PATIENCE_S)]
+    found = [len(one.payload.body) async for one in call(request, timeout=CASE_S)]
     assert found == [size for size, _ in sizes]

@@ -40,13 +40,13 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
+from tests.support.waiting import PATIENCE_S
 
 T = TypeVar("T")
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
 CLIENTS = 3
 MOST_ATTEMPTS = 3
 WINDOW_MS = 600_000
-PATIENCE_S = 60.0
 _MEMORY = Path("/dev/shm")
 _EFFORTS: dict[str, dict[str, Any]] = {
     "": {"max_examples": 25, "stateful_step_count": 30},

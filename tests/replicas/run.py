@@ -46,6 +46,7 @@ from tests.replicas.clients import (
 )
 from tests.replicas.ledger import Ledger
 from tests.replicas.town import BROKERS, CONSUME_TIMEOUT_MS, HOLD_S, ROCKETMQ, Town, town_before
+from tests.support.waiting import PATIENCE_S, NotInTimeError, until
 
 TOPICS = {"plain": "NORMAL", "ordered": "FIFO", "transactions": "TRANSACTION"}
 READERS = {
@@ -58,7 +59,6 @@ READERS = {
 LOST = "ReceiveMessage lost"
 HAPPENED = (LOST, "checks", "official push acked", "official simple acked")
 """A run with ends by chance in which one of these did not happen would be no test."""
-_RATHER_LONG_S = 90.0
 _BROKEN = "seed=1;break=ReceiveMessage:after=5:times=8"
 """Receives that break in every life of a replica: an end alone seldom meets one. So many in a row are not
 all of official clients, whose breaks nobody counts."""
@@ -125,11 +125,11 @@ async def run(
         dice = random.Random(f"{seed}/ends")
         try:
             # Official clients take their time to start, and a test without them would be none.
-            await until(
+            await until_or_late(
                 lambda: ledger.counts["official producer sent"] and ledger.counts["official push got"]
             )
             if rolling:
-                await until(lambda: ledger.counts["official simple acked"])
+                await until_or_late(lambda: ledger.counts["official simple acked"])
                 await roll(town, ledger)
             # An end may find nobody who waits there for messages: then there are more of them.
             while len(town.ends) < kills or (not ledger.counts[LOST] and len(town.ends) < 5 * kills):
@@ -139,7 +139,7 @@ async def run(
                     officials.append(Official(stage, "simple", "plain", "simple"))
                     outside.append(asyncio.create_task(officials[-1].run()))
             if kills:
-                await until(lambda: all(ledger.counts[fact] for fact in HAPPENED))
+                await until_or_late(lambda: all(ledger.counts[fact] for fact in HAPPENED))
             stage.sending = False
             stage.diligent = True
             await asyncio.gather(outside[0])
@@ -171,7 +171,7 @@ async def all_finished(ledger: Ledger, town: Town, consume_timeout_s: float) -> 
     Or until nothing more was finished for so long that nothing more will be.
     """
     left, since = ledger.missing(), time.monotonic()
-    while left and time.monotonic() < since + _RATHER_LONG_S + consume_timeout_s:
+    while left and time.monotonic() < since + PATIENCE_S + consume_timeout_s:
         await asyncio.sleep(1.0)
         for delivery in ledger.unproven():
             with contextlib.suppress(OSError, WireError):  # a busy machine: it is asked again
@@ -188,7 +188,7 @@ async def roll(town: Town, ledger: Ledger) -> None:
         await town.replace(at, "drained")
         before = Counter(ledger.counts)
         facts = ("official producer sent", "official simple acked", "official push acked")
-        await until(
+        await until_or_late(
             lambda before=before, facts=facts: all(ledger.counts[one] > before[one] + 3 for one in facts)
         )
 
@@ -215,11 +215,10 @@ async def read_all(stage: Stage) -> None:
     await reader.close()
 
 
-async def until(fact: Callable[[], object], more_s: float = 0.0) -> None:
-    """Wait until `fact()` is true, or for long enough: the verdict says what is missing then."""
-    end = time.monotonic() + _RATHER_LONG_S + more_s
-    while not fact() and time.monotonic() < end:
-        await asyncio.sleep(0.05)
+async def until_or_late(condition: Callable[[], object], more_s: float = 0.0) -> None:
+    """As `until`, but go on when it is late: the verdict says what is missing then."""
+    with contextlib.suppress(NotInTimeError):
+        await until(condition, PATIENCE_S + more_s)
 
 
 def main() -> None:

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.classic.conftest import command_of
 from tests.replicas.classic import ClassicClients, ClassicLedger
 from tests.replicas.clients import AUDITORS, Reader, Stage
-from tests.replicas.run import until
+from tests.replicas.run import until_or_late
 from tests.replicas.town import BROKERS, Town, town_before
 
 TOPICS = {"plain": "NORMAL", "ordered": "NORMAL"}
@@ -89,14 +89,14 @@ async def run(
         working = [asyncio.create_task(one.run(sent if one.role == "producer" else over)) for one in crowd]
         dice = random.Random(f"{seed}/ends")
         try:
-            await until(lambda: all(ledger.counts[f"{group} done"] > 20 for group in READERS))
+            await until_or_late(lambda: all(ledger.counts[f"{group} done"] > 20 for group in READERS))
             while len(town.ends) < kills:
                 first = time.monotonic()
                 await town.end_some(dice, longest)
                 ledger.ended.append((first, time.monotonic()))
             sent.set()
             await asyncio.gather(working[0])
-            await until(lambda: not ledger.missing(), MAPPED_FOR_S if mapped else 0.0)
+            await until_or_late(lambda: not ledger.missing(), MAPPED_FOR_S if mapped else 0.0)
             for group in {group for group, _ in ledger.missing()}:
                 ledger.odd.append(f"{group} is stuck: {await town.ask(f'/api/groups/{group}/stuck')}")
         finally:

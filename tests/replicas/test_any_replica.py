@@ -6,8 +6,6 @@ Two gateways that know nothing of each other, in one process; `run.py` has proce
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -17,8 +15,8 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.definition_pb2 import Code
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 120.0
 A, B = 0, 1
 
 
@@ -28,15 +26,6 @@ def handle(message: Any) -> str:
 
 def bodies(messages: list[Any]) -> list[bytes]:
     return sorted(message.body for message in messages)
-
-
-async def soon(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """The first true answer, asked again and again."""
-    end = time.monotonic() + PATIENCE_S
-    while not (answer := await ask()):
-        assert time.monotonic() < end, "it did not come in time"
-        await asyncio.sleep(0.05)
-    return answer
 
 
 class Reader:
@@ -61,7 +50,7 @@ class Reader:
             await self.take()
             return set(wanted) <= set(self.got)
 
-        await soon(all_there)
+        await until(all_there)
 
 
 async def acked(client: Any, pair: Any, *messages: Any) -> None:
@@ -142,7 +131,7 @@ async def test_scenario_26_the_woken_replicas_client_vanishes_and_another_replic
         gone = pair.client(A, f"vanishing-{number}")
         leaving = asyncio.ensure_future(gone.frames(pair.topic, pair.group, wait_ms=20_000, timeout=100))
         waiting = asyncio.ensure_future(patient.take(wait_ms=20_000))
-        await soon(lambda: both_wait(pair))
+        await until(lambda: both_wait(pair))
         body = f"number {number}".encode()
         await vanishing.send_one(pair.topic, body)
         await gone.channel.close()
@@ -236,7 +225,7 @@ async def test_scenario_02_an_ordered_receive_is_repeated_through_another_replic
         await here.send_one(
             pair.topic, b"%d" % number, message_type=pb.MessageType.FIFO, message_group="lane"
         )
-    await soon(lambda: all_stored(pair, 3))
+    await until(lambda: all_stored(pair, 3))
     first = await here.receive(
         pair.topic, pair.group, wait_ms=20_000, timeout=100, attempt_id="attempt", batch_size=2
     )

@@ -22,7 +22,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.properties import UNIQ_KEY, encode_properties, find_property
 from popgate.wire.records import TRANSACTION_COMMIT, Record, decode_records
 from protocols.grpc.pb.definition_pb2 import Code
-from tests.replicas.test_any_replica import A, B, Reader, half, soon
+from tests.replicas.test_any_replica import A, B, Reader, half
+from tests.support.waiting import until, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -71,14 +72,14 @@ async def test_scenario_05_a_commit_that_the_broker_asks_about_elsewhere_makes_o
     while not committed:
         # On a machine that stands still the time for an unasked end may be over.
         entry = await half(producer, pair, b"once", recovery_s=OPEN_S)
-        await soon(lambda entry=entry: stored_again(cluster.broker, entry.message_id))
+        await until(lambda entry=entry: stored_again(cluster.broker, entry.message_id))
         committed += await ending.end(entry, topic=pair.topic) == Code.OK
     figures = pair.gateways[B].broker.figures
 
     async def settled() -> bool:
         return bool(figures()["checks_settled_total"])
 
-    await soon(settled)
+    await until(settled)
     assert len(await asyncio.to_thread(found, cluster.broker, pair.topic, entry.message_id)) == 1
     reader = Reader(pair, A)
     await reader.take_until(b"once")
@@ -97,16 +98,16 @@ def test_rocketmq_alone_asks_about_a_transaction_whose_commit_it_answered(cluste
     for _ in range(_TRIES):
         message_id = make_message_id()
         place = send_half(cluster.broker, topic, message_id)
-        until(lambda one=message_id: len(found(cluster.broker, HALVES, one)) > 1)
+        wait_until(lambda one=message_id: len(found(cluster.broker, HALVES, one)) > 1)
         if end(cluster.broker, topic, message_id, place, TRANSACTION_COMMIT) == ResponseCode.SUCCESS:
             break
     else:
         pytest.fail("no commit came in time")
     before = found(cluster.broker, HALVES, message_id)
-    until(lambda: found(cluster.broker, topic, message_id))  # its index is behind its answers
+    wait_until(lambda: found(cluster.broker, topic, message_id))  # its index is behind its answers
     assert len(found(cluster.broker, topic, message_id)) == 1
     # Its last look at an open one stores it once more, and asks: that is when the immune time is over.
-    until(
+    wait_until(
         lambda: (
             found(cluster.broker, HALVES, message_id)[-1].store_ms > before[0].born_ms + (OPEN_S + 5) * 1000
         )
@@ -116,7 +117,7 @@ def test_rocketmq_alone_asks_about_a_transaction_whose_commit_it_answered(cluste
     again = (copy.commit_offset, copy.offset)
     answered = end(cluster.broker, topic, message_id, again, TRANSACTION_COMMIT, asked=True)
     assert answered == ResponseCode.SUCCESS
-    until(lambda: len(found(cluster.broker, topic, message_id)) == 2)
+    wait_until(lambda: len(found(cluster.broker, topic, message_id)) == 2)
 
 
 def send_half(broker: str, topic: str, message_id: str) -> tuple[int, int]:
@@ -162,10 +163,3 @@ def end(
         "transactionId": message_id,
     }
     return ask(broker, RequestCode.END_TRANSACTION, fields, timeout_s=60).code
-
-
-def until(fact: Any) -> None:
-    end = time.monotonic() + 100
-    while not fact():
-        assert time.monotonic() < end, "it did not come true in time"
-        time.sleep(0.1)

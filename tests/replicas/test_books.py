@@ -12,7 +12,8 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
 from tests.replicas.books import EmbeddedBooks, RocketMQBooks
 from tests.replicas.ledger import Delivery
-from tests.replicas.test_any_replica import A, all_stored, handle, soon
+from tests.replicas.test_any_replica import A, all_stored, handle
+from tests.support.waiting import until
 
 
 def noted(pair: Any, message: Any) -> Delivery:
@@ -28,7 +29,7 @@ async def test_only_what_was_acknowledged_is_in_the_books(pair: Any, cluster: An
     more = {"message_type": pb.MessageType.FIFO, "message_group": "lane"} if ordered else {}
     for number in range(3):
         await client.send_one(pair.topic, b"%d" % number, **more)
-    await soon(lambda: all_stored(pair, 3))
+    await until(lambda: all_stored(pair, 3))
     taken: dict[bytes, Any] = {}
     # An acknowledgement comes into the log of an unordered one when its time is over.
     hidden = Duration(seconds=30 if ordered else 4)
@@ -38,17 +39,17 @@ async def test_only_what_was_acknowledged_is_in_the_books(pair: Any, cluster: An
             taken.setdefault(message.body, message)
         return len(taken) == 3
 
-    await soon(all_taken)
+    await until(all_taken)
     first, *rest = [taken[body] for body in sorted(taken)]
     books = RocketMQBooks(cluster.name_server)
     # One alone, whatever it is told: the first is the one that an ordered group can finish.
     await client.ack(handle(first), topic=pair.topic, group=pair.group)
-    await soon(lambda: books.took(pair.topic, noted(pair, first)))
+    await until(lambda: books.took(pair.topic, noted(pair, first)))
     for message in rest:
         assert not await books.took(pair.topic, noted(pair, message))
     await client.ack(*(handle(message) for message in rest), topic=pair.topic, group=pair.group)
     for message in rest:
-        await soon(lambda message=message: books.took(pair.topic, noted(pair, message)))
+        await until(lambda message=message: books.took(pair.topic, noted(pair, message)))
 
 
 @pytest.mark.parametrize(("lag", "dead", "took"), [(0, 0, True), (1, 0, False), (0, 1, False)])

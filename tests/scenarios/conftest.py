@@ -32,6 +32,7 @@ from processors.messaging import MessagingProcessor
 from processors.observing import NullObserver
 from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter
+from tests.support.waiting import until, wait_until
 
 
 def _module(name: str, path: str) -> Any:
@@ -52,20 +53,21 @@ _LIVE = _module("live_scenarios", "scenarios/live.py")
 _SIDE_BY_SIDE = _module("live_scenarios_stage", "contract/live.py")
 _SIDE_BY_SIDE.LONGEST_S = 1_000.0
 """One of them waits for what brokers do after two minutes, up to three times."""
-until = _DOOR.until
 
 
 def copied(store: Path, target: Path) -> None:
     """The files of a store as the system has them now; again, until none came or went meanwhile."""
-    deadline = time.monotonic() + _DOOR.PATIENCE_S
-    while True:
-        assert time.monotonic() < deadline, "the store is never at rest"
+
+    def copied_at_rest() -> bool:
         before = sorted(file.name for file in store.iterdir())
         with contextlib.suppress(FileNotFoundError, shutil.Error):
             shutil.copytree(store, target)
             if sorted(file.name for file in store.iterdir()) == before == sorted(os.listdir(target)):
-                return
+                return True
         shutil.rmtree(target, ignore_errors=True)
+        return False
+
+    wait_until(copied_at_rest, what="the store is at rest")
 
 
 class Counting(NullObserver):

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 import urllib.error
 import urllib.request
 import uuid
@@ -33,9 +32,8 @@ from processors.messaging import MessagingProcessor
 from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 120.0
-"""How long a fact may take to show itself, on a machine that does much else."""
 START_S = 240.0
 """For a gateway process, likewise."""
 ANSWER_S = 30.0
@@ -48,19 +46,6 @@ LONGEST_WAIT_S = 60.0
 """Of a receive, in gateways that no test gives limits of its own: as shipped 20 s, which a busy machine
 takes to begin two of them."""
 TRANSACTION_KEY = "live-scenarios-0123456789-abcdefghij"
-
-
-async def until(fact: Callable[[], Any], pause_s: float = 0.05) -> Any:
-    """Wait until `fact()` is true, and return it; fails when that takes too long."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        found = fact()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(pause_s)
 
 
 class Hall:

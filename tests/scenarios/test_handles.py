@@ -100,7 +100,7 @@ async def test_scenario_04_an_acknowledgement_is_tried_again_while_the_store_is_
     gateway.arm("commit")
     acking = asyncio.ensure_future(client.ack(handle(message)))
     await world.until(lambda: gateway.faults.count == 1)
-    await world.until(acking.done, lambda: gateway.pass_s(0.1))
+    await world.until(acking.done, turn=lambda: gateway.pass_s(0.1))
     assert (await acking).status.code == Code.OK
     assert gateway.observer.failures["ack_try", Fault.BROKER_UNAVAILABLE] > 0
     assert gateway.observer.failures["ack", Fault.BROKER_UNAVAILABLE] == 0
@@ -118,7 +118,7 @@ async def test_scenario_04_an_acknowledgement_that_cannot_be_done_fails_aloud_an
     gateway.arm("commit")
     acking = asyncio.ensure_future(client.ack(handle(message)))
     await world.until(lambda: gateway.faults.count == 1)
-    await world.until(acking.done, lambda: gateway.pass_s(0.1))
+    await world.until(acking.done, turn=lambda: gateway.pass_s(0.1))
     status = (await acking).status
     assert status.code == Code.HA_NOT_AVAILABLE
     assert "cannot" in status.message

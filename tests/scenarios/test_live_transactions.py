@@ -12,11 +12,11 @@ import pytest
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.definition_pb2 import Code
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(1800)  # the first waits until all of them have begun
 
 FROM_CHECK = 2
-PATIENCE_S = 120.0
 
 
 async def half(client: Any, topic: str, body: bytes = b"half", **system: Any) -> Any:

@@ -115,10 +115,10 @@ async def test_scenario_05_a_commit_cut_off_half_way_is_done_or_not_done(world: 
     await gateway.pass_s(1)
     gateway.arm("nothing")
     ending = asyncio.ensure_future(client.end(entry))
-    await world.until(ending.done, lambda: gateway.pass_s(0.2))
+    await world.until(ending.done, turn=lambda: gateway.pass_s(0.2))
     assert await ending == Code.OK
     receiving = asyncio.ensure_future(bodies(client))
-    await world.until(receiving.done, lambda: gateway.pass_s(0.2))
+    await world.until(receiving.done, turn=lambda: gateway.pass_s(0.2))
     assert await receiving == [b"half"]
 
 

@@ -13,8 +13,10 @@ import pytest
 from popgate.blocking import BlockingConnection
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import GatewayProcess
+from tests.support.waiting import PATIENCE_S
 
-PATIENCE_S = 600.0
+SPARK_S = 5 * PATIENCE_S
+"""For a query, from the start of its Python workers to its end: a JVM on two busy cores takes minutes."""
 _STARTS = 20
 
 
@@ -28,7 +30,7 @@ def gateway() -> Iterator[GatewayProcess]:
 
 @pytest.fixture
 def client(gateway: GatewayProcess) -> Iterator[QueueClient]:
-    with BlockingConnection.connect(gateway.endpoint, timeout_s=PATIENCE_S) as connection:
+    with BlockingConnection.connect(gateway.endpoint, timeout_s=SPARK_S) as connection:
         yield QueueClient(connection)
 
 
@@ -71,7 +73,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     jvm = SparkContext._gateway
     jvm.shutdown()
     jvm.proc.stdin.close()
-    jvm.proc.wait(PATIENCE_S)
+    jvm.proc.wait(SPARK_S)
     SparkContext._gateway = SparkContext._jvm = None
     environment.undo()
 
@@ -89,7 +91,7 @@ def finished() -> Callable[[Any], list[int]]:
         for left in reversed(range(_STARTS)):
             query = writer.trigger(availableNow=True).start()
             try:
-                assert query.awaitTermination(PATIENCE_S), query.status
+                assert query.awaitTermination(SPARK_S), query.status
                 break
             except StreamingQueryException as error:
                 if left == 0 or "Python worker failed to connect back" not in str(error):
@@ -111,7 +113,7 @@ def send(client: QueueClient) -> Callable[[str, int, int], None]:
                 for number in range(begin, end)
                 if number % 2 == queue_id
             ]
-            client.send(QueuePlace(topic, broker, queue_id), messages, timeout_s=PATIENCE_S)
+            client.send(QueuePlace(topic, broker, queue_id), messages, timeout_s=SPARK_S)
 
     return send
 

@@ -8,6 +8,7 @@ import pytest
 
 from popgate.driving import WireDriver
 from popgate.errors import PeerWireError
+from tests.support.waiting import until
 
 
 class Lines:
@@ -77,9 +78,7 @@ async def both() -> tuple[Side, Side, asyncio.Server]:
 
 
 async def until_told(side: Side, count: int) -> None:
-    async with asyncio.timeout(60):
-        while len(side.told) < count:
-            await asyncio.sleep(0)
+    await until(lambda: len(side.told) >= count, pause_s=0.0)
 
 
 async def test_what_is_said_in_a_turn_goes_out_in_one_write() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,9 +27,9 @@ from popgate.testing.clock import MovableClock
 from processors.clients import ClientKind
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
+from tests.support.waiting import until
 
 Found = TypeVar("Found")
-PATIENCE_S = 60.0
 ASKED = Receive("orders", "readers", invisible_ms=30_000, wait_s=0.0)
 PUSHED = replace(ASKED, auto_renew=True, invisible_ms=None)
 
@@ -68,16 +66,6 @@ def one(replicas: tuple[MessagingProcessor, MessagingProcessor]) -> MessagingPro
 @pytest.fixture
 def other(replicas: tuple[MessagingProcessor, MessagingProcessor]) -> MessagingProcessor:
     return replicas[1]
-
-
-async def until(clock: MovableClock, look: Callable[[], Awaitable[Found]]) -> Found:
-    """Look until there is something; nothing but the store's own thread takes time here."""
-    end = time.monotonic() + PATIENCE_S
-    while not (found := await look()):
-        assert time.monotonic() < end, "it did not come to pass"
-        clock.advance(0)
-        await asyncio.sleep(0.001)
-    return found
 
 
 async def send(processor: MessagingProcessor, context: Context, *messages: Message) -> list[Sent]:
@@ -127,7 +115,7 @@ async def test_scenario_01_a_renewed_message_is_finished_with_its_first_handle_t
     (message,) = await one.receive(context, PUSHED)
     for _ in range(3):
         clock.advance(51)
-        await until(clock, lambda: _is_renewed(one))
+        await until(lambda: _is_renewed(one), turn=lambda: clock.advance(0))
     assert await other.receive(context, ASKED) == []
     assert await other.ack(context, "orders", "readers", [message.receipt]) == [None]
 
@@ -149,7 +137,7 @@ async def test_a_client_that_says_good_bye_passes_its_messages_on_at_once(
     messages = {message.body: message for message in await one.receive(context, PUSHED)}
     await one.ack(context, "orders", "readers", [messages[b"done"].receipt])
     one.goodbye(context)
-    (again,) = await until(clock, lambda: other.receive(context, ASKED))
+    (again,) = await until(lambda: other.receive(context, ASKED), turn=lambda: clock.advance(0))
     assert (again.body, again.attempt) == (b"open", 2)
     assert isinstance(
         (await one.ack(context, "orders", "readers", [messages[b"open"].receipt]))[0], ReceiptExpired
@@ -175,7 +163,7 @@ async def test_a_message_given_up_by_node_js_rests_and_then_is_a_dead_letter(
     one.clients.register(make_client(context.client_id, group="readers"))
     await send(one, context, made())
     for attempt in (1, 2, 3):
-        (message,) = await until(clock, lambda: one.receive(context, PUSHED))
+        (message,) = await until(lambda: one.receive(context, PUSHED), turn=lambda: clock.advance(0))
         assert message.attempt == attempt
         await one.change_invisible(context, "orders", "readers", message.receipt, 0)
         clock.advance(0.9)
@@ -189,7 +177,7 @@ async def test_a_message_given_up_by_node_js_rests_and_then_is_a_dead_letter(
         except NotFound:
             return []
 
-    assert bodies(await until(clock, found)) == [b"coffee"]
+    assert bodies(await until(found, turn=lambda: clock.advance(0))) == [b"coffee"]
 
 
 async def test_an_ordered_group_gives_go_one_message_of_each_message_group(
@@ -220,7 +208,9 @@ async def test_a_delayed_message_comes_at_its_time_and_one_of_the_past_at_once(
     clock.advance(4.9)
     assert await one.receive(context, ASKED) == []
     clock.advance(0.11)
-    assert bodies(await until(clock, lambda: one.receive(context, ASKED))) == [b"later"]
+    assert bodies(await until(lambda: one.receive(context, ASKED), turn=lambda: clock.advance(0))) == [
+        b"later"
+    ]
     with pytest.raises(NotFound):
         await one.recall(context, "orders", sent.recall_handle)
 
@@ -259,7 +249,7 @@ async def test_scenario_06_a_half_message_nobody_ended_is_asked_about(
     async def asked() -> list[Any]:
         return list(producer.checks)
 
-    (check,) = await until(clock, asked)
+    (check,) = await until(asked, turn=lambda: clock.advance(0))
     assert (check.topic, check.message.body, check.checks) == ("orders", b"coffee", 1)
     await one.end_transaction(
         context,
@@ -275,6 +265,6 @@ async def test_a_push_session_gives_what_it_did_not_hand_out_to_others(
     session = one.push(context, ASKED, window=4)
     first = await anext(session)
     await session.stop()
-    rest = await until(clock, lambda: other.receive(context, ASKED))
+    rest = await until(lambda: other.receive(context, ASKED), turn=lambda: clock.advance(0))
     assert {first.body, *bodies(rest)} == {str(n).encode() for n in range(6)}
     assert all(message.attempt == 1 for message in rest)

@@ -13,6 +13,7 @@ from popgate.model import GroupConfig, Message
 from popgate.testing.clock import MovableClock
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
+from tests.support.waiting import until
 
 Settle = Callable[[], Awaitable[None]]
 PUSHED = Receive("orders", "readers", auto_renew=True, wait_s=0.0)
@@ -35,21 +36,13 @@ async def popped(processor: MessagingProcessor, context: Context, count: int = 1
     return [message.receipt for message in await processor.receive(context, PUSHED)]
 
 
-async def until(settle: Settle, fact: Callable[[], object]) -> None:
-    for _ in range(50):
-        await settle()
-        if fact():
-            return
-    raise AssertionError("it did not come to pass")
-
-
 async def test_scenario_07_a_client_that_says_good_bye_gives_its_messages_to_others_at_once(
     processor: MessagingProcessor, broker: Any, client: Any, context: Context, settle: Settle, observer: Any
 ) -> None:
     done, open_one = await popped(processor, context, 2)
     await processor.ack(context, "orders", "readers", [done])
     assert processor.goodbye(context) is client
-    await until(settle, lambda: broker.messages["orders"])
+    await until(lambda: broker.messages["orders"], turn=settle, pause_s=0.0)
     assert broker.asked("change_invisible") == [(open_one, 0)]
     assert observer.of("released") == [("orders", "readers", 1)]
 
@@ -98,7 +91,7 @@ async def test_a_broken_stream_frees_after_a_grace(
     await settle()
     assert broker.asked("change_invisible") == []
     clock.advance(0.2)
-    await until(settle, lambda: broker.messages["orders"])
+    await until(lambda: broker.messages["orders"], turn=settle, pause_s=0.0)
 
 
 @pytest.mark.parametrize("life", ["new stream", "heartbeat", "receive", "ack"])
@@ -148,7 +141,7 @@ async def test_a_client_without_stream_that_goes_on_polling_keeps_what_it_holds(
     poll.cancel()
     await settle()
     clock.advance(6)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
 
 
 async def test_scenario_07_a_drain_takes_nothing_from_clients_that_are_sent_elsewhere(
@@ -179,7 +172,7 @@ async def test_a_release_whose_outcome_is_unknown_is_never_tried_again(
     await popped(processor, context)
     broker.failure = BrokerTimeout("no answer")
     processor.goodbye(context)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     broker.failure = None
     clock.advance(300)
     await settle()
@@ -198,7 +191,7 @@ async def test_what_is_being_acknowledged_is_not_freed_meanwhile(
     [receipt] = await popped(processor, context)
     broker.failure = BrokerUnavailable("the disk is full")
     acking = asyncio.ensure_future(processor.ack(context, "orders", "readers", [receipt]))
-    await until(settle, lambda: broker.asked("ack"))
+    await until(lambda: broker.asked("ack"), turn=settle, pause_s=0.0)
     broker.failure = None
     processor.goodbye(context)
     await settle()
@@ -226,7 +219,7 @@ async def test_where_the_broker_does_not_check_a_client_that_stayed_here_is_rele
     done, open_one = await popped(processor, context, 2)
     await processor.ack(context, "orders", "readers", [done])
     processor.goodbye(context)
-    await until(settle, lambda: broker.asked("change_invisible") == [(open_one, 0)])
+    await until(lambda: broker.asked("change_invisible") == [(open_one, 0)], turn=settle, pause_s=0.0)
 
 
 async def test_stopping_ends_renewals_and_graces(

@@ -13,6 +13,7 @@ from popgate.model import GroupConfig, Message
 from popgate.testing.clock import MovableClock
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
+from tests.support.waiting import until
 
 Settle = Callable[[], Awaitable[None]]
 PUSHED = Receive("orders", "readers", auto_renew=True, wait_s=0.0)
@@ -35,14 +36,6 @@ async def popped(processor: MessagingProcessor, context: Context, count: int = 1
     return [message.receipt for message in await processor.receive(context, PUSHED)]
 
 
-async def until(settle: Settle, fact: Callable[[], object]) -> None:
-    for _ in range(50):
-        await settle()
-        if fact():
-            return
-    raise AssertionError("it did not come to pass")
-
-
 async def test_a_long_handler_is_renewed_shortly_before_its_end(
     processor: MessagingProcessor,
     broker: Any,
@@ -57,11 +50,11 @@ async def test_a_long_handler_is_renewed_shortly_before_its_end(
     await settle()
     assert broker.asked("change_invisible") == []
     clock.advance(2)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     assert broker.asked("change_invisible") == [(receipt, 60_000)]
     assert observer.of("renewed") == [("orders", "readers", 1)]
     clock.advance(52)
-    await until(settle, lambda: len(broker.asked("change_invisible")) == 2)
+    await until(lambda: len(broker.asked("change_invisible")) == 2, turn=settle, pause_s=0.0)
 
 
 async def test_the_older_handle_of_the_client_finishes_a_renewed_message(
@@ -74,7 +67,7 @@ async def test_the_older_handle_of_the_client_finishes_a_renewed_message(
 ) -> None:
     (receipt,) = await popped(processor, context)
     clock.advance(51)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     assert receipt not in broker.in_hand
     assert await processor.ack(context, "orders", "readers", [receipt]) == [None]
     assert broker.in_hand == {}
@@ -92,7 +85,7 @@ async def test_what_is_finished_is_not_renewed(
     first, second = await popped(processor, context, 2)
     await processor.ack(context, "orders", "readers", [first])
     clock.advance(51)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     assert [receipt for receipt, _ in broker.asked("change_invisible")] == [second]
 
 
@@ -114,9 +107,9 @@ async def test_scenario_01_what_may_be_finished_elsewhere_is_renewed_only_where_
     await processor.ack(context, "orders", "readers", ["of another replica"])
     clock.advance(51)
     if ordered or checked:
-        await until(settle, lambda: broker.asked("change_invisible"))
+        await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     else:
-        await until(settle, lambda: processor.renewing.holdings.held == 0)
+        await until(lambda: processor.renewing.holdings.held == 0, turn=settle, pause_s=0.0)
         assert broker.asked("change_invisible") == []
 
 
@@ -169,10 +162,10 @@ async def test_a_renewal_that_fails_for_a_moment_is_tried_again(
     await popped(processor, context)
     broker.failure = BrokerUnavailable("away")
     clock.advance(51)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     broker.failure = None
     clock.advance(2)
-    await until(settle, lambda: len(broker.asked("change_invisible")) == 2)
+    await until(lambda: len(broker.asked("change_invisible")) == 2, turn=settle, pause_s=0.0)
     assert ("renew", Fault.BROKER_UNAVAILABLE) in observer.of("failed")
     assert processor.renewing.holdings.held == 1
 
@@ -188,7 +181,7 @@ async def test_a_message_that_was_finished_elsewhere_is_forgotten_at_its_renewal
     await popped(processor, context)
     broker.in_hand.clear()
     clock.advance(51)
-    await until(settle, lambda: processor.renewing.holdings.held == 0)
+    await until(lambda: processor.renewing.holdings.held == 0, turn=settle, pause_s=0.0)
 
 
 async def test_a_message_being_finished_is_not_renewed_under_its_hands(
@@ -266,7 +259,7 @@ async def test_a_client_without_stream_is_renewed_while_it_shows_that_it_is_ther
         poll = asyncio.ensure_future(processor.receive(context, replace(PUSHED, wait_s=20.0)))
         await settle()
     clock.advance(6)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     assert processor.renewing.holdings.held == 1
     if proof == "poll":
         poll.cancel()
@@ -309,7 +302,7 @@ async def test_a_renewal_is_in_time_whatever_happens_to_the_wall_clock(
     await settle()
     assert broker.asked("change_invisible") == []
     clock.advance(6)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
     assert broker.asked("change_invisible") == [(receipt, 60_000)]
 
 
@@ -331,7 +324,7 @@ async def test_the_time_counts_from_before_the_pop(
     broker.pop = slow_pop
     await popped(processor, context)
     clock.advance(43)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
 
 
 async def test_a_short_hold_is_renewed_also_after_a_long_wait(
@@ -352,7 +345,7 @@ async def test_a_short_hold_is_renewed_also_after_a_long_wait(
     await settle()
     assert broker.asked("change_invisible") == []
     clock.advance(1.2)
-    await until(settle, lambda: broker.asked("change_invisible"))
+    await until(lambda: broker.asked("change_invisible"), turn=settle, pause_s=0.0)
 
 
 @pytest.mark.parametrize("used", [False, True])

@@ -33,8 +33,8 @@ from protocols.sharing import SharedAdapter
 from protocols.tls import Certificate
 from proxy.cli.doctor import _all
 from proxy.metrics import Metrics
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 100.0
 BOTH = "grpc+remoting://127.0.0.1:0"
 _ROUTE = "/apache.rocketmq.v2.MessagingService/QueryRoute"
 
@@ -80,11 +80,8 @@ async def started(url: str, house: House) -> AsyncIterator[tuple[Adapter, str]]:
     finally:
         await adapter.stop()
         # What it had is over with the loop's next turns.
-        end = time.monotonic() + PATIENCE_S
         seen: Any = (house.connections, house.remoting_connections)
-        while any(one.open for one in seen):
-            assert time.monotonic() < end
-            await asyncio.sleep(0.002)
+        await until(lambda: not any(one.open for one in seen))
 
 
 async def is_serving(channel: grpc.aio.Channel) -> bool:

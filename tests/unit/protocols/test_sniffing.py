@@ -8,7 +8,6 @@ import os
 import socket
 import ssl
 import struct
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -21,8 +20,8 @@ from protocols.observing import NullSniffing
 from protocols.proxy_protocol import Proxied
 from protocols.sniffing import Mark, SniffingEntrance
 from protocols.tls import Certificate
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 100.0
 SOON_S = 0.05
 """What is waited for that never comes: nothing here is wrong when it is too short."""
 V2 = (
@@ -152,13 +151,6 @@ class Line:
                 return await self.reader.read() == b""
             except OSError:
                 return True
-
-
-async def until(fact: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not fact():
-        assert time.monotonic() < end, "it did not come to pass"
-        await asyncio.sleep(0.002)
 
 
 Make = Callable[..., Any]

@@ -13,8 +13,7 @@ from proxy.app import App, build
 from proxy.ending import ended_in
 from proxy.settings import Settings
 from proxy.workers.working import _guests_gone
-
-PATIENCE_S = 100.0
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Door:
@@ -84,8 +83,7 @@ async def test_the_broker_is_closed_first_and_then_nobody_waits_for_a_collector_
         assert not stopping.done()
         clock.advance(10)
         await stopping
-        while not collector.let_go:
-            await asyncio.sleep(0)
+        await until(lambda: collector.let_go, pause_s=0.0)
     assert app.state == "stopped"
     assert "not closed in time" in capsys.readouterr().out
 
@@ -127,7 +125,6 @@ async def test_the_process_of_the_broker_waits_for_its_guests_no_longer_than_lea
     app.host = host
     waiting = asyncio.ensure_future(_guests_gone(app, clock.monotonic()))
     async with asyncio.timeout(PATIENCE_S):
-        while not host.asked:
-            await asyncio.sleep(0)
+        await until(lambda: host.asked, pause_s=0.0)
         clock.advance(9.5)  # guests are served for 9 s, and close
         await waiting

@@ -18,6 +18,7 @@ from brokers.embedded.store import Durability, Store
 from popgate.clock import SystemClock
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.testing import MovableClock
+from tests.support.waiting import until
 
 Make = Callable[..., Store]
 
@@ -35,13 +36,6 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield make_store
     for store in made:
         store.close()
-
-
-async def until(fact: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not fact():
-        assert asyncio.get_running_loop().time() < deadline, "it did not come true in time"
-        await asyncio.sleep(0.005)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -18,6 +17,7 @@ from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.codes import RequestCode
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from tests.support.waiting import until
 
 MASTER, SLAVE = "127.0.0.1:1", "127.0.0.1:2"
 CLUSTER = int(RequestCode.GET_BROKER_CLUSTER_INFO)
@@ -89,12 +89,6 @@ async def test_a_slave_that_stands_in_for_the_master_is_found(
     assert not clusters.is_acting("a")
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():
-            await asyncio.sleep(0)
-
-
 class Pair:
     """A master of `a` that was asked and answered, its slave, and what name servers tell of them."""
 
@@ -157,7 +151,7 @@ async def test_a_route_that_tells_a_slave_as_the_master_does_not_take_away_one_t
     # Lists of all brokers are asked for soon, and say whether the slave was made the master.
     pair.server.brokers["a"] = BrokerData("c", "a", {0: SLAVE}, acting_master=True)
     await clock.run(1.5, loop_turns)
-    await until(lambda: pair.clusters.address("a") == SLAVE)
+    await until(lambda: pair.clusters.address("a") == SLAVE, pause_s=0.0)
     assert not pair.clusters.is_acting("a")
 
 
@@ -167,7 +161,7 @@ async def test_scenario_11_a_master_that_is_not_told_and_breaks_its_link_is_left
 ) -> None:
     await pair.forget_master(acting=acting)
     await pair.master.stop()
-    await until(lambda: not pair.links.is_open(pair.master.address))
+    await until(lambda: not pair.links.is_open(pair.master.address), pause_s=0.0)
     await clock.run(2.0, loop_turns)
     await pair.clusters.refresh()
     assert pair.clusters.address("a", reading=True) == SLAVE
@@ -181,9 +175,9 @@ async def test_a_master_that_hangs_is_no_better_when_it_is_reached_again(
     """The system takes connections for a process that is stopped."""
     pair.master.silent = True
     pair.master.cut()
-    await until(lambda: not pair.links.is_open(pair.master.address))
+    await until(lambda: not pair.links.is_open(pair.master.address), pause_s=0.0)
     pair.links.connect(pair.master.address)
-    await until(lambda: pair.links.is_open(pair.master.address))
+    await until(lambda: pair.links.is_open(pair.master.address), pause_s=0.0)
     await pair.forget_master(acting=True)
     assert pair.clusters.address("a") == SLAVE
     assert pair.clusters.is_acting("a")

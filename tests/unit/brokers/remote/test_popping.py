@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 from dataclasses import replace
@@ -27,6 +28,7 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import encode_record
+from tests.support.waiting import until
 
 NAMES = ("broker-a", "broker-b")
 CONTEXT = Context(client_id="c")
@@ -129,10 +131,7 @@ class Shelves:
     def asked(self, code, *names: str):
         return [request for name in names or NAMES for request in self.peers[name].of(code)]
 
-    async def until(self, holds) -> None:
-        async with asyncio.timeout(60):
-            while not holds():
-                await asyncio.sleep(0)
+    until = functools.partial(until, pause_s=0.0)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import HeartbeatData
+from tests.support.waiting import until
 
 BEAT, GOODBYE = int(RequestCode.HEART_BEAT), int(RequestCode.UNREGISTER_CLIENT)
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
@@ -52,14 +53,8 @@ def producer(name: str, *topics: str, **more: Any) -> ConnectedClient:
     return ConnectedClient(name, topics=frozenset(topics), **more)
 
 
-async def until(peer: ScriptedPeer, holds: Callable[[], bool]) -> None:
-    await peer.until(holds)
-
-
 async def registered(register: Registering, count: int) -> None:
-    async with asyncio.timeout(60):
-        while register.figures()["clients_registered"] != count:
-            await asyncio.sleep(0)
+    await until(lambda: register.figures()["clients_registered"] == count, pause_s=0.0)
 
 
 async def test_every_master_is_told_of_a_client_at_once(
@@ -67,7 +62,7 @@ async def test_every_master_is_told_of_a_client_at_once(
 ) -> None:
     register.client_is_here(producer("p", "T", "U", language="JAVA", version="5.0.7"))
     for master in masters.values():
-        await until(master, lambda: known(master) == {("p", "T"), ("p", "U")})  # noqa: B023
+        await master.until(lambda: known(master) == {("p", "T"), ("p", "U")})  # noqa: B023
         told = next(one for one in master.of(BEAT) if HeartbeatData.decode(one.body).producer_groups)
         assert (told.language, told.version) == ("JAVA", 427)
 
@@ -79,12 +74,12 @@ async def test_members_of_a_group_are_told_on_links_of_their_own_and_the_rest_is
     for name in ("one", "two", "three"):
         register.client_is_here(ConnectedClient(name, group="g"))
     register.client_is_here(ConnectedClient("other", group="h"))
-    await until(master, lambda: known(master) >= {("one", "g"), ("two", "g"), ("other", "h")})
+    await master.until(lambda: known(master) >= {("one", "g"), ("two", "g"), ("other", "h")})
     assert ("three", "g") not in known(master)
     assert register.figures()["clients_merged"] == 1
     assert register.figures()["client_links"] == 2
     register.client_left("one")
-    await until(master, lambda: ("three", "g") in known(master))
+    await master.until(lambda: ("three", "g") in known(master))
     (goodbye,) = master.of(GOODBYE)
     assert goodbye.fields == {"clientID": "one", "consumerGroup": "g"}
     assert register.figures()["clients_merged"] == 0
@@ -99,8 +94,8 @@ async def test_one_client_is_a_member_of_several_groups_each_by_its_own_key(
             ConnectedClient("c", key=f"c {group}", group=group, broadcast=group == "h", version="493")
         )
     register.client_is_here(ConnectedClient("c", key="c p", producer_groups=frozenset({"g"})))
-    await until(master, lambda: known(master) >= {("c", "g"), ("c", "h")})
-    await until(master, lambda: any("g" in one.producer_groups for one in beats(master)))
+    await master.until(lambda: known(master) >= {("c", "g"), ("c", "h")})
+    await master.until(lambda: any("g" in one.producer_groups for one in beats(master)))
     models = {each.group: each.model for one in beats(master) for each in one.consumers}
     assert models == {"g": "CLUSTERING", "h": "BROADCASTING"}
     found = register.register.find("c", "h")
@@ -109,7 +104,7 @@ async def test_one_client_is_a_member_of_several_groups_each_by_its_own_key(
     register.client_left("c h")
     assert register.register.find("c", "h") is None
     assert register.register.find("c", "g") is not None
-    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    await master.until(lambda: len(master.of(GOODBYE)) == 1)
     assert master.of(GOODBYE)[0].fields == {"clientID": "c", "consumerGroup": "h"}
 
 
@@ -129,7 +124,7 @@ async def test_how_a_member_reads_is_told_as_its_version(
     master = masters["broker-a"]
     register.client_is_here(member(Reading.UNKNOWN))
     register.client_is_here(ConnectedClient("d", "h", True, reading=Reading.TRUE_PULL, version="493"))
-    await until(master, lambda: bool(versions(master, "g")) and bool(versions(master, "h")))
+    await master.until(lambda: bool(versions(master, "g")) and bool(versions(master, "h")))
     assert set(versions(master, "g")) == {MEMBER_VERSION + 1}
     assert set(versions(master, "h")) == {493}  # of a group that is not mapped here
 
@@ -140,7 +135,7 @@ async def test_another_reading_is_told_after_the_broker_has_forgotten_the_old_on
     """A broker keeps the version that it was told first on a connection, whatever heartbeats say later."""
     master = masters["broker-a"]
     register.client_is_here(member(Reading.UNKNOWN))
-    await until(master, lambda: bool(versions(master, "g")))
+    await master.until(lambda: bool(versions(master, "g")))
     before: list[int] = []
 
     def forgets(request: Any) -> Any:
@@ -149,13 +144,13 @@ async def test_another_reading_is_told_after_the_broker_has_forgotten_the_old_on
 
     master.on(GOODBYE, forgets)
     register.client_is_here(member(Reading.CONCURRENT))
-    await until(master, lambda: MEMBER_VERSION + 2 in versions(master, "g"))
+    await master.until(lambda: MEMBER_VERSION + 2 in versions(master, "g"))
     assert set(before) == {MEMBER_VERSION + 1}
     (goodbye,) = master.of(GOODBYE)
     assert goodbye.fields == {"clientID": "c", "consumerGroup": "g"}
     told = len(versions(master, "g"))
     register.client_is_here(member(Reading.CONCURRENT, topics=frozenset({"T"})))
-    await until(master, lambda: len(versions(master, "g")) > told)
+    await master.until(lambda: len(versions(master, "g")) > told)
     assert len(master.of(GOODBYE)) == 1
 
 
@@ -165,12 +160,12 @@ async def test_a_broker_that_did_not_forget_is_asked_again_with_the_next_heartbe
     master, other = masters.values()
     register.client_is_here(member(Reading.UNKNOWN))
     for one in (master, other):
-        await until(one, lambda: bool(versions(one, "g")))  # noqa: B023
+        await one.until(lambda: bool(versions(one, "g")))  # noqa: B023
     master.on(GOODBYE, lambda request: None)  # it does not answer
     register.client_is_here(member(Reading.TRUE_PULL))
-    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    await master.until(lambda: len(master.of(GOODBYE)) == 1)
     clock.advance(5)
-    await until(master, lambda: MEMBER_VERSION + 3 in versions(master, "g"))
+    await master.until(lambda: MEMBER_VERSION + 3 in versions(master, "g"))
     master.on(GOODBYE, lambda request: request.answer(0))
     async with asyncio.timeout(60):
         while len(master.of(GOODBYE)) == 1:
@@ -184,13 +179,13 @@ async def test_no_broker_takes_a_member_for_gone_while_another_one_does_not_answ
     hangs, well = masters.values()
     register.client_is_here(member(Reading.UNKNOWN))
     for one in (hangs, well):
-        await until(one, lambda: bool(versions(one, "g")))  # noqa: B023
+        await one.until(lambda: bool(versions(one, "g")))  # noqa: B023
     hangs.on(GOODBYE, lambda request: None)
     register.client_is_here(member(Reading.TRUE_PULL))
-    await until(well, lambda: MEMBER_VERSION + 3 in versions(well, "g"))  # no time passes
+    await well.until(lambda: MEMBER_VERSION + 3 in versions(well, "g"))  # no time passes
     assert len(well.of(GOODBYE)) == 1
     clock.advance(5)
-    await until(hangs, lambda: MEMBER_VERSION + 3 in versions(hangs, "g"))
+    await hangs.until(lambda: MEMBER_VERSION + 3 in versions(hangs, "g"))
     async with asyncio.timeout(60):
         while len(hangs.of(GOODBYE)) == 1:
             clock.advance(1)
@@ -205,7 +200,7 @@ async def test_what_a_member_shows_while_brokers_forget_others_is_told_then(
     late = ConnectedClient("late", "h", True, reading=Reading.UNKNOWN, may_map=True)
     register.client_is_here(member(Reading.UNKNOWN))
     register.client_is_here(late)
-    await until(master, lambda: bool(versions(master, "g")) and bool(versions(master, "h")))
+    await master.until(lambda: bool(versions(master, "g")) and bool(versions(master, "h")))
 
     def forgets(request: Any) -> Any:
         if request.fields["clientID"] == "c":
@@ -216,8 +211,8 @@ async def test_what_a_member_shows_while_brokers_forget_others_is_told_then(
     # It is told of as well, and shows how it reads only when that has begun.
     register.client_is_here(member(Reading.CONCURRENT))
     register.client_is_here(replace(late, topics=frozenset({"T"})))
-    await until(master, lambda: any(one.fields["clientID"] == "late" for one in master.of(GOODBYE)))
-    await until(master, lambda: MEMBER_VERSION + 3 in versions(master, "h"))
+    await master.until(lambda: any(one.fields["clientID"] == "late" for one in master.of(GOODBYE)))
+    await master.until(lambda: MEMBER_VERSION + 3 in versions(master, "h"))
 
 
 async def test_another_version_of_a_library_is_not_worth_a_good_bye(
@@ -227,7 +222,7 @@ async def test_another_version_of_a_library_is_not_worth_a_good_bye(
     for version in ("5.0.7", "5.0.8"):
         register.client_is_here(ConnectedClient("c", group="g", language="JAVA", version=version))
         told = {"5.0.7": 427, "5.0.8": 429}[version]
-        await until(master, lambda: told in versions(master, "g"))  # noqa: B023
+        await master.until(lambda: told in versions(master, "g"))  # noqa: B023
     assert master.of(GOODBYE) == []
 
 
@@ -238,7 +233,7 @@ async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
     master = masters["broker-a"]
     for name in ("one", "two", "three"):
         register.client_is_here(ConnectedClient(name, group="g"))
-    await until(master, lambda: ("two", "g") in known(master))
+    await master.until(lambda: ("two", "g") in known(master))
     gate = asyncio.Event()
 
     async def slow(request: Any) -> Any:
@@ -247,10 +242,10 @@ async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
 
     master.on(GOODBYE, slow)
     register.client_left("one")
-    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    await master.until(lambda: len(master.of(GOODBYE)) == 1)
     assert ("three", "g") not in known(master)
     gate.set()
-    await until(master, lambda: ("three", "g") in known(master))
+    await master.until(lambda: ("three", "g") in known(master))
 
 
 async def test_heartbeats_come_again_and_stop_when_the_client_goes(
@@ -263,19 +258,19 @@ async def test_heartbeats_come_again_and_stop_when_the_client_goes(
     master = masters["broker-a"]
     register.client_is_here(producer("p", "T"))
     register.client_is_here(producer("q", "T"))
-    await until(master, lambda: len(known(master)) == 2)
+    await master.until(lambda: len(known(master)) == 2)
     for _ in range(3):
         await calm()
         before = len(beats(master))
         clock.advance(26)
-        await until(master, lambda: len(beats(master)) >= before + 2)  # noqa: B023
+        await master.until(lambda: len(beats(master)) >= before + 2)  # noqa: B023
     register.client_left("p")
     register.client_left("p")
-    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    await master.until(lambda: len(master.of(GOODBYE)) == 1)
     await calm()
     before = len(beats(master))
     clock.advance(26)
-    await until(master, lambda: len(beats(master)) > before)
+    await master.until(lambda: len(beats(master)) > before)
     assert {one.client_id for one in beats(master)[before:]} == {"q"}
 
 
@@ -286,17 +281,16 @@ async def test_a_change_is_told_at_once_and_what_is_the_same_is_not(
     for filters in ({"T": (FilterKind.TAG, "a")}, {"T": (FilterKind.TAG, "b")}):
         register.client_is_here(ConnectedClient("c", group="g", subscriptions=filters))
         wanted = filters["T"][1]
-        await until(
-            master,
+        await master.until(
             lambda: any(
                 one.consumers[0].subscriptions[0].expression == wanted  # noqa: B023
                 for one in beats(master)
             ),
         )
     register.client_is_here(producer("p", "T", "U"))
-    await until(master, lambda: ("p", "U") in known(master))
+    await master.until(lambda: ("p", "U") in known(master))
     register.client_is_here(producer("p", "T"))
-    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    await master.until(lambda: len(master.of(GOODBYE)) == 1)
     assert master.of(GOODBYE)[0].fields == {"clientID": "p", "producerGroup": "U"}
 
 
@@ -305,7 +299,7 @@ async def test_a_broker_that_was_away_is_told_again(
 ) -> None:
     master = masters["broker-a"]
     register.client_is_here(producer("p", "T"))
-    await until(master, lambda: known(master) == {("p", "T")})
+    await master.until(lambda: known(master) == {("p", "T")})
     before = len(beats(master))
     master.cut()
     async with asyncio.timeout(60):
@@ -322,7 +316,7 @@ async def test_a_broker_that_comes_is_told_before_the_next_heartbeat_is_due(
     loop_turns: Turns,
 ) -> None:
     register.client_is_here(producer("p", "T"))
-    await until(masters["broker-a"], lambda: known(masters["broker-a"]) == {("p", "T")})
+    await masters["broker-a"].until(lambda: known(masters["broker-a"]) == {("p", "T")})
     async with ScriptedPeer() as third:
         asking_cluster[0].add_broker("broker-c", third.address)
         async with asyncio.timeout(60):
@@ -344,11 +338,11 @@ async def test_clients_are_told_to_the_clusters_of_their_topics(
         register.client_is_here(producer("near", "T"))
         register.client_is_here(producer("far", "far-topic", "missing"))
         register.client_is_here(producer("unknown", "missing"))
-        await until(
-            far, lambda: known(far) == {("far", "far-topic"), ("far", "missing"), ("unknown", "missing")}
+        await far.until(
+            lambda: known(far) == {("far", "far-topic"), ("far", "missing"), ("unknown", "missing")}
         )
         near = masters["broker-b"]
-        await until(near, lambda: known(near) == {("near", "T"), ("unknown", "missing")})
+        await near.until(lambda: known(near) == {("near", "T"), ("unknown", "missing")})
 
 
 async def test_a_half_message_of_nobody_known_makes_the_gateway_a_producer(
@@ -358,10 +352,10 @@ async def test_a_half_message_of_nobody_known_makes_the_gateway_a_producer(
     name = register.settings.name
     register.register.expect_checks("T", "G")
     register.register.expect_checks("T", "G")
-    await until(master, lambda: known(master) == {(name, "G")})
+    await master.until(lambda: known(master) == {(name, "G")})
     register.register.nobody_asked("T", "G")
     register.register.nobody_asked("T", "G")
-    await until(master, lambda: len(master.of(GOODBYE)) == 1)
+    await master.until(lambda: len(master.of(GOODBYE)) == 1)
     assert register.figures()["clients_registered"] == 0
     register.register.expect_checks("T", "G")
     await registered(register, 1)
@@ -374,7 +368,7 @@ async def test_a_half_message_of_a_known_producer_needs_nobody_else(
 ) -> None:
     register.client_is_here(producer("p", "T"))
     register.register.expect_checks("T", "T")
-    await until(masters["broker-a"], lambda: ("p", "T") in known(masters["broker-a"]))
+    await masters["broker-a"].until(lambda: ("p", "T") in known(masters["broker-a"]))
     assert register.figures()["clients_registered"] == 1
     for number in range(2_000):
         register.register.expect_checks("T", f"group-{number}")

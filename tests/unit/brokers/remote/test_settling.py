@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 
 import pytest
@@ -23,6 +24,7 @@ from popgate.errors import (
 from popgate.receipt import Receipt, parse_receipt
 from popgate.wire.bodies import decode_batch_acks
 from popgate.wire.codes import RequestCode, ResponseCode
+from tests.support.waiting import until
 from tests.unit.brokers.remote.conftest import moving
 
 NAMES = ("broker-a", "broker-b")
@@ -65,10 +67,7 @@ class Peers:
     def asked(self, *codes):
         return [request for peer in self.peers.values() for code in codes for request in peer.of(code)]
 
-    async def until(self, holds) -> None:
-        async with asyncio.timeout(60):
-            while not holds():
-                await asyncio.sleep(0)
+    until = functools.partial(until, pause_s=0.0)
 
 
 @pytest.fixture

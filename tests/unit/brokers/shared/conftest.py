@@ -20,8 +20,8 @@ from popgate.clock import Clock, SystemClock
 from popgate.context import Context
 from popgate.filters import EVERYTHING
 from popgate.model import Message, Pop, Sent, StoredMessage
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 60.0
 QUICK = SharedSettings(
     start_patience_s=0.0,
     reconnect_first_s=0.005,
@@ -172,18 +172,9 @@ class Place:
             await self.host.stop()
 
 
-async def soon(fact: Callable[[], Any]) -> Any:
-    """The first true value of `fact`, asked again and again."""
-    end = time.monotonic() + PATIENCE_S
-    while not (value := fact()):
-        assert time.monotonic() < end, "it did not happen in time"
-        await asyncio.sleep(0.001)
-    return value
-
-
 @pytest.fixture(name="soon")
 def _soon() -> Callable[..., Any]:
-    return soon
+    return until
 
 
 @pytest.fixture(name="stored")

@@ -13,8 +13,7 @@ from popgate.queue_client import QueueClient
 from popgate.spark.connecting import client_of, close_idle
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
-
-PATIENCE_S = 100.0
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +29,12 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.service import MessagingService
+from tests.support.waiting import PATIENCE_S, until
 
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
-PATIENCE_S = 60.0
-FOR_LONG = Limits(max_wait_s=300.0)
-"""A wait of `LONG_MS` does not end by itself while anybody has patience: something else ended it."""
-LONG_MS = 300_000
-
-
-async def until(fact: Callable[[], Any], turn: Callable[[], Awaitable[None]] | None = None) -> Any:
-    """Wait until `fact()` is true, and return it; fails when that takes too long."""
-    end = time.monotonic() + PATIENCE_S
-    while True:
-        found = fact()
-        if asyncio.iscoroutine(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < end, "it did not come true in time"
-        await (turn() if turn is not None else asyncio.sleep(0.002))
+LONG_MS = int(2.5 * PATIENCE_S) * 1000
+"""A wait of this length does not end by itself while anybody has patience: something else ended it."""
+FOR_LONG = Limits(max_wait_s=LONG_MS / 1000)
 
 
 class Gateway:

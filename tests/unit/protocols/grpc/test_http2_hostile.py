@@ -8,7 +8,6 @@ import gc
 import logging
 import socket
 import ssl
-import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -28,21 +27,14 @@ from protocols.grpc.http2_connections import Http2Connection
 from protocols.grpc.http2_transport import Http2Server
 from protocols.stepping import Running
 from protocols.tls import Certificate
+from tests.support.waiting import PATIENCE_S, until
 
-PATIENCE_S = 60.0
 HELLO = PREFACE + settings()
 
 
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory: pytest.TempPathFactory) -> Papers:
     return Papers(tmp_path_factory.mktemp("papers"))
-
-
-async def until(fact: Callable[[], Any]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not fact():
-        assert time.monotonic() < end, "it did not come true in time"
-        await asyncio.sleep(0.002)
 
 
 def block(path: str) -> bytes:

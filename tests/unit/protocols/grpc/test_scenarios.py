@@ -85,7 +85,7 @@ async def test_scenario_10_connections_are_made_anew_now_and_then_and_no_call_no
         sent.append((await client.send_one()).message_id)
         return bool(balancer.connections >= 4)
 
-    await town.until(send, lambda: asyncio.sleep(0.02))
+    await town.until(send, pause_s=0.02)
     received = []
     while messages := await client.receive():
         received += [message.system_properties.message_id for message in messages]
@@ -103,7 +103,7 @@ async def test_scenario_10_a_long_poll_outlives_the_age_of_its_connection(
         await client.route("other")
         return bool(balancer.connections >= 3)
 
-    await town.until(moved, lambda: asyncio.sleep(0.02))
+    await town.until(moved, pause_s=0.02)
     assert not waiting.done()
     await client.send_one("t", b"at last")
     assert [message.body for message in await waiting] == [b"at last"]
@@ -168,7 +168,7 @@ async def test_scenario_20_a_cursor_outlives_its_replica_and_is_forgotten_after_
     assert answer.status.code == pb.Code.OK
     assert len(await beside.processor.members(Context(), "screens")) == 1
     await beside.pass_s(5_000)
-    assert await town.until(lambda: _no_members(beside), lambda: beside.pass_s(600))
+    assert await town.until(lambda: _no_members(beside), turn=lambda: beside.pass_s(600))
 
 
 async def _no_members(gateway: Any) -> bool:

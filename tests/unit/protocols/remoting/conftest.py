@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import pytest
 
@@ -20,9 +19,8 @@ from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.remoting.errors import code_of
 from protocols.remoting.requests import DoorHouse, Request, Room
+from tests.support.waiting import until
 
-Found = TypeVar("Found")
-PATIENCE_S = 60.0
 ADDRESS = "10.0.0.9:8080"
 """Where the door says that it is."""
 
@@ -186,22 +184,9 @@ class Stage:
             await asyncio.sleep(0)
             self.clock.advance(0)
 
-    @overload
-    async def until(self, look: Callable[[], Coroutine[Any, Any, Found]]) -> Found: ...
-    @overload
-    async def until(self, look: Callable[[], Found]) -> Found: ...
-    async def until(self, look: Callable[[], Coroutine[Any, Any, Found] | Found]) -> Found:
+    async def until(self, look: Callable[[], Any]) -> Any:
         """Look until there is something; nothing but the store's own thread takes time here."""
-        end = time.monotonic() + PATIENCE_S
-        while True:
-            found = look()
-            if asyncio.iscoroutine(found):
-                found = await found
-            if found:
-                return found
-            assert time.monotonic() < end, "it did not come to pass"
-            self.clock.advance(0)
-            await asyncio.sleep(0.001)
+        return await until(look, turn=lambda: self.clock.advance(0), pause_s=0.001)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from popgate.context import Context, Principal
 from popgate.errors import BrokerUnavailable, TopicNotFound, Unauthenticated
 from popgate.kinds import Credentials
 from popgate.testing.papers import Papers
-from popgate.testing.remoting import ANSWER_S, PATIENCE_S, RemotingClient
+from popgate.testing.remoting import ANSWER_S, RemotingClient
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.headers import Serialization
 from popgate.wire.remoting import V5_3_1, Command, encode_command
@@ -35,6 +35,7 @@ from protocols.remoting.peer import MOST_ASKED
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.server import RemotingServer
 from protocols.tls import Certificate
+from tests.support.waiting import PATIENCE_S, until
 
 ECHO, WAIT, FAIL, BUG, BIG = (
     int(RequestCode.GET_MAX_OFFSET),
@@ -174,14 +175,6 @@ class House:
         await self.server.stop()
         for client in self.clients:
             await client.close()
-
-
-async def until(fact: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + ANSWER_S
-    while not (found := fact()):
-        assert time.monotonic() < deadline, "it did not come to pass"
-        await asyncio.sleep(0.002)
-    return found
 
 
 Make = Callable[..., Any]

@@ -20,8 +20,7 @@ from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role
 from proxy.workers.membership import Membership
 from proxy.workers.working import settings_at
-
-PATIENCE_S = 60.0
+from tests.support.waiting import PATIENCE_S
 
 
 class Desk:

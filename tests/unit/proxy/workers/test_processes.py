@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,7 @@ from proxy.workers.doors import ADMIN
 from proxy.workers.processes import Processes
 from proxy.workers.staying import Staying
 from proxy.workers.turning import READ, Turning
-
-PATIENCE_S = 60.0
+from tests.support.waiting import wait_until
 
 
 class Bench:
@@ -75,9 +73,7 @@ class Bench:
 
     def ended(self, child: subprocess.Popen[bytes]) -> int | None:
         """Its code, when it ends while all goes on."""
-        ends = time.monotonic() + PATIENCE_S
-        while child.poll() is None and time.monotonic() < ends:
-            self.turn(0.02)
+        wait_until(lambda: child.poll() is not None, turn=lambda: self.turn(0.02))
         return child.poll()
 
     def close(self) -> None:
@@ -128,9 +124,7 @@ def test_who_never_answers_gets_no_connections_and_is_killed(
 
     bench.answers(answering)
     bench.processes.ask()
-    ends = time.monotonic() + PATIENCE_S
-    while not hangs.silent and time.monotonic() < ends:
-        bench.turn(0.01)
+    wait_until(lambda: hangs.silent, turn=lambda: bench.turn(0.01))
     lives.connections = 5
     with socket.socket() as connection:
         assert bench.processes.hand(1, connection.fileno())
@@ -175,13 +169,15 @@ def test_who_drains_by_itself_is_told_when_no_connection_comes_any_more(bench: B
         assert bench.processes.hand(1, connection.fileno())
         theirs.send({"draining": True})
         heard: list[str] = []
-        ends = time.monotonic() + PATIENCE_S
-        while "drain" not in heard and time.monotonic() < ends:
+
+        def hear() -> None:
             bench.turn(0.0)
             while (came := theirs.receive()) is not None:
-                heard += came[0]
+                heard.extend(came[0])
                 if came[1] >= 0:
                     os.close(came[1])
+
+        wait_until(lambda: "drain" in heard, turn=hear)
         assert [one for one in heard if one != "crew"] == ["door", "number", "drain"]
         assert not bench.processes.hand(1, connection.fileno())
 
@@ -201,9 +197,7 @@ def test_what_a_process_had_no_room_for_comes_back_whole(bench: Bench) -> None:
     # The second one met a full process: the system closed what came.
     theirs.send({"full": numbers[1], "closed": 1})
     theirs.send({"took": numbers[2]})
-    ends = time.monotonic() + PATIENCE_S
-    while member.handed and time.monotonic() < ends:
-        bench.turn(0.0)
+    wait_until(lambda: not member.handed, turn=lambda: bench.turn(0.0))
     [(door, back)] = bench.returned
     assert door == 1
     back.send(b"still there")
@@ -221,9 +215,7 @@ def test_connections_on_the_way_to_a_process_that_ends_are_closed(bench: Bench) 
     assert bench.processes.hand(1, ours.fileno())
     ours.close()
     theirs.close()
-    ends = time.monotonic() + PATIENCE_S
-    while not member.gone and time.monotonic() < ends:
-        bench.turn(0.0)
+    wait_until(lambda: member.gone, turn=lambda: bench.turn(0.0))
     assert client.recv(1) == b""
     client.close()
 
@@ -241,9 +233,7 @@ def test_operators_on_the_way_to_a_process_that_ends_are_for_another_one(bench: 
     os.close(came[1])
     theirs.send({"took": came[0]["number"]})  # the first one: that is its own business
     theirs.close()
-    ends = time.monotonic() + PATIENCE_S
-    while not member.gone and time.monotonic() < ends:
-        bench.turn(0.0)
+    wait_until(lambda: member.gone, turn=lambda: bench.turn(0.0))
     [(door, back)] = bench.returned
     assert (door, back.recv(100)) == (ADMIN, b"a question")
     back.sendall(b"an answer")
@@ -257,19 +247,20 @@ def test_who_leaves_the_operators_is_sent_no_more_of_them_and_told_when_the_last
 ) -> None:
     member, theirs = bench.member()
     theirs.send({"admin": True})
-    ends = time.monotonic() + PATIENCE_S
-    while not member.has_admin and time.monotonic() < ends:
-        bench.turn(0.0)
+    wait_until(lambda: member.has_admin, turn=lambda: bench.turn(0.0))
     with socket.socket() as connection:
         assert bench.processes.hand(ADMIN, connection.fileno())
         theirs.send({"admin": False})
         heard: list[str] = []
-        while heard[-1:] != ["admin"] and time.monotonic() < ends:
+
+        def hear() -> None:
             bench.turn(0.0)
             while (came := theirs.receive()) is not None:
                 if came[1] >= 0:
                     os.close(came[1])
-                heard += [word for word in came[0] if word in ("door", "admin")]
+                heard.extend(word for word in came[0] if word in ("door", "admin"))
+
+        wait_until(lambda: heard[-1:] == ["admin"], turn=hear)
         assert heard == ["door", "admin"]
         assert not bench.processes.hand(ADMIN, connection.fileno())
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,8 +14,7 @@ from proxy.settings import Settings
 from proxy.workers import supervisor as module
 from proxy.workers.staying import SIGNALS
 from proxy.workers.supervisor import Supervisor
-
-PATIENCE_S = 60.0
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -48,13 +46,17 @@ def test_a_look_at_what_is_new_that_hangs_is_given_up(
     monkeypatch.setattr(os, "posix_spawn", hang)
     monkeypatch.setattr(module, "_TRIAL_S", 0.05)
     supervisor._renew()
-    pid, ended, status = supervisor._trial, 0, 0
-    ends = time.monotonic() + PATIENCE_S
-    while not ended and time.monotonic() < ends:
+    pid, status = supervisor._trial, 0
+
+    def ended() -> int:
+        nonlocal status
         supervisor._turning.over = False
         supervisor._turning.later(0.02, lambda: setattr(supervisor._turning, "over", True))
         supervisor._turning.run()
-        ended, status = os.waitpid(pid, os.WNOHANG)
+        gone, status = os.waitpid(pid, os.WNOHANG)
+        return gone
+
+    wait_until(ended)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
     supervisor._tried(-signal.SIGKILL)
     assert supervisor._trial == 0
