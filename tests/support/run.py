@@ -108,7 +108,7 @@ def run_tiers(tiers: Sequence[str], given: Sequence[str]) -> tuple[int, list[str
 
 def options_of(tier: str, given: Sequence[str]) -> list[str]:
     """What pytest gets for a tier beside what was given: workers, and its paths where none was given."""
-    options = ["--dist", "loadfile"]
+    options = ["--dist", "loadfile", "--no-loadscope-reorder"]
     if not any(argument.startswith("-n") for argument in given):
         options += ["-n", os.environ.get("TEST_JOBS", "auto") if tier in ("fast", "process") else "0"]
     return options if paths_in(given) else [*options, *paths_of(tier)]

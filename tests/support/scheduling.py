@@ -17,7 +17,7 @@ def scope_of(nodeid: str) -> str:
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
-    """Gives whole scopes to workers, those with most tests first, as xdist has it."""
+    """Gives whole scopes to workers, in the order of `tests/support/tiers.py:paths_of`."""
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)

@@ -17,10 +17,10 @@ TIERS = ("fast", "process", "live")
 LONG = "long"
 
 _PLACES = {
-    "tests/unit": "fast",
     "tests/property": "fast",
     "tests/fuzz": "fast",
     "tests/surface": "fast",
+    "tests/unit": "fast",
     "tests/benchmarks": "process",
     "tests/contract": "process",
     "tests/scenarios": "process",
@@ -102,6 +102,7 @@ def paths_of(tier: str) -> list[str]:
             "tests/e2e/test_cluster_commands.py",
             *("tests/live", "tests/tools", "tests/conformance", "tests/classic", "tests/spark"),
         ]
+    # What takes longest first, and run in this order: else one worker has it alone at the end.
     found = [place for place, its in _PLACES.items() if its == tier]
     return [place for place in found if not any(place.startswith(f"{other}/") for other in found)]
 

@@ -11,6 +11,7 @@ from tests.support.scheduling import scope_of
 from tests.support.tiers import SERIES, TIERS, parameters, paths_of, tier_of, tiers_of_path
 
 ROOT = Path(__file__).resolve().parents[3]
+SCOPES = ["--dist", "loadfile", "--no-loadscope-reorder"]
 
 
 def test_every_test_file_has_a_tier() -> None:
@@ -45,9 +46,9 @@ def test_named_paths_choose_the_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_live_tier_has_the_machine_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("TEST_JOBS", raising=False)
-    assert options_of("live", ["tests/spark"]) == ["--dist", "loadfile", "-n", "0"]
-    assert options_of("fast", ["tests/unit"]) == ["--dist", "loadfile", "-n", "auto"]
-    assert options_of("fast", ["-n4", "tests/unit"]) == ["--dist", "loadfile"]
+    assert options_of("live", ["tests/spark"]) == [*SCOPES, "-n", "0"]
+    assert options_of("fast", ["tests/unit"]) == [*SCOPES, "-n", "auto"]
+    assert options_of("fast", ["-n4", "tests/unit"]) == SCOPES
 
 
 def test_long_series_name_what_exists() -> None:
