@@ -271,7 +271,7 @@ async def test_who_takes_nothing_of_what_is_written_is_cut_off(site: Site) -> No
         connection.tick(now + second)
     assert connection.transport is not None, "it is not silent: nobody listens to it"
     connection.tick(now + 61)
-    await until(lambda: not server.connections)
+    await until(lambda: not server.connections and site.ended)
     assert site.seen.kinds == ["answers_unread"]
     assert (site.begun, site.ended) == (1, 1)
 
@@ -557,7 +557,7 @@ async def test_handshakes_under_way_count_as_connections_and_take_no_longer_than
     # One goes without a word, one says nonsense: both leave their places.
     silent[0].link.close()
     await silent[1].say(b"GET / HTTP/1.1\r\n\r\n")
-    await until(lambda: site.seen.failed == 2)
+    await until(lambda: site.seen.failed == 2 and not server.admission.count)
     assert (site.seen.shaking, server.admission.count) == (0, 0)
     context = ssl.create_default_context(cafile=papers.authority)
     context.set_alpn_protocols(["h2"])
