@@ -247,11 +247,13 @@ class Channel(WireDriver[Command]):
     def on_event(self, event: Command) -> None:
         if event.is_response:
             one = self._waiting.pop(event.opaque, None)
-            if one is None:
+            # A caller that is cancelled runs only in the next turn of the loop: until then its request is
+            # still here, and its future is cancelled already.
+            if one is None or one.future.done():
                 self.late += event.opaque != self._probe_opaque
                 if self._on_late is not None:
                     self._on_late(self, event)
-            elif not one.future.done():
+            else:
                 one.future.set_result(event)
             self.good = self.good or event.code != ResponseCode.GO_AWAY
             if self.leaving and not self._waiting:

@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from tests.isolation import process_kept
 from tests.support.outcomes import PROBLEMS
 from tests.support.tiers import tier_of
+from tests.support.timeouts import Timeouts
 
 # No test asserts a time, and Hypothesis would: 200 ms for each example, a second for making the first ones.
 _TIMELESS: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -36,6 +37,7 @@ _TOLD_FAILURES = 6
 def pytest_configure(config: pytest.Config) -> None:
     config.stash.setdefault(PROBLEMS, [])
     config.pluginmanager.register(Findings(os.environ.get("TEST_TRAITS", "")))
+    config.pluginmanager.register(Timeouts())
 
 
 @pytest.fixture(autouse=True)

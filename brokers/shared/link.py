@@ -48,7 +48,8 @@ class HostLink:
     """Asks the host at `address`.
 
     `on_asked` gets the host's own requests, `on_open` is called when the host is reached, `on_late`
-    gets answers to calls that were given up.
+    gets the answers to calls that were given up: from the host, or `CANCELLED` from here for a call that was
+    never written.
     """
 
     def __init__(
@@ -245,7 +246,9 @@ class HostLink:
     def _give_up(self, channel: Channel, one: Waiting) -> None:
         """Nobody waits for this answer: the host is told, if it knows of the call at all."""
         channel.forget(one)
-        if one.written and not channel.over:
+        if not one.written:
+            self._on_late(Command(CANCELLED, one.opaque))
+        elif not channel.over:
             with contextlib.suppress(GatewayError):
                 channel.tell(PortCode.CANCEL, {}, one.opaque.to_bytes(4, "big"))
 

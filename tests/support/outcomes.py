@@ -1,7 +1,8 @@
 """A pytest plugin that writes down what failed, for `tests/support/run.py`.
 
 `TEST_OUTCOMES` names the file: JSON with `failed`, the ids of tests that can be tried once more, and
-`problems`, texts of what no second look can mend. Others add to them through `config.stash[PROBLEMS]`.
+`problems`, texts of what no second look can mend: others add to them through `config.stash[PROBLEMS]`, and a
+process that ends in the middle of a test leaves its name there.
 """
 
 from __future__ import annotations
@@ -28,6 +29,10 @@ class _Outcomes:
         self._file = file
         self._failed: dict[str, None] = {}
 
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        # What is true if the process ends now: no second look says what became of the tests after this one.
+        self._write(f"pytest ended in the middle of {nodeid}")
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed[report.nodeid] = None
@@ -38,5 +43,8 @@ class _Outcomes:
 
     def pytest_unconfigure(self) -> None:
         # After every hook of the session's end: those may still find problems.
-        problems = self._config.stash[PROBLEMS]
+        self._write()
+
+    def _write(self, *others: str) -> None:
+        problems = [*self._config.stash[PROBLEMS], *others]
         self._file.write_text(json.dumps({"failed": list(self._failed), "problems": problems}))

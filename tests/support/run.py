@@ -110,7 +110,8 @@ def options_of(tier: str, given: Sequence[str]) -> list[str]:
     """What pytest gets for a tier beside what was given: workers, and its paths where none was given."""
     options = ["--dist", "loadfile", "--no-loadscope-reorder"]
     if not any(argument.startswith("-n") for argument in given):
-        options += ["-n", os.environ.get("TEST_JOBS", "auto") if tier in ("fast", "process") else "0"]
+        # One worker, not none: one that is ended because it hangs is replaced, and the rest of the tests run.
+        options += ["-n", os.environ.get("TEST_JOBS", "auto") if tier in ("fast", "process") else "1"]
     return options if paths_in(given) else [*options, *paths_of(tier)]
 
 
@@ -145,7 +146,10 @@ def run_series(names: Sequence[str]) -> tuple[int, list[str]]:
             )
             code = ran.returncode
         else:
-            code = pytest_outcome(["-n", "0", *series.paths], **environment).code
+            outcome = pytest_outcome(["-n", "0", *series.paths], **environment)
+            code = outcome.code
+            for problem in outcome.problems:
+                print(f"FAILED {problem}")
         print(f"== long series {name}: exit code {code} after {time.monotonic() - started:.0f} s", flush=True)
         worst = worst or code
     return worst, []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from xdist.scheduler import LoadFileScheduling
 
 from tests.support.tiers import tier_of
@@ -21,3 +23,18 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc, unused-ignore]
 
     def _split_scope(self, nodeid: str) -> str:
         return scope_of(nodeid)
+
+    def remove_node(self, node: Any) -> str | None:
+        """The test in which a worker ended, if it did not end by itself; others are run by another worker.
+
+        That one is not: xdist would try it until no worker may be replaced any more, and a test that hangs
+        takes its timeout each time. It has failed, and has its second look.
+        """
+        for unit in self.assigned_work[node].values():
+            for nodeid, is_done in unit.items():
+                if not is_done:
+                    unit[nodeid] = True
+                    super().remove_node(node)
+                    return str(nodeid)
+        super().remove_node(node)
+        return None

@@ -46,7 +46,7 @@ def test_named_paths_choose_the_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_live_tier_has_the_machine_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("TEST_JOBS", raising=False)
-    assert options_of("live", ["tests/spark"]) == [*SCOPES, "-n", "0"]
+    assert options_of("live", ["tests/spark"]) == [*SCOPES, "-n", "1"]
     assert options_of("fast", ["tests/unit"]) == [*SCOPES, "-n", "auto"]
     assert options_of("fast", ["-n4", "tests/unit"]) == SCOPES
 

@@ -28,6 +28,7 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import encode_record
+from tests.support.interleaving import cancelled_before
 from tests.support.waiting import until
 
 NAMES = ("broker-a", "broker-b")
@@ -372,6 +373,29 @@ async def test_what_comes_after_a_cancel_is_given_back(broker, shelves, request_
         "1",
     }
     assert broker.figures()["late_pops_given_back"] == 2
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_pop_cancelled_at_any_moment_holds_nothing(broker, shelves, request_of, loop_turns, ordered):
+    """It was not taken, or it is given back, once."""
+    shelves.config["consumeMessageOrderly"] = ordered
+    # From here on it is connected, and knows the route.
+    await broker.pop(CONTEXT, request_of(broker="broker-a", ordered=ordered))
+    for moment in range(500):
+        shelves.has["broker-a"] = [record(moment, b"a")]
+        before = len(shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME))
+        request = request_of(broker="broker-a", ordered=ordered)
+        taken = await cancelled_before(moment, broker.pop(CONTEXT, request))
+        if taken is not None:
+            assert [message.offset for message in taken] == [moment]
+            break
+        await loop_turns()
+        returned = shelves.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)[before:]
+        offsets = [request.fields["offset"] for request in returned]
+        assert offsets == ([] if shelves.has["broker-a"] else [str(moment)]), (
+            f"cancelled before callback {moment}"
+        )
+    assert 0 < moment < 499
 
 
 async def test_what_comes_after_its_broker_was_given_up_is_given_back(broker, shelves, request_of, clock):
