@@ -23,7 +23,8 @@ class Traits:
     `renewal_keeps_receipt`: the first handle still works after a change of invisible time.
     `returns_are_free`: giving back an undelivered message is no attempt; else it may be one.
     `ends_are_idempotent`: ending a transaction again the same way is answered alike, done once.
-    `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped.
+    `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped; else it
+    is where the house can know it. Whatever is refused takes no effect on either side.
     `exact_message_groups`: one pop can be limited to one message of each message group.
     `max_delay_ms`: the longest delay a message may have; told in `DelayTooLong`.
     `dead_letters_name_origin`: dead letters carry DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID.

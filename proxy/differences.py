@@ -62,7 +62,10 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
     "acks_are_checked": (
         "an acknowledgement that comes too late",
         _text("is refused"),
-        _text("is refused where the gateway can know it, else dropped without a word"),
+        _text(
+            "is refused, and not sent, where the gateway can know it; else its broker takes it for some"
+            " seconds, and then drops it without a word"
+        ),
     ),
     "exact_message_groups": (
         "one message of each message group in an answer",
