@@ -60,6 +60,9 @@ class Traits:
     it packed, and it puts them into queues in turn: that costs it less than one by one.
     `pops_group_retries`: `%RETRY%group`, which classic consumers pull, can be popped like any topic; else
     a pop of it is Unsupported.
+    `begins_at_the_end`: a group that starts from the last message gets what comes after its first pop of a
+    topic, on all queues; else its broker decides for each queue when it is popped first, and gives out
+    at least what comes after that: more while the topic is young.
     `stands_apart`: it goes on when this process ends, and other gateways reach it meanwhile; else nobody
     serves its clients until this process is back.
     """
@@ -89,4 +92,5 @@ class Traits:
     ordered_groups_get_retries: bool = True
     buries_unasked: bool = True
     pops_group_retries: bool = True
+    begins_at_the_end: bool = True
     stands_apart: bool = False

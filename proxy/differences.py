@@ -137,6 +137,14 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
         _text("can be popped like any topic"),
         _text("cannot be popped: a broker that is to give back such a message gives back nothing any more"),
     ),
+    "begins_at_the_end": (
+        "a new group that starts from the last message begins",
+        _text("behind the last message, on all queues at once"),
+        _text(
+            "where RocketMQ decides, for each queue at its first pop: with the first message as long as that"
+            " is still in the memory of the broker (a young topic), else with the last one that is there"
+        ),
+    ),
     "reading_lag_ms": (
         "who looks up, or reads by position, sees what is stored",
         _text("at once"),

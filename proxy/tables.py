@@ -250,7 +250,8 @@ class Groups(Group):
     max_attempts: Count = Field(default=17, ge=1, le=10_000)
     """Deliveries of a message, the first included, before it goes to the dead-letter topic."""
     start_from: StartFrom = StartFrom.FIRST
-    """Where a new group starts on a topic: `first` message or `last`, that is, only new ones."""
+    """Where a new group starts on a topic: `first` message or `last`, that is, only new ones; before
+    a RocketMQ cluster its brokers decide from which message on these are new."""
     retry: RetryKind = RetryKind.CUSTOMIZED
     """How long a message rests after a failed delivery: `customized` (RocketMQ's ladder: 10 s, 30 s,
     1 min and so on to 2 h) or `exponential` (5 s, 10 s, 20 s and so on to 2 h)."""

@@ -40,7 +40,11 @@ def create(
         typer.Option(metavar="N", help="Deliveries, the first included, before the dead-letter topic."),
     ] = None,
     start: Annotated[
-        Start | None, typer.Option("--from", help="Where to start on a topic; default: first.")
+        Start | None,
+        typer.Option(
+            "--from",
+            help="Where to start on a topic; default: first. A cluster starts young topics at the first.",
+        ),
     ] = None,
     retry: Annotated[
         str | None,
