@@ -233,7 +233,8 @@ class Topics(Group):
     """Topics that are created on first use, and defaults of those that are created by hand."""
 
     auto_create: bool = True
-    """Whether a topic comes into being when a client first names it; it accepts every message type."""
+    """Whether a topic comes into being when a client first names it; it accepts every message type. The
+    default before a RocketMQ cluster is `false`."""
     max_auto_created: Count = Field(default=10_000, ge=0)
     """No topic is created on first use while there are so many."""
     queues: Count = Field(default=8, ge=1, le=1024)
@@ -244,7 +245,8 @@ class Groups(Group):
     """Consumer groups that are created on first use, and defaults of those that are created by hand."""
 
     auto_create: bool = True
-    """Whether a group comes into being when a client first names it."""
+    """Whether a group comes into being when a client first names it. The default before a RocketMQ cluster
+    is `false`; its brokers may still make one (`autoCreateSubscriptionGroup`)."""
     max_auto_created: Count = Field(default=10_000, ge=0)
     """No group is created on first use while there are so many."""
     max_attempts: Count = Field(default=17, ge=1, le=10_000)
