@@ -89,6 +89,18 @@ async def test_plain_settings_are_kept_by_every_broker(user):
         assert await user.broker.group(group) == config
 
 
+async def test_a_group_without_a_policy_of_its_own_rests_as_long_before_every_broker(user):
+    """RocketMQ's ladder for retries of consumers: `messageDelayLevel` from its third level on."""
+    config = await user.broker.group(await user.group())
+    minutes = [*range(1, 11), 20, 30, 60, 120]
+    assert config.retry.steps_ms() == (10_000, 30_000, *(one * 60_000 for one in minutes))
+    assert [config.retry.delay_ms(attempt) for attempt in (1, 2, 16, 40)] == [
+        10_000,
+        30_000,
+        *[7_200_000] * 2,
+    ]
+
+
 @pytest.mark.parametrize("config", TOPICS)
 async def test_a_topic_is_shown_as_it_was_made_also_after_a_restart(user, config):
     config = named(config, fresh("topic"))
