@@ -33,7 +33,7 @@ from benchmarks.beside.sides import BROKER_OPTIONS, BROKER_SETTINGS, SHIPPED, ma
 from brokers.remote.links import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
-from popgate.testing import GatewayProcess
+from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, RocketMQ
 from popgate.wire.batches import BatchItem, encode_batch
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -201,7 +201,7 @@ def beside_java(options: Sequence[str]) -> Iterator[list[Target]]:
         broker = cluster.master()
         proxy = cluster.start_proxy(options=SHIPPED)
         gateway = GatewayProcess(
-            options=[*options, "--broker", cluster.url], listen=("remoting://127.0.0.1:0",)
+            options=[*options, "--broker", cluster.url, *CREATE_ON_USE], listen=("remoting://127.0.0.1:0",)
         ).start()
         open_.callback(gateway.close)
         yield [

@@ -40,7 +40,7 @@ from benchmarks.beside.sides import make_at
 from benchmarks.soaking.figures import HELD, LEFT, LIKE_BEFORE, Figures
 from benchmarks.soaking.rude import TOPIC as RUDE
 from benchmarks.soaking.rude import Rude
-from popgate.testing import GatewayProcess
+from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import Missing
 
 MISSING = 3
@@ -219,7 +219,7 @@ def main() -> None:
     seconds = 5.0 if chosen.quick else chosen.minutes * 60
     options = ["--workers", "1"]
     if chosen.broker:
-        options += ["--broker", chosen.broker]
+        options += ["--broker", chosen.broker, *CREATE_ON_USE]
         make_at(chosen.broker, ("soak", RUDE), ("soak", RUDE))
     machine = facts()
     with GatewayProcess(options=options, environment=dict(chosen.set)) as gateway:

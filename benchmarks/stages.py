@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.beside.amounts import CLIENTS, WORKS
 from benchmarks.beside.driving import Load, build
 from benchmarks.beside.processes import cpu_s
-from popgate.testing import GatewayProcess
+from popgate.testing import CREATE_ON_USE, GatewayProcess
 
 STAGES = (
     ("socket write", ("popgate/driving.py:_write", "http2_connections.py:_write")),
@@ -105,7 +105,7 @@ def main() -> int:
     if shutil.which("py-spy") is None:
         print("py-spy is not there: pip install py-spy")
         return 3
-    options = ["--workers", "1", *(["--broker", given.broker] if given.broker else [])]
+    options = ["--workers", "1", *(["--broker", given.broker, *CREATE_ON_USE] if given.broker else [])]
     listen = (f"grpc://127.0.0.1:0?transport={given.transport}",)
     with GatewayProcess(options=options, listen=listen) as gateway:
         load = Load(build())

@@ -23,7 +23,8 @@ class Traits:
     `renewal_keeps_receipt`: the first handle still works after a change of invisible time.
     `returns_are_free`: giving back an undelivered message is no attempt; else it may be one.
     `ends_are_idempotent`: ending a transaction again the same way is answered alike, done once.
-    `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped.
+    `acks_are_checked`: an acknowledgement with an expired handle is refused, never silently dropped; else it
+    is where the house can know it. Whatever is refused takes no effect on either side.
     `exact_message_groups`: one pop can be limited to one message of each message group.
     `max_delay_ms`: the longest delay a message may have; told in `DelayTooLong`.
     `dead_letters_name_origin`: dead letters carry DLQ_ORIGIN_TOPIC and DLQ_ORIGIN_MESSAGE_ID.
@@ -59,6 +60,9 @@ class Traits:
     it packed, and it puts them into queues in turn: that costs it less than one by one.
     `pops_group_retries`: `%RETRY%group`, which classic consumers pull, can be popped like any topic; else
     a pop of it is Unsupported.
+    `begins_at_the_end`: a group that starts from the last message gets what comes after its first pop of a
+    topic, on all queues; else its broker decides for each queue when it is popped first, and gives out
+    at least what comes after that: more while the topic is young.
     `stands_apart`: it goes on when this process ends, and other gateways reach it meanwhile; else nobody
     serves its clients until this process is back.
     """
@@ -88,4 +92,5 @@ class Traits:
     ordered_groups_get_retries: bool = True
     buries_unasked: bool = True
     pops_group_retries: bool = True
+    begins_at_the_end: bool = True
     stands_apart: bool = False

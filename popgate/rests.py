@@ -29,6 +29,10 @@ class CustomizedRetry:
     def delay_ms(self, attempt: int) -> int:
         return self.delays_ms[min(max(attempt, 1) - 1 + self.first_step, len(self.delays_ms) - 1)]
 
+    def steps_ms(self) -> tuple[int, ...]:
+        """The rests after delivery 1, 2 and so on; the last one stays."""
+        return self.delays_ms[min(self.first_step, len(self.delays_ms) - 1) :]
+
 
 @dataclass(slots=True, frozen=True)
 class ExponentialRetry:

@@ -62,7 +62,10 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
     "acks_are_checked": (
         "an acknowledgement that comes too late",
         _text("is refused"),
-        _text("is refused where the gateway can know it, else dropped without a word"),
+        _text(
+            "is refused, and not sent, where the gateway can know it; else its broker takes it for some"
+            " seconds, and then drops it without a word"
+        ),
     ),
     "exact_message_groups": (
         "one message of each message group in an answer",
@@ -133,6 +136,14 @@ _WORDS: dict[str, tuple[str, Callable[[Any], str], Callable[[Any], str]]] = {
         "`%RETRY%group`, which classic consumers pull,",
         _text("can be popped like any topic"),
         _text("cannot be popped: a broker that is to give back such a message gives back nothing any more"),
+    ),
+    "begins_at_the_end": (
+        "a new group that starts from the last message begins",
+        _text("behind the last message, on all queues at once"),
+        _text(
+            "where RocketMQ decides, for each queue at its first pop: with the first message as long as that"
+            " is still in the memory of the broker (a young topic), else with the last one that is there"
+        ),
     ),
     "reading_lag_ms": (
         "who looks up, or reads by position, sees what is stored",

@@ -9,9 +9,11 @@ Names carry the unit of a plain number (`_s` seconds, `_bytes`, `_ms`); text may
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from proxy.choices import Durability, Namespaces
 from proxy.remote_table import Remote
@@ -108,3 +110,16 @@ class Settings(Group):
     metrics: Metrics = Metrics()
     tracing: Tracing = Tracing()
     stopping: Stopping = Stopping()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_the_broker(cls, values: Any) -> Any:
+        """What is created on first use by default: before a cluster, which others use too, nothing."""
+        if not isinstance(values, Mapping) or not str(values.get("broker")).startswith("rocketmq:"):
+            return values
+        filled = dict(values)
+        for table in ("topics", "groups"):
+            given = filled.get(table, {})
+            if isinstance(given, Mapping):
+                filled[table] = {"auto_create": False, **given}
+        return filled

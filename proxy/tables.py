@@ -233,7 +233,8 @@ class Topics(Group):
     """Topics that are created on first use, and defaults of those that are created by hand."""
 
     auto_create: bool = True
-    """Whether a topic comes into being when a client first names it; it accepts every message type."""
+    """Whether a topic comes into being when a client first names it; it accepts every message type. The
+    default before a RocketMQ cluster is `false`."""
     max_auto_created: Count = Field(default=10_000, ge=0)
     """No topic is created on first use while there are so many."""
     queues: Count = Field(default=8, ge=1, le=1024)
@@ -244,13 +245,15 @@ class Groups(Group):
     """Consumer groups that are created on first use, and defaults of those that are created by hand."""
 
     auto_create: bool = True
-    """Whether a group comes into being when a client first names it."""
+    """Whether a group comes into being when a client first names it. The default before a RocketMQ cluster
+    is `false`; its brokers may still make one (`autoCreateSubscriptionGroup`)."""
     max_auto_created: Count = Field(default=10_000, ge=0)
     """No group is created on first use while there are so many."""
     max_attempts: Count = Field(default=17, ge=1, le=10_000)
     """Deliveries of a message, the first included, before it goes to the dead-letter topic."""
     start_from: StartFrom = StartFrom.FIRST
-    """Where a new group starts on a topic: `first` message or `last`, that is, only new ones."""
+    """Where a new group starts on a topic: `first` message or `last`, that is, only new ones; before
+    a RocketMQ cluster its brokers decide from which message on these are new."""
     retry: RetryKind = RetryKind.CUSTOMIZED
     """How long a message rests after a failed delivery: `customized` (RocketMQ's ladder: 10 s, 30 s,
     1 min and so on to 2 h) or `exponential` (5 s, 10 s, 20 s and so on to 2 h)."""

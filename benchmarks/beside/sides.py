@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
-from popgate.testing import GatewayDidNotStart, GatewayProcess
+from popgate.testing import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, JavaServer, RocketMQ, RocketMQDidNotStart
 from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -106,7 +106,7 @@ class Town:
     def _start_ours(self) -> Side:
         options = list(self._serve_options)
         if self.tier == "own":
-            options += ["--broker", self._running.url]
+            options += ["--broker", self._running.url, *CREATE_ON_USE]
         listens = any(option.partition("=")[0] == "--listen" for option in options)
         gateway = GatewayProcess(options=options, listen=() if listens else ("grpc://127.0.0.1:0",))
         begun = time.monotonic()

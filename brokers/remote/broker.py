@@ -78,17 +78,6 @@ class RemoteBroker(
             pops_group_retries=False,
             reading_lag_ms=300,
             ordered_groups_get_retries=False,
+            begins_at_the_end=False,
             stands_apart=True,
         )
-
-    async def delete_topic(self, name: str) -> None:
-        try:
-            await super().delete_topic(name)
-        finally:
-            self.beginnings.forget()
-
-    async def delete_group(self, name: str) -> None:
-        try:
-            await super().delete_group(name)
-        finally:
-            self.beginnings.forget()

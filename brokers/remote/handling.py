@@ -49,8 +49,9 @@ class Handling(Groups):
     """The base of taking and of settling.
 
     `finished`: handles whose messages are acknowledged or buried, or are being so, or may be;
-    `acknowledged`: those of which their broker said so before their time was over. `replaced`: those
-    whose messages were hidden anew or freed, where that makes another handle.
+    `acknowledged`: those of which their broker said so. `replaced`: those whose messages were hidden anew
+    or freed, where that makes another handle; `unsure`: those of them whose broker did not say whether it
+    was done.
     """
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
@@ -59,6 +60,7 @@ class Handling(Groups):
         self.finished = Spent()
         self.acknowledged = Spent()
         self.replaced = Spent()
+        self.unsure = Spent()
         self.returns = Returns()
         self.ordered = OrderedDeliveries()
         self.acking = Acking(self.callings, clock)
@@ -148,9 +150,14 @@ class Handling(Groups):
         except (BrokerUnavailable, BrokerBusy):
             self.replaced.discard(handle)
             raise
+        except BaseException:
+            self.unsure.add(handle)
+            raise
         if answer.code != ResponseCode.SUCCESS:
             if answer.code in _NOT_DONE:
                 self.replaced.discard(handle)
+            else:
+                self.unsure.add(handle)
             if answer.code in _ILLEGAL:
                 raise IllegalReceipt(handle, answer.remark[:200] or "the broker refuses it")
             raise error_of(answer, broker=broker, topic=topic, group=group)

@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from brokers.remote.beginning import Beginnings
 from brokers.remote.noticing import Noticing
 from brokers.remote.popped import read_popped
 from brokers.remote.settings import RemoteSettings
@@ -47,6 +46,10 @@ _MOST_WAITING = 65_536
 _NO_ANSWER = BrokerUnavailable, BrokerBusy, BrokerTimeout
 _REFUSED = GroupNotFound, Forbidden
 _LOOKS = 3
+_FROM_FIRST, _FROM_LAST = "0", "1"
+"""Where a broker begins with a queue in which the group has no position: it decides at its first pop of the
+queue, for all gateways (4.3, 4). From the last: with the first message while that is still in the memory of
+the broker, else with the last one; of retries always with the first."""
 _EMPTY = frozenset({ResponseCode.POLLING_TIMEOUT, ResponseCode.PULL_NOT_FOUND, ResponseCode.POLLING_FULL})
 
 
@@ -61,7 +64,6 @@ class Popping(Sifting):
         super().__init__(settings, clock=clock)
         self.waiters = Waiters(clock, _MOST_WAITING)
         self._noticing = Noticing(clock, self.waiters, self._anything)
-        self.beginnings = Beginnings(self.callings)
         self._taking = Taking(self.callings, clock, self, settings.slow_s)
         self._turn = 0
 
@@ -145,8 +147,6 @@ class Popping(Sifting):
             if not brokers:
                 where = f" at broker {shown(request.broker)}" if request.broker else ""
                 raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
-        if config.start_from is StartFrom.LAST:
-            await self.beginnings.begin(request.group, request.topic, route)
         return Want(context, request, config, route, brokers)
 
     async def _first_look(self, want: Want, *, waits: bool) -> list[StoredMessage]:
@@ -244,7 +244,7 @@ class Popping(Sifting):
             "pollTime": "0",
             # A broker takes its own time for this one, so that its clock does not matter (4.3, 1).
             "bornTime": "0",
-            "initMode": "0",
+            "initMode": _FROM_LAST if want.config.start_from is StartFrom.LAST else _FROM_FIRST,
             "expType": "SQL92" if passing.kind is FilterKind.SQL92 else "TAG",
             "exp": passing.expression or "*",
             "order": "true" if request.ordered else "false",

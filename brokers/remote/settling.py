@@ -1,8 +1,9 @@
 """What becomes of deliveries at a cluster: finished, hidden for longer, freed, buried.
 
-A broker answers SUCCESS to nonsense and to handles whose time is over, and does nothing. What can be
-known is judged here: by the broker's own clock, as its answers show it, and by what this process did
-with the handle before. Sources: protocol facts 4.4 and 4.5, any-replica section 1.
+A broker answers SUCCESS to nonsense, and to handles whose time is over: those it takes for a moment more,
+and then does nothing. What can be known is judged here, before anything is sent: by the broker's own clock,
+as its answers show it, and by what this process did with the handle before. Sources: protocol facts 4.4
+and 4.5, any-replica section 1.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from popgate.errors import (
     NotFound,
     ReceiptExpired,
 )
-from popgate.receipt import ORDERED, parse_receipt
+from popgate.receipt import parse_receipt
 
 LONGEST_INVISIBLE_MS = 3 * 24 * 3_600_000 - 60_000
 """A broker keeps the end of an invisible time as a timer, and a timer for three days at most (3.9)."""
@@ -35,9 +36,10 @@ class Settling(Handling):
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
     ) -> list[GatewayError | None]:
-        """A handle whose time is over is sent all the same, and told as expired: it may be too late.
+        """What is refused is not sent, and of what is sent the broker's answer counts.
 
-        That counts when the broker has answered: it says SUCCESS also to what came a moment too late.
+        A broker takes an acknowledgement for a moment after the time of its delivery is over: a refused
+        one that was sent would finish the message all the same.
         """
         route = await self.route_of(topic)
         await self.group(group)
@@ -57,59 +59,37 @@ class Settling(Handling):
             except IllegalReceipt as error:
                 results[at] = error
                 continue
-            if replaced and handle in self.replaced:
-                # Sent all the same: of a change without an answer nobody knows whether it was done.
+            if replaced and handle in self.replaced and handle not in self.unsure:
                 results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
-            elif (
+                continue
+            if (
                 begins not in checked
-                and self._is_over(topic, group, receipt)
                 and handle not in self.acknowledged
+                and self._is_over(topic, group, receipt)
             ):
                 results[at] = ReceiptExpired(handle)
+                continue
             place = by_broker.get(receipt.broker)
             if place is None:
                 place = by_broker[receipt.broker] = [], []
             place[0].append(at)
             place[1].append(Ack(topic, group, receipt, handle))
-        self.finished.add_all([one for one, told in zip(receipts, results, strict=True) if told is None])
-        asked = [
-            (broker, places, acks, self.acking.finish(broker, acks))
-            for broker, (places, acks) in by_broker.items()
-        ]
-        fine = results.count(None) == len(results)
-        for broker, places, acks, done in asked:
+        requests = []
+        for broker, (places, acks) in by_broker.items():
+            self.finished.add_all([ack.handle for ack in acks])
+            requests.append((places, acks, self.acking.finish(broker, acks)))
+        for places, acks, done in requests:
             outcomes = await done
-            if fine and outcomes.count(None) == len(outcomes) and self._all_acknowledged(broker, acks):
-                continue
             for at, ack, outcome in zip(places, acks, outcomes, strict=True):
+                results[at] = outcome
                 if isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
                     self.finished.discard(ack.handle)
-                if outcome is None and results[at] is None:
-                    results[at] = self._acknowledged(topic, group, ack)
-                results[at] = outcome or results[at]
+                elif outcome is None and ack.receipt.ordered:
+                    self.ordered.finished(topic, group, ack.receipt)
+            self.acknowledged.add_all(
+                [ack.handle for ack, outcome in zip(acks, outcomes, strict=True) if outcome is None]
+            )
         return _told(results)
-
-    def _all_acknowledged(self, broker: str, acks: Sequence[Ack]) -> bool:
-        """Whether this is so of what a broker answered with SUCCESS, as it nearly always is; it is noted.
-
-        False: each needs a look of its own.
-        """
-        past_ms = self.clocks.surely_past_ms(broker)
-        for pop_ms, invisible_ms, revive_queue in {ack.receipt[1:4] for ack in acks}:
-            if revive_queue == ORDERED or past_ms >= pop_ms + invisible_ms:
-                return False
-        self.acknowledged.add_all([ack.handle for ack in acks])
-        return True
-
-    def _acknowledged(self, topic: str, group: str, ack: Ack) -> GatewayError | None:
-        """What to say of an acknowledgement that its broker answered with SUCCESS."""
-        if ack.handle not in self.acknowledged:
-            if self._is_over(topic, group, ack.receipt):
-                return ReceiptExpired(ack.handle)
-            self.acknowledged.add(ack.handle)
-        if ack.receipt.ordered:
-            self.ordered.finished(topic, group, ack.receipt)
-        return None
 
     async def change_invisible(
         self,

@@ -46,6 +46,10 @@ os.execv(command[0], command)
 _SHARES_PORTS = sys.platform == "linux"
 
 
+CREATE_ON_USE = ("--set", "topics.auto_create=true", "--set", "groups.auto_create=true")
+"""Options of a gateway that makes topics and groups on first use also before a RocketMQ cluster."""
+
+
 class GatewayDidNotStart(Exception):
     """The process ended, or was not ready in time; the text has what it printed."""
 

@@ -165,13 +165,14 @@ def retry_out(group: GroupConfig, *, exponential: bool) -> pb.RetryPolicy:
     """The group's retry policy in the one form that the client understands.
 
     The Python client reads customized backoffs only, and whole seconds of them; the Node.js client
-    reads exponential ones only.
+    reads exponential ones only; what it asks for is replaced by the group's (`processors.settling`).
     """
     retry = group.retry
     attempts = max(group.max_attempts, 1)
     if isinstance(retry, CustomizedRetry):
-        ladder: Iterable[int] = retry.delays_ms
-        initial, highest, multiplier = retry.delay_ms(1), max(retry.delays_ms), 2.0
+        # Clients begin with the first of the list, RocketMQ with the third of its own.
+        ladder: Iterable[int] = retry.steps_ms()
+        initial, highest, multiplier = retry.delay_ms(1), max(retry.steps_ms()), 2.0
     else:
         ladder = (retry.delay_ms(attempt) for attempt in range(1, min(attempts, _LONGEST_LADDER) + 1))
         initial, highest, multiplier = retry.initial_ms, retry.max_ms, retry.multiplier

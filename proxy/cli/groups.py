@@ -40,7 +40,11 @@ def create(
         typer.Option(metavar="N", help="Deliveries, the first included, before the dead-letter topic."),
     ] = None,
     start: Annotated[
-        Start | None, typer.Option("--from", help="Where to start on a topic; default: first.")
+        Start | None,
+        typer.Option(
+            "--from",
+            help="Where to start on a topic; default: first. A cluster starts young topics at the first.",
+        ),
     ] = None,
     retry: Annotated[
         str | None,
@@ -219,5 +223,6 @@ def _retry(policy: dict[str, Any]) -> str:
     if policy["kind"] == "exponential":
         first, longest = (duration_text(policy[key] / 1000) for key in ("initial_ms", "max_ms"))
         return f"exponential:{first}:{longest}:{policy['multiplier']:g}"
-    rests = [duration_text(ms / 1000) for ms in policy["delays_ms"][policy["first_step"] :]]
+    delays = policy["delays_ms"]
+    rests = [duration_text(ms / 1000) for ms in delays[min(policy["first_step"], len(delays) - 1) :]]
     return ",".join(rests[:4]) + (",…" if len(rests) > 4 else "")

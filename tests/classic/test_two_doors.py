@@ -26,7 +26,7 @@ from rocketmq import (
 )
 
 from popgate.testing.driving import Driver, Facts
-from popgate.testing.gateway import GatewayProcess
+from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq import shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
@@ -185,7 +185,7 @@ def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         settings = ("remoting.mapped_groups=mapped-*", "limits.min_invisible_s=1", *PATIENT[place])
         options = [word for setting in settings for word in ("--set", setting)]
         doors = ("grpc://127.0.0.1:0", "remoting://127.0.0.1:0")
-        broker = [] if there is None else ["--broker", there.url]
+        broker = [] if there is None else ["--broker", there.url, *CREATE_ON_USE]
         gateway = GatewayProcess(folder / "data", listen=doors, options=[*options, *broker])
         closing.enter_context(gateway.start(240.0))
         yield House(gateway, place, folder, closing)

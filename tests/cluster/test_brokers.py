@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from popgate.testing import running_gateway
+from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import BrokerPlan, RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known
 from tests.cluster.brokers import configure, end_of, make_at, wipe_write_permission
@@ -22,7 +22,7 @@ async def test_scenario_11_a_broker_is_added_drained_and_removed_under_load_and_
 ) -> None:
     quick = {"POPGATE_REMOTE__ROUTE_REFRESH_S": "5", **PATIENT}
     async with (
-        running_gateway(options=("--broker", pair_cluster.url), environment=quick) as gateway,
+        running_gateway(options=("--broker", pair_cluster.url, *CREATE_ON_USE), environment=quick) as gateway,
         Load(gateway.endpoint, pair_cluster, "leaving", "leaving") as load,
     ):
         records = load.records

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from popgate.testing import running_gateway
+from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import JavaServer, RocketMQ
 from tests.cluster.load import PATIENT, Load, until
 
@@ -27,7 +27,9 @@ async def test_scenario_11_the_master_that_a_controller_chose_is_followed_within
     controlled_cluster: RocketMQ,
 ) -> None:
     async with (
-        running_gateway(options=("--broker", controlled_cluster.url), environment=PATIENT) as gateway,
+        running_gateway(
+            options=("--broker", controlled_cluster.url, *CREATE_ON_USE), environment=PATIENT
+        ) as gateway,
         Load(gateway.endpoint, controlled_cluster, "controlled", "controlled") as load,
     ):
         await load.works(200)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from popgate.receipt import OF_RETRY_V2, parse_receipt
-from popgate.testing import GatewayDidNotStart, GatewayProcess, running_gateway
+from popgate.testing import CREATE_ON_USE, GatewayDidNotStart, GatewayProcess, running_gateway
 from popgate.testing.papers import Papers
 from popgate.testing.rocketmq import RocketMQ
 from protocols.grpc.pb import definition_pb2 as pb
@@ -32,7 +32,7 @@ _TRIES = 10
 
 
 def options(cluster: RocketMQ, *settings: str) -> tuple[str, ...]:
-    return ("--broker", cluster.url, *(word for one in settings for word in ("--set", one)))
+    return ("--broker", cluster.url, *CREATE_ON_USE, *(word for one in settings for word in ("--set", one)))
 
 
 def gateway_of(cluster: RocketMQ, *settings: str) -> contextlib.AbstractAsyncContextManager[GatewayProcess]:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from popgate.testing import running_gateway
+from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -39,7 +39,9 @@ async def test_scenario_11_a_master_killed_under_load_costs_no_answered_send_and
 ) -> None:
     master = pair_cluster.brokers["broker-a", 0]
     async with (
-        running_gateway(options=("--broker", pair_cluster.url), environment=PATIENT) as gateway,
+        running_gateway(
+            options=("--broker", pair_cluster.url, *CREATE_ON_USE), environment=PATIENT
+        ) as gateway,
         Load(gateway.endpoint, pair_cluster, "masters", "masters") as load,
         Load(gateway.endpoint, pair_cluster, "official", "official", producers=0, like=load) as other,
     ):
@@ -70,7 +72,9 @@ async def test_scenario_11_an_acting_master_serves_pops_and_acks_and_ends_no_tra
 ) -> None:
     master = pair_cluster.brokers["broker-b", 0]
     async with (
-        running_gateway(options=("--broker", pair_cluster.url), environment=PATIENT) as gateway,
+        running_gateway(
+            options=("--broker", pair_cluster.url, *CREATE_ON_USE), environment=PATIENT
+        ) as gateway,
         Load(gateway.endpoint, pair_cluster, "acting", "acting", consumers=0) as load,
     ):
         await until(lambda: len(load.records.sent) > 200)

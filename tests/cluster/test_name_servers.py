@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from popgate.testing import GatewayProcess, running_gateway
+from popgate.testing import CREATE_ON_USE, GatewayProcess, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known
 from tests.cluster.brokers import register_now
@@ -36,7 +36,7 @@ async def test_scenario_11_without_any_name_server_the_last_good_routes_serve_an
     hears of slaves before it hears of their masters; new ones are believed when they know brokers."""
     quick = {"POPGATE_REMOTE__ROUTE_REFRESH_S": "1", **PATIENT}
     async with (
-        running_gateway(options=("--broker", pair_cluster.url), environment=quick) as gateway,
+        running_gateway(options=("--broker", pair_cluster.url, *CREATE_ON_USE), environment=quick) as gateway,
         Load(gateway.endpoint, pair_cluster, "ns", "ns") as load,
     ):
         await load.works(brokers=("broker-a", "broker-b"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from popgate.testing import running_gateway
+from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.driving import Driver, Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
@@ -139,7 +139,7 @@ async def test_scenario_29_brokers_come_and_go_under_a_consumer_of_4_9_4_and_a_c
     topic = f"numbers-{uuid.uuid4().hex[:8]}"
     first, second = range(QUEUES), range(QUEUES, 2 * QUEUES)
     make_at(pair_cluster.brokers[FIRST, 0].address, [topic])
-    options = ("--broker", pair_cluster.url)
+    options = ("--broker", pair_cluster.url, *CREATE_ON_USE)
     listen = ("remoting://127.0.0.1:0",)
     async with (
         running_gateway(listen=listen, options=options, environment=QUICK) as gateway,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from popgate.testing import running_gateway
+from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -101,7 +101,9 @@ async def test_sends_pulls_and_offsets_follow_the_queues_of_a_static_topic_to_an
     topic = f"static-{uuid.uuid4().hex[:8]}"
     await lead(pair_cluster, "broker-a", topic, "updateStaticTopic", "-qn", str(QUEUES))
     quick = {"POPGATE_REMOTE__ROUTE_REFRESH_S": "1", **PATIENT}
-    async with running_gateway(options=("--broker", pair_cluster.url), environment=quick) as gateway:
+    async with running_gateway(
+        options=("--broker", pair_cluster.url, *CREATE_ON_USE), environment=quick
+    ) as gateway:
         client = Client(gateway.endpoint, "reader")
         before = await send(client, topic, 6, "before")
         queues = list((await client.route(topic)).message_queues)

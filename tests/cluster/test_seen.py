@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from popgate.testing import running_gateway
+from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import RocketMQ
 from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -82,7 +82,7 @@ async def test_tools_of_the_cluster_see_clients_with_their_subscriptions_until_t
 
         await until(hold, what="brokers know just these clients")
 
-    async with running_gateway(options=("--broker", pair_cluster.url)) as gateway:
+    async with running_gateway(options=("--broker", pair_cluster.url, *CREATE_ON_USE)) as gateway:
         there: dict[str, tuple[Client, Any]] = {}
         for name in (*sorted(CONSUMERS), PRODUCER):
             client = Client(gateway.endpoint, name)

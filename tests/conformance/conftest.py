@@ -34,7 +34,7 @@ from typing import Any, NoReturn
 import pytest
 
 from popgate.testing.driving import Driver, Facts
-from popgate.testing.gateway import GatewayProcess
+from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
 from tests.support.waiting import PATIENCE_S
@@ -268,7 +268,8 @@ def options_of(broker: str, settings: Sequence[str], cluster: SharedRocketMQ | N
     options = [word for setting in (*settings, *patience) for word in ("--set", setting)]
     if broker == CLUSTER:
         assert cluster is not None
-        options += ["--broker", cluster.url]
+        creation = () if set(CREATE_NOTHING) <= set(settings) else CREATE_ON_USE
+        options += ["--broker", cluster.url, *creation]
     return options
 
 

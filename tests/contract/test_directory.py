@@ -89,6 +89,18 @@ async def test_plain_settings_are_kept_by_every_broker(user):
         assert await user.broker.group(group) == config
 
 
+async def test_a_group_without_a_policy_of_its_own_rests_as_long_before_every_broker(user):
+    """RocketMQ's ladder for retries of consumers: `messageDelayLevel` from its third level on."""
+    config = await user.broker.group(await user.group())
+    minutes = [*range(1, 11), 20, 30, 60, 120]
+    assert config.retry.steps_ms() == (10_000, 30_000, *(one * 60_000 for one in minutes))
+    assert [config.retry.delay_ms(attempt) for attempt in (1, 2, 16, 40)] == [
+        10_000,
+        30_000,
+        *[7_200_000] * 2,
+    ]
+
+
 @pytest.mark.parametrize("config", TOPICS)
 async def test_a_topic_is_shown_as_it_was_made_also_after_a_restart(user, config):
     config = named(config, fresh("topic"))
@@ -353,6 +365,11 @@ async def test_a_deleted_group_is_gone_and_begins_anew(user, texts):
 
 
 async def test_a_group_made_again_begins_anew_with_the_last_message(user, texts):
+    if not user.broker.traits.begins_at_the_end:
+        user.differs(
+            "its brokers decide where a group from the last message begins",
+            "test_a_group_from_the_last_message_made_again_begins_where_a_new_one_does",
+        )
     topic = await user.topic()
     group = await user.group(start_from=StartFrom.LAST)
     config = await user.broker.group(group)
@@ -365,6 +382,25 @@ async def test_a_group_made_again_begins_anew_with_the_last_message(user, texts)
     await user.nothing(topic, group)
     await user.send(topic, "b")
     assert texts(await user.collect(topic, group, 1)) == ["b"]
+    await user.nothing(topic, group)
+
+
+async def test_a_group_from_the_last_message_made_again_begins_where_a_new_one_does(user, texts):
+    if user.broker.traits.begins_at_the_end:
+        user.differs(
+            "a start from the last message is exact",
+            "test_a_group_made_again_begins_anew_with_the_last_message",
+        )
+    topic = await user.topic()
+    group = await user.group(start_from=StartFrom.LAST)
+    config = await user.broker.group(group)
+    await user.send(topic, *"abc")
+    # The topic is young: RocketMQ begins with its first message.
+    await user.ack(topic, group, *await user.collect(topic, group, 3))
+    await user.broker.delete_group(group)
+    await user.broker.create_group(config)
+    await user.send(topic, "d")
+    assert sorted(texts(await user.collect(topic, group, 4))) == list("abcd")
     await user.nothing(topic, group)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
 from brokers.traits import OrderScope, Traits
 from popgate.errors import ReceiptExpired
 
@@ -100,6 +102,31 @@ async def test_an_expired_acknowledgement_loses_nothing_where_it_is_not_checked(
     again = await user.one(topic, group)
     await user.ack_handles(topic, group, message.receipt)
     assert again.attempt == 2
+    await user.ack(topic, group, again)
+
+
+@pytest.mark.parametrize("way", ["acknowledged", "hidden", "freed", "buried"])
+@pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+async def test_what_is_refused_as_too_late_takes_no_effect(user, way, ordered):
+    """Just after its end: a broker may take it for a moment more, and before that comes again."""
+    topic, group = await user.topic(queues=1), await user.group(ordered=ordered)
+    await user.send_in_order(topic, "A1") if ordered else await user.send(topic, "a")
+    with user.in_time(user.now_ms() + user.slow(450)):  # how well the broker's clock is known then
+        message = await user.one(topic, group, invisible_ms=10_000)
+    await user.pass_ms(10_000 + 500)
+    if way == "acknowledged":
+        (answer,) = await user.ack_handles(topic, group, message.receipt)
+        assert isinstance(answer, ReceiptExpired)
+    elif way == "buried":
+        with pytest.raises(ReceiptExpired):
+            await user.dead_letter(topic, group, message.receipt)
+    else:
+        with pytest.raises(ReceiptExpired):
+            await user.hide(topic, group, message.receipt, 0 if way == "freed" else 60_000)
+    again = await user.one(topic, group)
+    assert (again.body, again.attempt) == (message.body, 2)
+    await user.nothing(topic, group)
+    await user.dead_letters(group, 0)
     await user.ack(topic, group, again)
 
 

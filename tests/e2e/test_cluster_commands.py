@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -11,10 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
-from popgate.testing import GatewayProcess
+from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import PATIENT, Missing, SharedRocketMQ, shared_rocketmq
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
+from tests.e2e.clients import SERVICE, metadata
 from tests.e2e.commands import run_command
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -118,6 +123,35 @@ def test_messages_topics_and_groups_are_shown_as_they_are(
     assert "%DLQ%" not in declared
 
 
+@pytest.mark.parametrize("created", [False, True])
+def test_a_topic_comes_into_being_on_first_use_only_where_that_is_asked_for(
+    rocketmq: SharedRocketMQ, gateway: GatewayProcess, popgate: Popgate, created: bool
+) -> None:
+    """A mistyped name would leave a topic in a cluster that others use, too."""
+    topic = f"mistyped-{uuid.uuid4().hex[:12]}"
+    with contextlib.ExitStack() as closing:
+        asked = gateway
+        if created:
+            creating = GatewayProcess(options=["--broker", rocketmq.url, *PATIENT, *CREATE_ON_USE])
+            asked = closing.enter_context(creating)
+        channel = closing.enter_context(grpc.insecure_channel(asked.endpoint))
+        endpoints = pb.Endpoints(
+            scheme=pb.AddressScheme.IPv4,
+            addresses=[pb.Address(host="127.0.0.1", port=int(asked.endpoint.rpartition(":")[2]))],
+        )
+        request = rpc.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=endpoints)
+        query = channel.unary_unary(
+            SERVICE + "QueryRoute",
+            request_serializer=rpc.QueryRouteRequest.SerializeToString,
+            response_deserializer=rpc.QueryRouteResponse.FromString,
+        )
+        answer = query(request, metadata=metadata("somebody"), timeout=PATIENCE_S)
+    assert answer.status.code == (pb.Code.OK if created else pb.Code.TOPIC_NOT_FOUND)
+    assert popgate("topic", "show", topic)[0] == (OK if created else NOTHING)
+    if created:
+        assert popgate("topic", "delete", topic, "--yes")[0] == OK
+
+
 def test_a_file_is_applied(
     told: Callable[..., Any], popgate: Popgate, names: tuple[str, str], tmp_path: Path
 ) -> None:
@@ -194,6 +228,8 @@ def test_the_cluster_is_shown(told: Callable[..., Any], popgate: Popgate, rocket
 
 
 def test_the_doctor_looks_at_the_cluster_too(gateway: GatewayProcess, popgate: Popgate) -> None:
+    for kind in ("topic", "group"):
+        popgate(kind, "create", "popgate-doctor")  # another test of this cluster may have made it
     end = time.monotonic() + SHOWN_S
     while True:
         code, out, _ = popgate("doctor", gateway.endpoint, "--timeout", "60s", "-o", "json")

@@ -88,8 +88,8 @@ class Delivery:
 
 @dataclass
 class Ledger:
-    """Filled while a run goes on. `rocketmq`: the broker stores a repeated send twice, and may take what the
-    gateway told as too late."""
+    """Filled while a run goes on. `rocketmq`: the broker stores a repeated send twice, and may have taken an
+    acknowledgement without an answer whose repetition the gateway refuses as too late."""
 
     rocketmq: bool
     tried: set[str] = field(default_factory=set)

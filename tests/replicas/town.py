@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from popgate.testing import GatewayProcess
+from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import PATIENT, shared_rocketmq
 from tests.replicas.balancer import Balancer
 from tests.replicas.books import EmbeddedBooks, RocketMQBooks
@@ -169,7 +169,14 @@ async def town_before(
             stack.callback(sharing.__exit__, None, None, None)
             name_server = cluster.name_server
             key = "one key for all of the replicas."
-            where = ("--broker", cluster.url, *PATIENT, "--set", f"remote.transaction_key={key}")
+            where = (
+                "--broker",
+                cluster.url,
+                *CREATE_ON_USE,
+                *PATIENT,
+                "--set",
+                f"remote.transaction_key={key}",
+            )
         door = await Balancer(lambda: ()).start() if classic else None
         town = Town(kind, (*where, *_QUICK, *options), host, door, name_server)
         stack.push_async_callback(town.close)

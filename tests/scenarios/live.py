@@ -24,7 +24,7 @@ from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
 from popgate.errors import BrokerUnavailable
 from popgate.faults import Faults
-from popgate.testing import GatewayProcess
+from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import SharedRocketMQ
 from popgate.wire.codes import RequestCode
 from processors.limits import Limits
@@ -73,7 +73,12 @@ class Hall:
             f"remote.probe_s={ANSWER_S:g}",
             *settings,
         )
-        options = ["--broker", self.cluster.url, *(word for one in wanted for word in ("--set", one))]
+        options = [
+            "--broker",
+            self.cluster.url,
+            *CREATE_ON_USE,
+            *(word for one in wanted for word in ("--set", one)),
+        ]
         return GatewayProcess(options=options)
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import pytest
 
 from popgate.message_id import decode_offset_message_id
-from popgate.testing.gateway import GatewayProcess
+from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locked, made_once, run_tool
 from popgate.testing.rocketmq import PATIENT, RocketMQ, shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
@@ -280,7 +280,7 @@ def opened(kind: str, folder: Path) -> Iterator[tuple[Place, GatewayProcess, str
             yield Place(kind, gateway.endpoint, "popgate"), gateway, gateway.endpoint
             return
         url = closing.enter_context(RocketMQ()).url if ALL else closing.enter_context(shared_rocketmq()).url
-        options = ("--broker", url, *PATIENT, "--set", "workers=1")
+        options = ("--broker", url, *CREATE_ON_USE, *PATIENT, "--set", "workers=1")
         asked = closing.enter_context(_gateway(folder / "asked", *options).start(START_S))
         used = closing.enter_context(_gateway(folder / "used", *options).start(START_S))
         behind = "-" + uuid.uuid4().hex[:8]

@@ -185,3 +185,35 @@ def test_every_setting_can_be_set_from_the_environment_with_its_own_default_as_t
             value = ",".join(value)
         environment[environment_name(path)] = str(value)
     assert load_settings(environment=environment) == defaults
+
+
+CLUSTER = "rocketmq://ns-1:9876"
+
+
+@pytest.mark.parametrize(
+    ("broker", "created"),
+    [("embedded:", True), ("popgate://gateway:8084", True), ("popgate+unix:/run/b", True), (CLUSTER, False)],
+)
+@pytest.mark.parametrize("table", ["topics", "groups"])
+def test_what_is_created_on_first_use_by_default_follows_from_the_broker(
+    written: Any, table: str, broker: str, created: bool
+) -> None:
+    def auto_create(**layers: Any) -> bool:
+        return bool(getattr(load_settings(**{"environment": {}, **layers}), table).auto_create)
+
+    assert auto_create(flags={"broker": broker}) is created
+    assert auto_create(environment={"POPGATE_BROKER": broker}) is created
+    assert auto_create(config=written(f'broker = "{broker}"\n[{table}]\nmax_auto_created = 5')) is created
+    # What is set explicitly wins, in both directions and in every layer.
+    for wanted in (True, False):
+        text = str(wanted).lower()
+        assert auto_create(flags={"broker": broker, table: {"auto_create": wanted}}) is wanted
+        given = {"POPGATE_BROKER": broker, f"POPGATE_{table.upper()}__AUTO_CREATE": text}
+        assert auto_create(environment=given) is wanted
+        config = written(f"[{table}]\nauto_create = {text}")
+        assert auto_create(config=config, flags={"broker": broker}) is wanted
+
+
+def test_a_table_that_is_none_is_refused_before_a_cluster_too() -> None:
+    with pytest.raises(SettingsWrong, match=r"topics .*is a group of settings"):
+        load_settings(environment={}, flags={"broker": CLUSTER, "topics": 5})

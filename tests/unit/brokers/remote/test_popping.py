@@ -591,21 +591,15 @@ async def test_a_topic_that_nobody_may_read_is_forbidden(broker, shelves, reques
         await broker.pop(CONTEXT, request_of(topic="W"))
 
 
-async def test_a_group_that_starts_from_the_last_message_gets_a_position_first(broker, shelves, request_of):
-    shelves.config["consumeFromMinEnable"] = False
+@pytest.mark.parametrize(("from_first", "mode"), [(True, "0"), (False, "1")])
+async def test_where_a_new_group_begins_is_left_to_its_broker(broker, shelves, request_of, from_first, mode):
+    """A gateway that set a position would skip what is sent until the next gateway does, or set one back."""
+    shelves.config["consumeFromMinEnable"] = from_first
     await asyncio.gather(*(broker.pop(CONTEXT, request_of()) for _ in range(5)))
-    assert shelves.positions == {(name, "G", str(queue)): "40" for name in NAMES for queue in range(4)}
-    assert len(shelves.asked(RequestCode.UPDATE_CONSUMER_OFFSET)) == 8
-    await broker.pop(CONTEXT, request_of())
-    assert len(shelves.asked(RequestCode.QUERY_CONSUMER_OFFSET)) == 8
-
-
-async def test_a_group_that_has_read_the_topic_keeps_its_position(broker, shelves, request_of):
-    """Its new queues are read from their first message."""
-    shelves.config["consumeFromMinEnable"] = False
-    shelves.positions["broker-b", "G", "2"] = "7"
-    await broker.pop(CONTEXT, request_of())
-    assert shelves.positions == {("broker-b", "G", "2"): "7"}
+    assert {one.fields["initMode"] for one in shelves.asked(RequestCode.POP_MESSAGE)} == {mode}
+    assert not shelves.asked(RequestCode.UPDATE_CONSUMER_OFFSET)
+    assert not shelves.asked(RequestCode.QUERY_CONSUMER_OFFSET)
+    assert shelves.positions == {}
 
 
 async def test_those_who_wait_are_let_go_when_the_broker_stops(broker, shelves, request_of):
@@ -766,14 +760,6 @@ async def test_a_group_that_has_begun_goes_on_without_a_broker_that_is_down(brok
     shelves.put("broker-b", record(7, b"m"))
     assert bodies(await broker.pop(CONTEXT, request_of())) == [b"m"]
     assert shelves.positions == {("broker-b", "G", "2"): "7"}
-
-
-async def test_a_group_begins_nowhere_while_a_broker_is_down_that_may_know_it(broker, shelves, request_of):
-    shelves.config["consumeFromMinEnable"] = False
-    await shelves.peers["broker-a"].stop()
-    with pytest.raises(BrokerUnavailable):
-        await broker.pop(CONTEXT, request_of())
-    assert shelves.positions == {}
 
 
 @pytest.mark.parametrize(

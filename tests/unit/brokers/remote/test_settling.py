@@ -202,20 +202,22 @@ async def test_unknown_topics_and_groups_are_told(broker, peers, handle):
     assert await broker.ack(CONTEXT, "T", "G", []) == []
 
 
-async def test_scenario_04_a_handle_whose_time_is_over_is_sent_and_told(broker, peers, handle, clock):
+async def test_scenario_04_a_handle_whose_time_is_over_is_refused_and_not_sent(broker, peers, handle, clock):
+    """Its broker would take it for a moment more: the client is told no, and nothing comes again."""
     told_time(broker, clock)
     old, fresh = handle(1, pop_ms=clock.now_ms() - 60_001), handle(2, pop_ms=clock.now_ms() - 59_000)
     results = await broker.ack(CONTEXT, "T", "G", [old, fresh])
     assert isinstance(results[0], ReceiptExpired)
     assert results[1] is None
-    (request,) = peers.asked(RequestCode.BATCH_ACK_MESSAGE)
-    assert len(decode_batch_acks(request.body)[1]) == 2
+    (request,) = peers.asked(RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE)
+    assert request.fields["extraInfo"] == fresh
 
 
-async def test_scenario_04_an_acknowledgement_that_is_answered_when_its_time_is_over_is_told_as_expired(
-    broker, peers, handle, clock
+@pytest.mark.parametrize("revive", [3, 999])
+async def test_scenario_04_an_acknowledgement_sent_in_time_is_answered_as_its_broker_answers(
+    broker, peers, handle, clock, revive
 ):
-    """The broker says SUCCESS, and the message may have gone to somebody else a moment before."""
+    """Also when its time is over by then: refused, it would have taken effect all the same."""
     told_time(broker, clock)
 
     def late(request):
@@ -223,12 +225,10 @@ async def test_scenario_04_an_acknowledgement_that_is_answered_when_its_time_is_
         return request.answer(0)
 
     peers.on(RequestCode.ACK_MESSAGE, late)
-    close = handle(1, pop_ms=clock.now_ms() - 59_000)
-    (result,) = await broker.ack(CONTEXT, "T", "G", [close])
-    assert isinstance(result, ReceiptExpired)
-    # Told again it is no better, and it must not be touched in another way either: it may be finished.
-    (result,) = await broker.ack(CONTEXT, "T", "G", [close])
-    assert isinstance(result, ReceiptExpired)
+    close = handle(1, pop_ms=clock.now_ms() - 59_000, revive_queue=revive)
+    assert await broker.ack(CONTEXT, "T", "G", [close]) == [None]
+    # Told again it is the same, and it must not be touched in another way: it is finished.
+    assert await broker.ack(CONTEXT, "T", "G", [close]) == [None]
     with pytest.raises(ReceiptExpired):
         await broker.change_invisible(CONTEXT, "T", "G", close, 10_000)
 
@@ -245,8 +245,10 @@ async def test_scenario_04_what_nobody_knows_of_is_not_taken_for_done_when_its_t
     assert isinstance(failed[0], BrokerTimeout)
     peers.on(RequestCode.ACK_MESSAGE, lambda request: request.answer(0))
     clock.advance(61.0)
+    sent = len(peers.asked(RequestCode.ACK_MESSAGE))
     (result,) = await broker.ack(CONTEXT, "T", "G", [unknown])
     assert isinstance(result, ReceiptExpired)
+    assert len(peers.asked(RequestCode.ACK_MESSAGE)) == sent
 
 
 @pytest.mark.parametrize("ahead_ms", [-HOUR_MS, HOUR_MS])
@@ -328,6 +330,7 @@ async def test_the_older_handle_is_worth_nothing_where_that_is_known(broker, pee
             await work
     assert await broker.give_back(CONTEXT, "T", "G", [mine]) == 0
     assert len(peers.asked(RequestCode.CHANGE_MESSAGE_INVISIBLETIME)) == 1
+    assert peers.asked(RequestCode.ACK_MESSAGE) == []
 
 
 async def test_an_ordered_delivery_keeps_its_pop_time_and_all_its_handles(broker, peers, handle, clock):
@@ -409,8 +412,8 @@ async def test_a_change_that_nobody_knows_of_is_not_tried_again(broker, peers, h
         await moving(clock, broker.change_invisible(CONTEXT, "T", "G", mine, 9_000))
     with pytest.raises(ReceiptExpired):
         await broker.change_invisible(CONTEXT, "T", "G", mine, 9_000)
-    # But whether the older handle still acknowledges is left to the broker.
-    await broker.ack(CONTEXT, "T", "G", [mine])
+    # But whether the older handle still acknowledges is left to the broker, and its answer counts.
+    assert await broker.ack(CONTEXT, "T", "G", [mine]) == [None]
     assert len(peers.asked(RequestCode.ACK_MESSAGE)) == 1
 
 

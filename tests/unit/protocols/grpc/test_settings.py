@@ -11,9 +11,9 @@ from processors.clients import ClientKind
 from processors.limits import Limits
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
-from protocols.grpc.settings import check_settings, kind_in, merged, topics_in
+from protocols.grpc.settings import check_settings, kind_in, merged, retry_out, topics_in
 
-LADDER = [1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+LADDER = [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
 JAVA = Context(language="JAVA")
 
 
@@ -98,6 +98,27 @@ def test_an_exponential_group_is_told_as_a_list_of_whole_seconds_which_python_re
     assert all(step.nanos == 0 for step in policy.customized_backoff.next)
     node = merged(subscribing(), Context(language="NODE_JS"), Limits(), config).backoff_policy
     assert node.exponential_backoff.initial == Duration(seconds=1, nanos=500_000_000)
+
+
+@pytest.mark.parametrize(
+    "retry",
+    [
+        CustomizedRetry(),
+        CustomizedRetry((1_000, 5_000, 60_000), 0),
+        CustomizedRetry((1_000, 1_000, 1_000, 5_000, 60_000), 2),
+        CustomizedRetry((1_000, 5_000), 9),
+        ExponentialRetry(),
+        ExponentialRetry(3_000, 20_000, 3.0),
+    ],
+)
+def test_clients_rest_as_the_gateway_does_and_as_is_shown(retry: CustomizedRetry | ExponentialRetry) -> None:
+    """Clients take the first of the list after the first failure, and the last one from then on."""
+    config = GroupConfig("g", max_attempts=30, retry=retry)
+    told = [step.seconds * 1000 for step in retry_out(config, exponential=False).customized_backoff.next]
+    for attempt in range(1, 30):
+        assert told[min(attempt, len(told)) - 1] == retry.delay_ms(attempt)
+    exponential = retry_out(config, exponential=True).exponential_backoff
+    assert exponential.initial.seconds * 1000 == retry.delay_ms(1)
 
 
 def test_no_list_of_rests_is_empty_and_no_rest_is_zero() -> None:
