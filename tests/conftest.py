@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.isolation import process_kept
+from tests.support.folders import short_folder
 from tests.support.outcomes import PROBLEMS
 from tests.support.tiers import tier_of
 from tests.support.timeouts import Timeouts
@@ -45,6 +46,13 @@ def process_as_before() -> Iterator[None]:
     """Every test meets the process as the first one did."""
     with process_kept():
         yield
+
+
+@pytest.fixture
+def socket_folder() -> Iterator[Path]:
+    """A folder whose path is short enough for unix sockets."""
+    with short_folder() as folder:
+        yield folder
 
 
 # -- which tests run, and which stay together -----------------------------------------------------

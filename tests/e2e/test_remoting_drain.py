@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -114,10 +112,8 @@ async def pulled(port: int) -> list[bytes]:
 
 
 @pytest.fixture
-def shared() -> Iterator[Path]:
-    """A path of pytest's own may be too long for a socket."""
-    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
-        yield Path(folder) / "broker"
+def shared(socket_folder: Path) -> Path:
+    return socket_folder / "broker"
 
 
 async def test_producers_of_any_age_go_to_the_other_gateway_and_lose_nothing(

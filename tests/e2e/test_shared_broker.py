@@ -112,9 +112,9 @@ class Town:
 
 
 @pytest.fixture
-def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+def town(socket_folder: Path) -> Iterator[Town]:
     with contextlib.ExitStack() as closing:
-        yield Town(tmp_path_factory.mktemp("t"), closing)
+        yield Town(socket_folder, closing)
 
 
 def bodies(messages: list[Any]) -> list[str]:

@@ -6,7 +6,6 @@ import os
 import socket
 import ssl
 import stat
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,10 +187,8 @@ def test_what_cannot_be_is_told_at_the_start(
 
 
 @pytest.fixture
-def path() -> Iterator[Path]:
-    """A path of pytest's own may be too long for a socket."""
-    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
-        yield Path(folder) / "grpc.sock"
+def path(socket_folder: Path) -> Path:
+    return socket_folder / "grpc.sock"
 
 
 @pytest.mark.parametrize(("transport", "workers"), [("http2", 1), ("http2", 2), ("grpcio", 1)])

@@ -9,10 +9,9 @@ import json
 import os
 import re
 import signal
-import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -332,23 +331,16 @@ async def waiting(gateway: GatewayProcess, count: int) -> bool:
     return await metric(gateway, "popgate_waiting_receives ") == count
 
 
-@pytest.fixture
-def place() -> Iterator[Path]:
-    """A folder with a name that is short enough for sockets."""
-    with tempfile.TemporaryDirectory(prefix="place-") as folder:
-        yield Path(folder)
-
-
-async def test_no_process_outlives_a_supervisor_that_was_killed(place: Path) -> None:
-    async with running(environment={"TMPDIR": str(place)}) as gateway:
+async def test_no_process_outlives_a_supervisor_that_was_killed(socket_folder: Path) -> None:
+    async with running(environment={"TMPDIR": str(socket_folder)}) as gateway:
         clients = await clients_of(gateway, 4)
         made = gateway.processes
         assert len(made) == 3
-        assert [path.stat().st_mode & 0o777 for path in place.glob("popgate-*")] == [0o700]
+        assert [path.stat().st_mode & 0o777 for path in socket_folder.glob("popgate-*")] == [0o700]
         os.kill(gateway.pid, signal.SIGKILL)
         await close(clients)
         await until(lambda: not any(is_running(pid) for pid in made), LONGEST_S)
-        await until(lambda: not list(place.glob("popgate-*")), LONGEST_S)
+        await until(lambda: not list(socket_folder.glob("popgate-*")), LONGEST_S)
         # A successor has the ports and the store.
         async with asyncio.timeout(PATIENCE_S):
             await asyncio.to_thread(gateway.wait)

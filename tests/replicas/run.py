@@ -20,7 +20,6 @@ import asyncio
 import contextlib
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -46,6 +45,7 @@ from tests.replicas.clients import (
 )
 from tests.replicas.ledger import Ledger
 from tests.replicas.town import BROKERS, CONSUME_TIMEOUT_MS, HOLD_S, ROCKETMQ, Town, town_before
+from tests.support.folders import short_folder
 from tests.support.waiting import PATIENCE_S, NotInTimeError, until
 
 TOPICS = {"plain": "NORMAL", "ordered": "FIFO", "transactions": "TRANSACTION"}
@@ -229,11 +229,11 @@ def main() -> None:
     parser.add_argument("--rolling", action="store_true", help="drain one after the other instead")
     parser.add_argument("--longest", type=float, default=3.0, help="seconds between two ends, at most")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
+    with short_folder() as folder:
         report = asyncio.run(
             run(
                 chosen.broker,
-                Path(folder),
+                folder,
                 chosen.seed,
                 kills=0 if chosen.rolling else chosen.kills,
                 longest=chosen.longest,

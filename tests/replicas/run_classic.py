@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import random
 import sys
-import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from tests.replicas.classic import ClassicClients, ClassicLedger
 from tests.replicas.clients import AUDITORS, Reader, Stage
 from tests.replicas.run import until_or_late
 from tests.replicas.town import BROKERS, Town, town_before
+from tests.support.folders import short_folder
 
 TOPICS = {"plain": "NORMAL", "ordered": "NORMAL"}
 READERS = {"concurrent": "plain", "orderly": "ordered"}
@@ -148,11 +148,11 @@ def main() -> None:
     parser.add_argument("--mapped", action="store_true", help="map groups onto pop; else true pull")
     parser.add_argument("--longest", type=float, default=3.0, help="seconds between two ends, at most")
     chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
+    with short_folder() as folder:
         report = asyncio.run(
             run(
                 chosen.broker,
-                Path(folder),
+                folder,
                 chosen.seed,
                 kills=chosen.kills,
                 longest=chosen.longest,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -13,6 +11,7 @@ from popgate.testing.rocketmq import Missing
 from tests.replicas.conftest import missing
 from tests.replicas.run import HAPPENED, TOPICS, Report, run
 from tests.replicas.town import BROKERS
+from tests.support.folders import short_folder
 
 LONGEST_S = 1_800
 """On a machine with other things to do; a minute on a quiet one."""
@@ -22,10 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
 async def report_of(kind: str, seed: int, *, kills: int = 0, rolling: bool = False) -> Report:
     if kind == "rocketmq" and os.environ.get("TEST_CLUSTER") != "true":
         pytest.skip("minutes before a real RocketMQ: sh tests/run.sh --long runs it")
-    # A path of pytest's own is too long for a socket.
-    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
+    with short_folder() as folder:
         try:
-            return await run(kind, Path(folder), seed, kills=kills, longest=1.5, rolling=rolling)
+            return await run(kind, folder, seed, kills=kills, longest=1.5, rolling=rolling)
         except Missing as why:
             missing(why)
             raise

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -12,6 +10,7 @@ from popgate.testing.made import Missing
 from tests.replicas.conftest import missing
 from tests.replicas.run_classic import run
 from tests.replicas.town import EMBEDDED
+from tests.support.folders import short_folder
 
 LONGEST_S = 1_800
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
@@ -23,10 +22,9 @@ async def test_classic_consumers_lose_nothing_and_no_order_when_replicas_end(
 ) -> None:
     if os.environ.get("TEST_CLASSIC_ALL") != "true":
         pytest.skip("minutes: sh tests/run.sh --long classic runs it")
-    # A path of pytest's own is too long for a socket.
-    with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
+    with short_folder() as folder:
         try:
-            report = await run(EMBEDDED, Path(folder), seed=3, kills=3, longest=1.5, mapped=mapped)
+            report = await run(EMBEDDED, folder, seed=3, kills=3, longest=1.5, mapped=mapped)
         except Missing as why:
             missing(why)
             raise

@@ -14,8 +14,8 @@ from popgate.unix_sockets import UnixSocket, identity_of, parse_path, remove
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "a.sock")
+def path(socket_folder: Path) -> str:
+    return str(socket_folder / "a.sock")
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def bound(path: str) -> Iterator[UnixSocket]:
     bound.link.close()
 
 
-def test_only_this_user_may_connect_unless_it_is_said(bound: UnixSocket, tmp_path: Path) -> None:
+def test_only_this_user_may_connect_unless_it_is_said(bound: UnixSocket, socket_folder: Path) -> None:
     assert stat.S_IMODE(os.stat(bound.path).st_mode) == 0o600
-    other = UnixSocket(str(tmp_path / "b.sock"), 0o660)
+    other = UnixSocket(str(socket_folder / "b.sock"), 0o660)
     assert stat.S_IMODE(os.stat(other.path).st_mode) == 0o660
     other.link.close()
 
@@ -55,9 +55,9 @@ def test_what_is_no_socket_stays(path: str) -> None:
     assert Path(path).read_text() == "precious"
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(socket_folder: Path) -> None:
     with pytest.raises(OSError, match=r"cannot listen at unix:.*No such file"):
-        UnixSocket(str(tmp_path / "nowhere" / "a.sock"))
+        UnixSocket(str(socket_folder / "nowhere" / "a.sock"))
 
 
 def test_only_ones_own_is_removed(bound: UnixSocket, path: str) -> None:

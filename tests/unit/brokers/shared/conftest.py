@@ -183,11 +183,9 @@ def _stored() -> Callable[..., StoredMessage]:
 
 
 @pytest.fixture
-async def place(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Place]:
+async def place(socket_folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     for patience in ("_CHECK_S", "_REPLY_S"):
         monkeypatch.setattr(f"brokers.shared.guests.{patience}", PATIENCE_S)
-    made = Place(tmp_path_factory.mktemp("s"))
+    made = Place(socket_folder)
     yield made
     await made.close()

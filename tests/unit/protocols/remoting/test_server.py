@@ -790,8 +790,8 @@ async def test_a_handshake_where_a_header_was_promised(make: Make, tmp_path: Pat
     assert house.server.admission.count == 0
 
 
-async def test_a_socket_in_the_file_system(make: Make, tmp_path: Path) -> None:
-    path = str(tmp_path / "door")
+async def test_a_socket_in_the_file_system(make: Make, socket_folder: Path) -> None:
+    path = str(socket_folder / "door")
     house = await make(path=path)
     client = await RemotingClient.connect("", 0, path=path)
 
