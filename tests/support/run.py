@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support import leftovers
-from tests.support.tiers import LONG, SERIES, TIERS, paths_of, tiers_of_path
+from tests.support.tiers import LIVE_WORKERS, LONG, SERIES, TIERS, paths_of, tiers_of_path
 
 MOST_LOOKS = 15
+PROCESS_WORKERS_PER_CORE = 2
 PASSED, FAILED, WRONG_USE, NOTHING_SELECTED = 0, 1, 4, 5
 """pytest's own exit codes."""
 
@@ -110,9 +111,24 @@ def options_of(tier: str, given: Sequence[str]) -> list[str]:
     """What pytest gets for a tier beside what was given: workers, and its paths where none was given."""
     options = ["--dist", "loadfile", "--no-loadscope-reorder"]
     if not any(argument.startswith("-n") for argument in given):
-        # One worker, not none: one that is ended because it hangs is replaced, and the rest of the tests run.
-        options += ["-n", os.environ.get("TEST_JOBS", "auto") if tier in ("fast", "process") else "1"]
+        options += ["-n", workers_of(tier)]
     return options if paths_in(given) else [*options, *paths_of(tier)]
+
+
+def workers_of(tier: str) -> str:
+    """How many workers of xdist a tier gets, as the value of `-n`.
+
+    Always one at least, not none: a worker that is ended because it hangs is replaced, and the rest of the
+    tests run.
+    """
+    if tier == "live":
+        return str(LIVE_WORKERS)
+    if tier == LONG:
+        return "1"
+    if jobs := os.environ.get("TEST_JOBS"):
+        return jobs
+    # The tests of gateways as processes wait for most of the time.
+    return str(PROCESS_WORKERS_PER_CORE * len(os.sched_getaffinity(0))) if tier == "process" else "auto"
 
 
 def paths_in(given: Sequence[str]) -> list[str]:

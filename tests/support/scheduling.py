@@ -6,13 +6,13 @@ from typing import Any
 
 from xdist.scheduler import LoadFileScheduling
 
-from tests.support.tiers import tier_of
+from tests.support.tiers import lane_of, tier_of
 
 
 def scope_of(nodeid: str) -> str:
-    """The tests that stay in one worker: those of a file, and those that share a real RocketMQ."""
+    """The tests that stay in one worker: those of a file, and those of a lane of the live tier."""
     if tier_of(nodeid) == "live":
-        return "live"
+        return f"live {lane_of(nodeid)}"
     if nodeid.startswith("tests/cluster/"):
         return "cluster"
     return nodeid.partition("::")[0]

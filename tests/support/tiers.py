@@ -4,7 +4,7 @@
 | --- | --- |
 | fast | unit and property tests, bounded fuzz: no process of ours, no JVM |
 | process | contract, scenarios, command line, drains: gateways as processes, on the embedded broker |
-| live | everything before a real RocketMQ, official clients, Spark: one after the other, nothing beside it |
+| live | everything before a real RocketMQ, Spark; the official clients of gRPC beside the others |
 | long | series that are asked for by name, `sh tests/run.sh --long NAME`; never a part of the test command |
 """
 
@@ -41,6 +41,11 @@ _PLACES = {
     "tests/cluster": LONG,
 }
 """The longest prefix of a test's path decides."""
+
+LANES = {"tests/conformance": "clients"}
+"""Tests of the live tier that run one after the other in a worker of their own, beside its others."""
+LIVE_WORKERS = 2
+"""One for each lane."""
 
 CONTRACT = "tests/contract/"
 LIVE_SCENARIOS = "tests/scenarios/test_live_"
@@ -91,6 +96,12 @@ def tier_of(nodeid: str) -> str:
         if tier := _PLACES.get(str(place)):
             return tier
     raise ValueError(f"{path} is in no tier: tests/support/tiers.py has to place it")
+
+
+def lane_of(nodeid: str) -> str:
+    """Which of the live tier's tests a test runs after."""
+    path = PurePosixPath(nodeid.partition("::")[0])
+    return next((lane for place, lane in LANES.items() if path.is_relative_to(place)), "broker")
 
 
 def paths_of(tier: str) -> list[str]:

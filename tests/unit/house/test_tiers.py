@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -43,10 +44,13 @@ def test_named_paths_choose_the_tiers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tiers_for(["tests"]) == [*TIERS, "long"]
 
 
-def test_the_live_tier_has_the_machine_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tier_has_the_workers_that_its_waiting_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("TEST_JOBS", raising=False)
-    assert options_of("live", ["tests/spark"]) == [*SCOPES, "-n", "1"]
+    cores = len(os.sched_getaffinity(0))
+    assert options_of("live", ["tests/spark"]) == [*SCOPES, "-n", "2"]
+    assert options_of("process", ["tests/e2e"]) == [*SCOPES, "-n", str(2 * cores)]
+    assert options_of("long", ["tests/cluster"]) == [*SCOPES, "-n", "1"]
     assert options_of("fast", ["tests/unit"]) == [*SCOPES, "-n", "auto"]
     assert options_of("fast", ["-n4", "tests/unit"]) == SCOPES
 
@@ -62,10 +66,12 @@ def test_tests_of_one_file_share_a_worker() -> None:
     assert scope_of("tests/contract/test_a.py::test_b[embedded]") == "tests/contract/test_a.py"
 
 
-def test_tests_before_a_real_rocketmq_share_a_worker() -> None:
+def test_tests_of_a_lane_share_a_worker() -> None:
     live = [f"tests/contract/test_{name}.py::test[{name}-remote]" for name in "ab"]
-    live += ["tests/scenarios/test_live_bounds.py::test", "tests/conformance/test_go.py::test"]
-    assert len({scope_of(nodeid) for nodeid in live}) == 1
+    live += ["tests/scenarios/test_live_bounds.py::test", "tests/classic/test_classic.py::test"]
+    assert {scope_of(nodeid) for nodeid in live} == {"live broker"}
+    clients = ("tests/conformance/test_go.py::test", "tests/conformance/test_clients.py::test")
+    assert {scope_of(nodeid) for nodeid in clients} == {"live clients"}
     assert len({scope_of(f"tests/cluster/test_{name}.py::test") for name in "ab"}) == 1
 
 
