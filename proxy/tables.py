@@ -150,8 +150,10 @@ class Embedded(Group):
     """Ordered groups: how many messages behind held message groups are looked past, per queue."""
     repeat_window_s: Seconds = Field(default=600.0, le=86_400)
     """A second send of a message id within this time is answered as the first, and not stored; 0: it is."""
-    max_known_sends: Count = Field(default=262_144, ge=2, le=1 << 26)
-    """Message ids known for that, 80 bytes of memory each; of more sends in the window the latest half."""
+    max_known_sends: Count = Field(default=1_048_576, ge=2, le=1 << 26)
+    """Message ids known for that, 80 bytes of memory each, as many as are sent. When more are sent in that
+    time, the window is shorter (the latest half of them at least): the log says so, and the metric
+    popgate_broker_repeat_window_seconds."""
 
 
 class Lite(Group):

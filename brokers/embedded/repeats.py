@@ -11,11 +11,13 @@ In memory there is a hash per id, which leads to the segment, and the segment ha
 itself. The hashes are Python's own, keyed anew in every process: nobody can make two of them
 alike. They lie in two generations, of which the older one is dropped as a whole when the younger
 one is as old as the window, or has half of `max_known_sends`. So an id is known for the window and
-an eighth of it at most; when more is sent than that, the last half of `max_known_sends` at least.
+an eighth of it at most; when more is sent than that, the last half of `max_known_sends` at least:
+`known_ms` is the time that this covers, and the log has one line when it becomes shorter than the window.
 """
 
 from __future__ import annotations
 
+import logging
 import struct
 from functools import partial
 
@@ -42,6 +44,7 @@ from popgate.clock import Clock
 from popgate.model import Sent
 from popgate.wire.properties import UNIQ_KEY, find_property
 
+_log = logging.getLogger(__name__)
 _UNIQ_KEY = UNIQ_KEY.encode()
 HASH_MASK = (1 << 60) - 1
 """Hashes of 60 bits are small integers to Python."""
@@ -53,6 +56,8 @@ _SLICES = 8
 """A segment spans at most this part of the window."""
 _DECODED = 4
 """Segments kept decoded, for a client that sends much again."""
+_BYTES_PER_ID = 80
+"""Memory for a known id: an integer, and its entry in a dictionary that is half full."""
 _MOST_READ = 16_384
 """Messages that a start reads at most, whatever the clock did; many times what is in no segment."""
 
@@ -83,6 +88,8 @@ class Repeats:
         self._settings = settings
         self._window_ms = settings.repeat_window_ms
         self._most = max(settings.max_known_sends // 2, 1)
+        self._is_short = False
+        """Whether the log was told that the window is shorter than configured."""
         self.young: dict[int, int] = {}
         """Hash of the key to the number of its segment; and the generation before."""
         self.old: dict[int, int] = {}
@@ -108,6 +115,14 @@ class Repeats:
 
     def __len__(self) -> int:
         return len(self.young) + len(self.old)
+
+    @property
+    def known_ms(self) -> int:
+        """How far back all sends are known, in ms: the window, or less while more was sent than is kept."""
+        since_ms = self._known_since_ms
+        if since_ms is None:
+            return self._window_ms
+        return min(max(self._steady.now_ms() - since_ms, 0), self._window_ms)
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -189,6 +204,8 @@ class Repeats:
         self.young, self.old = {}, {}
         self._first_of_young = self._first_of_old = self.number = 1
         self._began_ms = 0
+        self._known_since_ms: int | None = None
+        """Sends before this steady time may have been forgotten; None: none were, within the window."""
         self.places, self._handles = {}, {}
         self._written: dict[int, Segment] = {}
         """Closed, and perhaps not committed yet."""
@@ -230,13 +247,36 @@ class Repeats:
             self._store.delete_range(
                 SEEN, sequence_key(self._first_of_old), sequence_key(self._first_of_young)
             )
+            self._known_since_ms = self._began_ms
         self.old, self.young = self.young, {}
         self._first_of_old, self._first_of_young = self._first_of_young, self.number
         self._began_ms = now_ms
+        self._tell_window()
+
+    def _tell_window(self) -> None:
+        """Log once that the window has become shorter than configured, until it is as configured again."""
+        known_ms = self.known_ms
+        if known_ms >= self._window_ms:
+            self._is_short = False
+        elif not self._is_short:
+            self._is_short = True
+            # Each half must last for the window; the one that was just filled lasted for `known_ms`.
+            enough = 2 * self._most * self._window_ms // max(known_ms, 1)
+            _log.warning(
+                "a repeated send is recognised for %.0f s, not for the %.0f s of embedded.repeat_window_s:"
+                " more is sent in that time than embedded.max_known_sends = %d;"
+                " at this rate %d would be needed, which take %d MiB of memory",
+                known_ms / 1000,
+                self._window_ms / 1000,
+                self._settings.max_known_sends,
+                enough,
+                enough * _BYTES_PER_ID >> 20,
+            )
 
     def _load_segments(self, now_ms: int) -> int | None:
         """Enter the hashes of the segments that count; the time since which sends are in none of them."""
         since_ms, first = None, True
+        begun_ms, others = now_ms, False
         for key, value in self._store.scan(SEEN, b""):
             number = int.from_bytes(key[:8], "big")
             if len(key) > 8:
@@ -252,10 +292,14 @@ class Repeats:
             if first:
                 self._first_of_old = self._first_of_young = number
                 self._began_ms, first = last_ms, False
+                begun_ms, others = last_ms, number > 1
             if abs(now_ms - last_ms) <= self._window_ms:
                 self.young.update((hash(key) & HASH_MASK, number) for key in keys)
             if len(self.young) >= self._most:
                 self._drop_old(last_ms)
+        if others and len(self) >= self._most and self._known_since_ms is None:
+            # What came before the first segment was forgotten for want of room, and not by its age.
+            self._known_since_ms = begun_ms
         return since_ms
 
     def _load_held(self, stored: bytes, value: bytes) -> None:

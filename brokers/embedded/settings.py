@@ -58,7 +58,7 @@ class EmbeddedSettings:
 
     repeat_window_ms: int = 600_000
     """So long a message id is known: a second send of it is answered as the first was. 0: not at all."""
-    max_known_sends: int = 262_144
+    max_known_sends: int = 1_048_576
     """At most so many ids are known, about 80 bytes of memory each; at least the last half of them."""
 
     max_delay_ms: int = _DAY_MS

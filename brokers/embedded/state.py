@@ -221,6 +221,8 @@ class State:
             "half_messages": self.halves.pending,
             "lite_subscriptions": len(self.subscriptions),
             "known_sends": len(self.repeats),
+            "repeat_window_seconds": self.repeats.known_ms / 1000,
+            "repeat_window_configured_seconds": self.settings.repeat_window_ms / 1000,
             "repeated_sends_total": self.tallies.repeated,
             "redeliveries_total": self.tallies.redelivered,
             "dead_letters_total": self.tallies.dead_lettered,

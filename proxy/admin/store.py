@@ -35,5 +35,7 @@ class StoreFacts:
                 "bytes": int(figures["store_bytes"]) if "store_bytes" in figures else None,
                 "free_bytes": usage.free if usage is not None else None,
                 "total_bytes": usage.total if usage is not None else None,
+                "repeat_window_s": figures.get("repeat_window_seconds"),
+                "repeat_window_configured_s": figures.get("repeat_window_configured_seconds"),
             }
         )

@@ -16,7 +16,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import Shown, duration
 from proxy.cli.printing import Output, Printer
-from proxy.units import counted, rough_size_text
+from proxy.units import counted, duration_text, rough_size_text
 
 if TYPE_CHECKING:
     from protocols.probing import Finding, Wish
@@ -154,6 +154,19 @@ def _admin_findings(admin: str) -> list[Finding]:
         what = f"{rough_size_text(free)} of {rough_size_text(total)} free for the store"
         advice = "lower retention.age_s or retention.max_bytes, or give it a larger disk" if little else ""
         found.append(Finding("disk", Level.PROBLEM if little else Level.OK, what, advice))
+    # A gateway that is older than this command says nothing of them.
+    known_s, wanted_s = store.get("repeat_window_s"), store.get("repeat_window_configured_s")
+    if known_s is not None and wanted_s:
+        what = f"a repeated send is recognised for {duration_text(round(known_s, 3))}"
+        if known_s < wanted_s:
+            what += f", not for {duration_text(wanted_s)} (embedded.repeat_window_s)"
+            advice = (
+                "more is sent in that time than embedded.max_known_sends: raise it (80 bytes of memory each;"
+                " the log says how many are needed), or set a shorter embedded.repeat_window_s"
+            )
+            found.append(Finding("repeats", Level.WARNING, what, advice))
+        else:
+            found.append(Finding("repeats", Level.OK, what))
     return found
 
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from popgate.lite import LITE_BIND_TOPIC
 from proxy.cli.calling import Gateway
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, moment
+from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, moment, pairs
 from proxy.cli.printing import Output, Printer
 from proxy.cli.topics import confirm
 from proxy.units import duration_text, moment_text
@@ -54,8 +55,32 @@ def create(
             " (first, longest, factor).",
         ),
     ] = None,
+    retry_from: Annotated[
+        int | None,
+        typer.Option(
+            "--retry-from",
+            metavar="N",
+            min=0,
+            help="Which rest of a list follows the first failure, counted from 0; default: 0.",
+        ),
+    ] = None,
     consume_timeout: Annotated[
         str | None, typer.Option(metavar="DURATION", help="How long a push consumer may work on a message.")
+    ] = None,
+    lite: Annotated[
+        str | None,
+        typer.Option(
+            "--lite",
+            metavar="TOPIC",
+            help=f"Deliver lite topics of TOPIC only: the attribute {LITE_BIND_TOPIC}.",
+        ),
+    ] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option("--attribute", metavar="NAME=VALUE", help="Repeatable.")
+    ] = None,
+    consume: Annotated[
+        bool | None,
+        typer.Option("--consume/--no-consume", help="Whether it is delivered anything; default: it is."),
     ] = None,
     admin: Admin = DEFAULT_ADMIN,
     output: Shown = Output.AUTO,
@@ -68,17 +93,22 @@ def create(
         "broadcast": broadcast or None,
         "max_attempts": max_attempts,
         "start_from": start.value if start else None,
-        "retry": parse_retry(retry) if retry else None,
+        "retry": _retry_policy(retry, retry_from),
         "consume_timeout_ms": None if seconds is None else round(seconds * 1000),
+        "consume_enabled": consume,
+        "attributes": _attributes(attribute, lite) or None,
     }
     with Gateway(admin) as gateway:
         group = gateway.post(
             "groups", body={key: value for key, value in wanted.items() if value is not None}
         )
     kind = ("broadcast, " if group["broadcast"] else "") + ("ordered" if group["ordered"] else "unordered")
+    bound = group["attributes"].get(LITE_BIND_TOPIC)
     Printer(output).done(
         f"group {name} created: {kind}, {group['max_attempts']} attempts,"
-        f" from the {group['start_from']} message",
+        f" from the {group['start_from']} message"
+        + (f", lite topics of {bound}" if bound else "")
+        + ("" if group["consume_enabled"] else ", nothing is delivered to it"),
         group,
     )
 
@@ -196,6 +226,34 @@ def _standing_text(progress: dict[str, Any]) -> str:
         f"{progress['lag']} to do, {progress['in_flight']} held,"
         f" {progress['waiting']} waiting for another attempt"
     )
+
+
+def _attributes(texts: list[str] | None, lite: str | None) -> dict[str, str]:
+    """Attributes of a new group, `--lite` among them. Raises BadParameter."""
+    attributes = pairs(texts)
+    if lite is not None:
+        if not lite:
+            raise typer.BadParameter("--lite names no topic")
+        if attributes.setdefault(LITE_BIND_TOPIC, lite) != lite:
+            raise typer.BadParameter(
+                f"--lite {lite} contradicts --attribute {LITE_BIND_TOPIC}={attributes[LITE_BIND_TOPIC]}"
+            )
+    return attributes
+
+
+def _retry_policy(text: str | None, first_step: int | None) -> dict[str, Any] | None:
+    """The retry policy of a new group, None for the default. Raises BadParameter."""
+    policy = parse_retry(text) if text else None
+    if first_step is not None:
+        if policy is None or policy["kind"] != "customized":
+            raise typer.BadParameter("--retry-from needs a list of rests: --retry 1s,5s,1m")
+        if first_step >= len(policy["delays_ms"]):
+            raise typer.BadParameter(
+                f"--retry-from is {first_step}, but --retry has {len(policy['delays_ms'])} rests,"
+                " counted from 0"
+            )
+        policy["first_step"] = first_step
+    return policy
 
 
 def parse_retry(text: str) -> dict[str, Any]:

@@ -32,6 +32,18 @@ BROKER = (
         "Message ids known, so that a repeated send is stored once.",
         over="max",
     ),
+    Spec(
+        "popgate_broker_repeat_window_seconds",
+        "gauge",
+        "How far back repeated sends are recognised: less than configured when too much is sent.",
+        over="min",
+    ),
+    Spec(
+        "popgate_broker_repeat_window_configured_seconds",
+        "gauge",
+        "`embedded.repeat_window_s`.",
+        over="max",
+    ),
     Spec("popgate_broker_repeated_sends_total", "counter", "Sends that were answered as repeats."),
     Spec("popgate_broker_redeliveries_total", "counter", "Deliveries after the first, of all groups."),
     Spec("popgate_broker_dead_letters_total", "counter", "Moved to the dead letters, of all groups."),

@@ -132,6 +132,38 @@ def test_a_group_from_its_making_to_its_end(run: Callable[..., Ran]) -> None:
     assert run("group", "show", "g-life").code == NOTHING
 
 
+def test_a_group_may_take_lite_topics(run: Callable[..., Ran]) -> None:
+    run("topic", "create", "t-rooms", "--type", "LITE")
+    made = run("group", "create", "g-rooms", "--lite", "t-rooms", "--attribute", "lite.sub.client.quota=7")
+    assert made.out.endswith("from the first message, lite topics of t-rooms\n"), made.err
+    attributes = run("group", "show", "g-rooms", "-o", "json").json["attributes"]
+    assert attributes == {"lite.bind.topic": "t-rooms", "lite.sub.client.quota": "7"}
+
+
+def test_group_create_makes_what_apply_can(run: Callable[..., Ran]) -> None:
+    """Each key of a declaration has an option: nothing differs when the same is applied."""
+    declared = {
+        "ordered": True,
+        "broadcast": False,
+        "max_attempts": 5,
+        "start_from": "last",
+        "retry": {"kind": "customized", "delays": ["1s", "5s", "1m"], "first_step": 1},
+        "consume_timeout": "2m",
+        "consume_enabled": False,
+        "attributes": {"lite.bind.topic": "t-rooms", "owner": "shop"},
+    }
+    made = run(
+        *("group", "create", "g-all", "--ordered", "--max-attempts", "5", "--from", "last", "--no-consume"),
+        *("--retry", "1s,5s,1m", "--retry-from", "1", "--consume-timeout", "2m"),
+        *("--attribute", "owner=shop", "--lite", "t-rooms"),
+    )
+    assert made.code == OK, made.err
+    assert made.out.endswith(", nothing is delivered to it\n")
+    compared = run("apply", "-", "--dry-run", stdin=json.dumps({"groups": {"g-all": declared}}).encode())
+    assert (compared.code, compared.out) == (OK, ""), compared.err
+    assert set(run("export", "-f", "json").json["groups"]["g-all"]) == set(declared)
+
+
 def test_an_exponential_retry_policy(run: Callable[..., Ran]) -> None:
     run("group", "create", "g-exp", "--retry", "exponential:2s:1h:1.5")
     retry = run("group", "show", "g-exp", "--output", "json").json["retry"]
@@ -283,6 +315,11 @@ def test_errors_are_json_where_json_was_asked_for(run: Callable[..., Ran]) -> No
         ("topic", "list", "--admin", "http://[::1"),
         ("group", "create", "g", "--retry", "soon"),
         ("group", "create", "g", "--from", "middle"),
+        ("group", "create", "g", "--retry", "1s,5s", "--retry-from", "2"),
+        ("group", "create", "g", "--retry", "exponential:1s", "--retry-from", "0"),
+        ("group", "create", "g", "--attribute", "owner"),
+        ("group", "create", "g", "--lite", ""),
+        ("group", "create", "g", "--lite", "t", "--attribute", "lite.bind.topic=u"),
         ("group", "create", "g", "--retry", "exponential:1s:2s:x"),
         ("group", "create", "g", "--retry", "exponential:1s:2s:2:3"),
         ("send", "t", "x", "--property", "novalue"),

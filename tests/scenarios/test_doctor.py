@@ -146,7 +146,14 @@ def test_scenario_12_the_doctor_finds_nothing_wrong_where_all_is_well(
     gateway: GatewayProcess,
 ) -> None:
     seen = doctor(gateway.endpoint, "--admin", gateway.admin)
-    assert seen.levels == {**ALL_WELL, "admin": "ok", "ready": "ok", "disk": seen["disk"]["level"]}
+    assert seen.levels == {
+        **ALL_WELL,
+        "admin": "ok",
+        "ready": "ok",
+        "disk": seen["disk"]["level"],
+        "repeats": "ok",
+    }
+    assert seen["repeats"]["what"] == "a repeated send is recognised for 10m"
     assert seen.code == (1 if seen.problems else 0)
     assert "1048576 bytes" in seen["limits"]["what"]
     assert "1048576 bytes" in seen["message-size"]["what"]
@@ -168,6 +175,21 @@ def test_scenario_12_a_look_leaves_nothing_behind_that_it_can_delete(gateway: Ga
         assert unseen.problems in ([], ["disk"])
         assert unseen.levels["round-trip"] == unseen.levels["route"] == "skipped"
         assert api.get("topics")["topics"] == []
+
+
+def test_a_shorter_window_of_repeated_sends_is_a_warning() -> None:
+    """More is sent within `embedded.repeat_window_s` than `embedded.max_known_sends`."""
+    from proxy.cli.calling import Gateway
+
+    with GatewayProcess(options=["--set", "embedded.max_known_sends=1024"]) as gateway:
+        with Gateway(gateway.admin) as api:
+            api.post("topics", body={"name": "t"})
+            for _ in range(64):
+                api.post("topics", "t", "messages", body={"messages": [{"body": "x"}] * 32})
+        after = doctor(gateway.endpoint, "--no-write", "--admin", gateway.admin)
+    assert after["repeats"]["level"] == "warning"
+    assert after["repeats"]["what"].endswith(", not for 10m (embedded.repeat_window_s)")
+    assert "embedded.max_known_sends" in after["repeats"]["advice"]
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1"])

@@ -232,6 +232,52 @@ async def test_what_is_known_is_bounded_and_the_latest_half_is_known_at_any_rate
     assert count(broker) == stored
 
 
+async def test_the_real_window_is_told_when_it_is_shorter(
+    folder: Folder, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More is sent than may be known: the figures and one line of the log say how far back that reaches."""
+
+    def known_s(broker: EmbeddedBroker) -> float:
+        figures = broker.figures()
+        assert figures["repeat_window_configured_seconds"] == WINDOW_MS / 1000
+        return figures["repeat_window_seconds"]
+
+    def told() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "embedded.max_known_sends" in r.getMessage()]
+
+    async def send_for(broker: EmbeddedBroker, first: int, seconds: int) -> None:
+        for at in range(first, first + 100 * seconds, 100):
+            await folder.send(broker, *range(at, at + 100))
+            folder.clock.advance(1)
+
+    broker = await folder.open(max_known_sends=4_096)
+    await send_for(broker, 0, 20)
+    assert (known_s(broker), told()) == (WINDOW_MS / 1000, [])
+    await send_for(broker, 10_000, 60)
+    assert 20 <= known_s(broker) <= 42
+    (line,) = told()
+    assert "not for the 600 s of embedded.repeat_window_s" in line
+    assert "embedded.max_known_sends = 4096" in line
+    stored = count(broker)
+    oldest = 16_000 - 100 * int(known_s(broker))
+    await folder.send(broker, *range(oldest + 100, oldest + 200))
+    assert count(broker) == stored
+
+    broker = await folder.open(max_known_sends=4_096)
+    assert 10 <= known_s(broker) <= 42
+    folder.clock.advance(WINDOW_MS / 1000)
+    assert known_s(broker) == WINDOW_MS / 1000
+
+
+async def test_after_a_restart_the_window_of_few_sends_is_whole(folder: Folder) -> None:
+    broker = await folder.open(max_known_sends=4_096)
+    for n in range(40):  # for longer than two windows: the oldest were forgotten by their age
+        await folder.send(broker, n)
+        folder.clock.advance(60)
+    broker = await folder.open(max_known_sends=4_096)
+    assert broker.figures()["repeat_window_seconds"] == WINDOW_MS / 1000
+
+
 async def test_what_is_older_than_the_window_is_forgotten_in_memory_and_in_the_store(folder: Folder) -> None:
     broker = await folder.open()
     for n in range(3_000):
