@@ -29,7 +29,7 @@ from protocols.grpc.packing import EncodedAnswer, Packer, encode_sent
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.peculiarities import can_receive
-from protocols.grpc.telemetry import TelemetryStream
+from protocols.grpc.telemetry import TelemetryClient, TelemetryStream
 from protocols.grpc.transport import Answers, Commands
 
 _log = logging.getLogger(__name__)
@@ -138,6 +138,10 @@ class MessagingService(Positions):
         """
         try:
             receive = convert.receive_in(request)
+            if receive.wait_s is None:
+                client = self._processor.clients.get(context.client_id)
+                # None where the settings came to another replica: the deadline decides, as without settings.
+                receive.wait_s = client.polling_wait_s if isinstance(client, TelemetryClient) else None
             messages = await self._polls.wait(self._processor.receive(context, receive))
         except GatewayError as error:
             status = status_of(error, context)
