@@ -64,9 +64,10 @@ class MessagingService(Positions):
     async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
         route = await self._processor.route(context, request.topic.name)
         endpoints = self._endpoints(request.endpoints, context)
+        types = convert.types_out(route, context, lite=self._processor.lite.available)
         return rpc.QueryRouteResponse(
             status=OK,
-            message_queues=[convert.queue_out(q, route, request.topic, endpoints) for q in route.queues],
+            message_queues=[convert.queue_out(q, types, request.topic, endpoints) for q in route.queues],
         )
 
     async def query_assignment(
@@ -74,10 +75,11 @@ class MessagingService(Positions):
     ) -> rpc.QueryAssignmentResponse:
         found = await self._processor.assignments(context, request.topic.name, request.group.name)
         endpoints = self._endpoints(request.endpoints, context)
+        types = convert.types_out(found.route, context, lite=self._processor.lite.available)
         return rpc.QueryAssignmentResponse(
             status=OK,
             assignments=[
-                pb.Assignment(message_queue=convert.queue_out(q, found.route, request.topic, endpoints))
+                pb.Assignment(message_queue=convert.queue_out(q, types, request.topic, endpoints))
                 for q in found.queues
             ],
         )
