@@ -80,6 +80,11 @@ class LiteSubscribing:
             self._lites.on_lite_gone(self.gone)
 
     @property
+    def available(self) -> bool:
+        """Whether this kind of broker has lite topics."""
+        return self._lites is not None
+
+    @property
     def topics(self) -> LiteTopics:
         """Raises Unsupported: this kind of broker has no lite topics."""
         if self._lites is None:

@@ -6,6 +6,7 @@ Sources: protocol facts 1.10, 3.1, 3.2, 3.5, 3.6 and pitfalls 28 to 36.
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from hashlib import sha1
 
 from popgate.context import Context
@@ -27,6 +28,7 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.pb.service_pb2 import ReceiveMessageRequest, SendResultEntry
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
+from protocols.grpc.peculiarities import types_known
 
 _COMPRESSED = 0x1
 """The bit of `sys_flag`. Source: protocol facts 3.8."""
@@ -40,8 +42,6 @@ _TYPES_OUT = {
     MessageType.LITE: pb.LITE,
     MessageType.PRIORITY: pb.PRIORITY,
 }
-_TYPES_TOLD = (MessageType.NORMAL, MessageType.FIFO, MessageType.DELAY, MessageType.TRANSACTION)
-"""Of a topic that takes every type: older clients fail on types that they do not know."""
 
 _TYPES = frozenset(pb.MessageType.values())
 _TRANSACTION, _PRIORITY, _GZIP = int(pb.TRANSACTION), int(pb.PRIORITY), int(pb.GZIP)
@@ -191,10 +191,21 @@ def message_out(stored: StoredMessage, topic: pb.Resource | None = None) -> pb.M
     return pb.Message.FromString(encode_message(stored, topic))
 
 
-def queue_out(queue: Queue, route: Route, topic: pb.Resource, endpoints: pb.Endpoints) -> pb.MessageQueue:
+def types_out(route: Route, context: Context, *, lite: bool) -> list[pb.MessageType]:
+    """The message types of a route that the client can read; `lite`: the broker has lite topics."""
+    types: Iterable[MessageType] = route.message_types
+    if not types:
+        types = [kind for kind in MessageType if lite or kind is not MessageType.LITE]
+    return [_TYPES_OUT[kind] for kind in types_known(context, types)]
+
+
+def queue_out(
+    queue: Queue, types: Iterable[pb.MessageType], topic: pb.Resource, endpoints: pb.Endpoints
+) -> pb.MessageQueue:
     """A queue of a route; the topic is the client's own words for it, namespace included.
 
-    Its broker has id 0: clients use no others (pitfall 19). Raises IllegalTopic.
+    `types`: what `types_out` gives for the route. Its broker has id 0: clients use no others (pitfall 19).
+    Raises IllegalTopic.
     """
     check_namespace(topic)
     return pb.MessageQueue(
@@ -203,7 +214,7 @@ def queue_out(queue: Queue, route: Route, topic: pb.Resource, endpoints: pb.Endp
         id=queue.queue_id,
         permission=_PERMISSIONS_OUT[queue.permission],
         broker=pb.Broker(name=queue.broker, id=0, endpoints=endpoints),
-        accept_message_types=[_TYPES_OUT[t] for t in route.message_types or _TYPES_TOLD],
+        accept_message_types=types,
     )
 
 

@@ -6,13 +6,12 @@ that have such a code of their own are told by the nearest one that it knows.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import assert_never
 
 from popgate.context import Context
 from popgate.errors import Fault, GatewayError
 from protocols.grpc.pb.definition_pb2 import Code, Status
-from protocols.grpc.peculiarities import code_for
+from protocols.grpc.peculiarities import code_for, is_at_least
 
 OK = Status(code=Code.OK, message="OK")
 """Shared: never changed, only copied into answers."""
@@ -118,15 +117,9 @@ def status_of(error: GatewayError, context: Context) -> Status:
     return Status(code=code_for(context, code), message=error.sentence)
 
 
-@lru_cache(maxsize=256)
 def knows_polling_time(version: str) -> bool:
     """Whether a client of this version knows ILLEGAL_POLLING_TIME: from 5.0.3 on (protocol facts 2.3)."""
-    numbers = []
-    for part in version.split("-")[0].split("."):
-        if not (part.isascii() and part.isdigit() and len(part) < 10):
-            break
-        numbers.append(int(part))
-    return tuple(numbers) >= (5, 0, 3)
+    return is_at_least(version, (5, 0, 3))
 
 
 def is_clients_fault(fault: Fault) -> bool:

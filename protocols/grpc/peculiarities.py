@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
 from popgate.context import Context
+from popgate.model import MessageType
 from processors.consuming import is_node, is_rust
 from protocols.grpc.pb.definition_pb2 import Code
 
@@ -18,6 +23,41 @@ _OLDER_WORDS = {
     Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED: Code.TOO_MANY_REQUESTS,
 }
 """Codes that came after the first clients, and what they are in the words of before."""
+
+
+_SINCE = {
+    "JAVA": {MessageType.LITE: (5, 1, 0), MessageType.PRIORITY: (5, 2, 0)},
+    "DOTNET": {MessageType.LITE: (5, 2, 1), MessageType.PRIORITY: (5, 2, 1)},
+    "PYTHON": {MessageType.LITE: (5, 0, 1), MessageType.PRIORITY: (5, 0, 1)},
+}
+"""The first versions that read routes with these message types: the releases before fail on the whole route.
+
+Clients of Node.js, Go, Rust and C++ of every version take them as numbers (their sources, by release).
+"""
+_number = re.compile(r"[0-9]{1,9}\Z").match
+
+
+def types_known(context: Context, types: Iterable[MessageType]) -> list[MessageType]:
+    """Those of the message types that the client can read in a route; of a topic of others, none.
+
+    A producer that looks at the types refuses to send then, as it should; a consumer reads the topic.
+    """
+    since = _SINCE.get(context.language.upper().replace("_", ""))
+    if since is None:
+        return list(types)
+    version = context.client_version
+    return [kind for kind in types if kind not in since or is_at_least(version, since[kind])]
+
+
+@lru_cache(maxsize=256)
+def is_at_least(version: str, least: tuple[int, ...]) -> bool:
+    """Whether a version as a client tells it is `least` or newer; False of one that cannot be read."""
+    numbers = []
+    for part in re.split("[-+]", version, maxsplit=1)[0].split("."):
+        if not _number(part):
+            break
+        numbers.append(int(part))
+    return tuple(numbers) >= least
 
 
 def can_receive(context: Context, size: int) -> bool:

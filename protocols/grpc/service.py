@@ -29,7 +29,7 @@ from protocols.grpc.packing import EncodedAnswer, Packer, encode_sent
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.peculiarities import can_receive
-from protocols.grpc.telemetry import TelemetryStream
+from protocols.grpc.telemetry import TelemetryClient, TelemetryStream
 from protocols.grpc.transport import Answers, Commands
 
 _log = logging.getLogger(__name__)
@@ -64,9 +64,10 @@ class MessagingService(Positions):
     async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
         route = await self._processor.route(context, request.topic.name)
         endpoints = self._endpoints(request.endpoints, context)
+        types = convert.types_out(route, context, lite=self._processor.lite.available)
         return rpc.QueryRouteResponse(
             status=OK,
-            message_queues=[convert.queue_out(q, route, request.topic, endpoints) for q in route.queues],
+            message_queues=[convert.queue_out(q, types, request.topic, endpoints) for q in route.queues],
         )
 
     async def query_assignment(
@@ -74,10 +75,11 @@ class MessagingService(Positions):
     ) -> rpc.QueryAssignmentResponse:
         found = await self._processor.assignments(context, request.topic.name, request.group.name)
         endpoints = self._endpoints(request.endpoints, context)
+        types = convert.types_out(found.route, context, lite=self._processor.lite.available)
         return rpc.QueryAssignmentResponse(
             status=OK,
             assignments=[
-                pb.Assignment(message_queue=convert.queue_out(q, found.route, request.topic, endpoints))
+                pb.Assignment(message_queue=convert.queue_out(q, types, request.topic, endpoints))
                 for q in found.queues
             ],
         )
@@ -138,6 +140,10 @@ class MessagingService(Positions):
         """
         try:
             receive = convert.receive_in(request)
+            if receive.wait_s is None:
+                client = self._processor.clients.get(context.client_id)
+                # None where the settings came to another replica: the deadline decides, as without settings.
+                receive.wait_s = client.polling_wait_s if isinstance(client, TelemetryClient) else None
             messages = await self._polls.wait(self._processor.receive(context, receive))
         except GatewayError as error:
             status = status_of(error, context)

@@ -17,7 +17,7 @@ from processors.clients import ClientKind
 from processors.consuming import is_node
 from processors.limits import Limits
 from processors.lite import lite_quota
-from protocols.grpc.convert import filter_kind
+from protocols.grpc.convert import filter_kind, millis_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
 
@@ -131,6 +131,19 @@ def subscriptions_in(settings: pb.Settings) -> dict[str, tuple[FilterKind, str]]
         kind = FilterKind.SQL92 if entry.expression.type == pb.SQL else FilterKind.TAG
         found[entry.topic.name] = (kind, entry.expression.expression)
     return found
+
+
+def polling_wait(settings: pb.Settings) -> float | None:
+    """How long a receive of this consumer waits for a first message if its request does not say, in seconds.
+
+    Clients of Go and Python have the time of their simple consumers in the settings only, and give a receive
+    that time plus the one of a request as its deadline. None: the settings have no time above 0, which is
+    what Go sends of a user who chose none; the deadline decides then. Source: protocol facts 1.5 and 1.8.
+    """
+    if not settings.subscription.HasField("long_polling_timeout"):
+        return None
+    wait_ms = millis_of(settings.subscription.long_polling_timeout)
+    return wait_ms / 1000 if wait_ms > 0 else None
 
 
 def merged(settings: pb.Settings, context: Context, limits: Limits, group: GroupConfig | None) -> pb.Settings:

@@ -165,6 +165,7 @@ class TelemetryStream:
             subscriptions=client_settings.subscriptions_in(settings),
             connection=connection_of(context),
             stream=self,
+            polling_wait_s=client_settings.polling_wait(settings),
         )
         processor.clients.register(client)
         self._client = client
@@ -231,6 +232,8 @@ class TelemetryClient:
     subscriptions: Mapping[str, tuple[FilterKind, str]]
     connection: object
     stream: TelemetryStream
+    polling_wait_s: float | None = None
+    """How long its receives wait that do not say it themselves; None: to their deadline."""
     producer_group: ClassVar[str] = ""
     broadcast: ClassVar[bool] = False
     reading: ClassVar[Reading] = Reading.NEUTRAL

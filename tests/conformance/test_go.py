@@ -162,6 +162,27 @@ def test_an_empty_receive_is_message_not_found(channel: grpc.Channel, ordered: s
     assert frames[0].status.code == pb.Code.MESSAGE_NOT_FOUND
 
 
+def test_a_topic_that_takes_everything_says_so(
+    channel: grpc.Channel, admin: Any, gateway: GatewayProcess, request: pytest.FixtureRequest
+) -> None:
+    """Go, Python and Java refuse by themselves to send what the route does not name: a priority message."""
+    go, topic = Raw(channel, "GO"), f"every-type-{uuid.uuid4().hex[:6]}"
+    admin(gateway.admin, "/api/topics", {"name": topic})
+    host, _, port = gateway.endpoint.rpartition(":")
+    dialled = pb.Endpoints(scheme=pb.AddressScheme.IPv4, addresses=[pb.Address(host=host, port=int(port))])
+    route = go.call("QueryRoute", rpc.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=dialled))
+    there = request.node.callspec.params["gateway"]
+    # Lite topics are the embedded broker's alone.
+    left_out = {"embedded": set(), "cluster": {pb.LITE}}[there] | {pb.MESSAGE_TYPE_UNSPECIFIED}
+    for queue in route.message_queues:
+        assert set(queue.accept_message_types) == set(pb.MessageType.values()) - left_out
+    system = pb.SystemProperties(
+        message_id=make_message_id(), message_type=pb.MessageType.PRIORITY, priority=3
+    )
+    message = pb.Message(topic=pb.Resource(name=topic), body=b"urgent", system_properties=system)
+    go.call("SendMessage", rpc.SendMessageRequest(messages=[message]))
+
+
 VERSIONS = ("5.0.0", "5.2.0")
 
 

@@ -14,7 +14,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Fault
 from popgate.model import FilterKind, MessageType, Permission, Queue, Route, StoredMessage
 from popgate.wire.properties import encode_properties
-from protocols.grpc.convert import message_in, message_out, millis_of, queue_out, receive_in
+from protocols.grpc.convert import message_in, message_out, millis_of, queue_out, receive_in, types_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
 from protocols.grpc.pb.service_pb2 import ReceiveMessageRequest
@@ -373,7 +373,8 @@ def test_a_queue_has_a_broker_with_id_0_and_never_an_unspecified_type() -> None:
     queue = Queue("popgate", 2, Permission.READ_WRITE)
     topic = pb.Resource(resource_namespace="ns", name="t")
     endpoints = pb.Endpoints(scheme=pb.AddressScheme.IPv4)
-    out = queue_out(queue, Route("t", (), (queue,)), topic, endpoints)
+    every = types_out(Route("t", (), (queue,)), Context(), lite=True)
+    out = queue_out(queue, every, topic, endpoints)
     assert (out.topic, out.id, out.permission) == (topic, 2, pb.Permission.READ_WRITE)
     assert (out.broker.name, out.broker.id, out.broker.endpoints) == ("popgate", 0, endpoints)
     assert list(out.accept_message_types) == [
@@ -381,8 +382,11 @@ def test_a_queue_has_a_broker_with_id_0_and_never_an_unspecified_type() -> None:
         pb.MessageType.FIFO,
         pb.MessageType.DELAY,
         pb.MessageType.TRANSACTION,
+        pb.MessageType.LITE,
+        pb.MessageType.PRIORITY,
     ]
-    only = queue_out(queue, Route("t", (MessageType.FIFO,), (queue,)), topic, endpoints)
+    typed = types_out(Route("t", (MessageType.FIFO,), (queue,)), Context(), lite=True)
+    only = queue_out(queue, typed, topic, endpoints)
     assert list(only.accept_message_types) == [pb.MessageType.FIFO]
 
 
@@ -397,4 +401,4 @@ def test_a_queue_has_a_broker_with_id_0_and_never_an_unspecified_type() -> None:
 )
 def test_permissions_go_out(ours: Permission, theirs: pb.Permission) -> None:
     queue = Queue("popgate", 0, ours)
-    assert queue_out(queue, Route("t", (), (queue,)), pb.Resource(), pb.Endpoints()).permission == theirs
+    assert queue_out(queue, (), pb.Resource(), pb.Endpoints()).permission == theirs

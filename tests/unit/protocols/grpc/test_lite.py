@@ -86,14 +86,6 @@ async def test_a_lite_topic_is_in_the_route_of_its_topic(rooms: Any, client: Any
     assert {tuple(queue.accept_message_types) for queue in route.message_queues} == {(pb.LITE,)}
 
 
-async def test_a_topic_that_takes_everything_tells_old_clients_no_types_that_they_do_not_know(
-    client: Any,
-) -> None:
-    route = await client.route("anything")
-    [told] = {tuple(queue.accept_message_types) for queue in route.message_queues}
-    assert told == (pb.NORMAL, pb.FIFO, pb.DELAY, pb.TRANSACTION)
-
-
 # -- from sending to finishing
 
 

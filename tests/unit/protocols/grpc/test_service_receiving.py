@@ -13,6 +13,7 @@ from processors.requests import Said
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.support.waiting import PATIENCE_S
 
 Code = pb.Code
 
@@ -179,6 +180,80 @@ async def test_scenario_25_the_deadline_of_a_poll_is_that_of_its_call(town: Any)
     assert gateway.processor.figures()["waiting_receives"] == 1
     await gateway.pass_s(59.0)
     assert (await poll)[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+def go_settings(client: Any, wait: Duration | None) -> pb.Settings:
+    settings = client.subscribing(pb.ClientType.SIMPLE_CONSUMER)
+    settings.request_timeout.FromSeconds(3)
+    if wait is not None:
+        settings.subscription.long_polling_timeout.CopyFrom(wait)
+    return settings
+
+
+async def ends_at(gateway: Any, poll: asyncio.Future[Any], seconds: float) -> None:
+    """The poll is answered as empty when so much time is over, and not 1 ms before."""
+    await gateway_waits(gateway)
+    await gateway.pass_s(seconds - 0.001)
+    assert not poll.done()
+    await gateway.pass_s(0.002)
+    frames = await asyncio.wait_for(poll, PATIENCE_S)
+    assert frames[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+@pytest.mark.parametrize("listen", ["grpc://127.0.0.1:0", "grpc://127.0.0.1:0?transport=grpcio"])
+@pytest.mark.parametrize("seconds", [5, 1])
+async def test_a_poll_that_names_no_time_takes_that_of_the_settings(
+    town: Any, listen: str, seconds: int
+) -> None:
+    """Go's simple consumer: its deadline is the time of its settings and 3 s more (7.8 s were waited)."""
+    gateway = await town.gateway(listen=listen)
+    client = town.client(gateway, language="GO", client_version="5.1.4")
+    await client.introduce(go_settings(client, Duration(seconds=seconds)))
+    request = client.receive_request(wait_ms=None)
+    within = client.frames_within(gateway, seconds + 3.0, request)
+    await ends_at(gateway, asyncio.ensure_future(within), seconds)
+    called = asyncio.ensure_future(client.frames(wait_ms=None, timeout=3600.0))
+    await ends_at(gateway, called, seconds)
+
+
+@pytest.mark.parametrize(
+    "wait", [None, Duration(), Duration(seconds=-5), Duration(seconds=2**40)], ids=["none", "0", "-5", "huge"]
+)
+async def test_a_poll_without_any_time_ends_with_its_deadline(
+    town: Any, gateway: Any, wait: Duration | None
+) -> None:
+    """Go sends 0 of a user who chose no time: answered at once, its loop would not rest."""
+    client = town.client(gateway, language="GO")
+    await client.introduce(go_settings(client, wait))
+    within = client.frames_within(gateway, 3.0, client.receive_request(wait_ms=None))
+    await ends_at(gateway, asyncio.ensure_future(within), 2.75)
+
+
+async def test_a_poll_waits_to_its_deadline_where_the_settings_went_elsewhere(
+    town: Any, gateway: Any
+) -> None:
+    client = town.client(gateway, language="GO")
+    await client.introduce(go_settings(client, Duration(seconds=5)))
+    beside = await town.gateway(beside=gateway)
+    within = client.frames_within(beside, 8.0, client.receive_request(wait_ms=None))
+    await ends_at(beside, asyncio.ensure_future(within), 7.75)
+
+
+async def test_the_time_of_the_settings_outlives_their_stream(town: Any, gateway: Any) -> None:
+    client = town.client(gateway, language="GO")
+    stream = await client.introduce(go_settings(client, Duration(seconds=5)))
+    stream.cancel()
+    known = gateway.processor.clients
+    await town.until(lambda: not known.get("client-1").alive)
+    within = client.frames_within(gateway, 8.0, client.receive_request(wait_ms=None))
+    await ends_at(gateway, asyncio.ensure_future(within), 5.0)
+
+
+async def test_the_time_of_a_poll_counts_before_that_of_the_settings(town: Any, gateway: Any) -> None:
+    client = town.client(gateway)
+    await client.introduce(go_settings(client, Duration(seconds=5)))
+    within = client.frames_within(gateway, 8.0, client.receive_request(wait_ms=2_000))
+    await ends_at(gateway, asyncio.ensure_future(within), 2.0)
 
 
 @pytest.mark.parametrize("timeout", [None, 21_900 * 86_400.0])

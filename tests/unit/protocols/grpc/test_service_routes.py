@@ -11,8 +11,9 @@ import pytest
 from popgate.context import Context, Principal
 from popgate.errors import Unauthenticated
 from popgate.kinds import Credentials
-from popgate.model import GroupConfig, MessageType, Permission, TopicConfig
+from popgate.model import GroupConfig, MessageType, Permission, Route, TopicConfig
 from processors.limits import Limits
+from protocols.grpc.convert import types_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.rpcs import UNARY
@@ -23,7 +24,10 @@ EVERY_TYPE = [
     pb.MessageType.FIFO,
     pb.MessageType.DELAY,
     pb.MessageType.TRANSACTION,
+    pb.MessageType.LITE,
+    pb.MessageType.PRIORITY,
 ]
+FIRST_TYPES = EVERY_TYPE[:4]
 
 
 async def test_the_route_of_a_new_topic_has_eight_queues_of_a_broker_with_id_0(client: Any) -> None:
@@ -36,6 +40,74 @@ async def test_the_route_of_a_new_topic_has_eight_queues_of_a_broker_with_id_0(c
         assert (queue.broker.id, queue.broker.name) == (0, "popgate")
         assert list(queue.accept_message_types) == EVERY_TYPE
         assert queue.broker.endpoints == client.endpoints
+
+
+@pytest.mark.parametrize(
+    ("language", "version", "unknown"),
+    [
+        ("JAVA", "5.2.0", ()),
+        ("JAVA", "5.2.1-SNAPSHOT", ()),
+        ("JAVA", "5.1.0", (pb.PRIORITY,)),
+        ("JAVA", "5.0.8", (pb.LITE, pb.PRIORITY)),
+        ("JAVA", "5.0.0", (pb.LITE, pb.PRIORITY)),
+        ("JAVA", "", (pb.LITE, pb.PRIORITY)),
+        ("JAVA", "unknown", (pb.LITE, pb.PRIORITY)),
+        ("JAVA", "5.\u0662.0", (pb.LITE, pb.PRIORITY)),
+        ("DOTNET", "5.2.0-rc1", (pb.LITE, pb.PRIORITY)),
+        ("DOTNET", "5.2.1+0a1b2c3d", ()),
+        ("DOT_NET", "5.1.0", (pb.LITE, pb.PRIORITY)),
+        ("PYTHON", "0.1.0", (pb.LITE, pb.PRIORITY)),
+        ("PYTHON", "5.0.1.1", ()),
+        ("PYTHON", "5.1.2", ()),
+        ("HTTP", "1.0.0", ()),
+        ("GO", "5.0.1-rc1", ()),
+        ("RUST", "0.1.1", ()),
+        ("CPP", "5.0.0", ()),
+        ("", "", ()),
+    ],
+)
+def test_a_route_has_no_type_its_client_cannot_read(
+    language: str, version: str, unknown: tuple[int, ...]
+) -> None:
+    """Releases of Java, .NET and Python before those that know a type fail on the whole route."""
+    context = Context(language=language, client_version=version)
+    every = types_out(Route("t", (), ()), context, lite=True)
+    assert every == [kind for kind in EVERY_TYPE if kind not in unknown]
+    [lite, priority] = (
+        types_out(Route("t", (kind,), ()), context, lite=True)
+        for kind in (MessageType.LITE, MessageType.PRIORITY)
+    )
+    assert (lite, priority) == tuple(
+        [] if kind in unknown else [kind] for kind in (pb.MessageType.LITE, pb.MessageType.PRIORITY)
+    )
+
+
+def test_a_broker_without_lite_topics_does_not_offer_them() -> None:
+    context = Context(language="PYTHON", client_version="5.1.2")
+    assert types_out(Route("t", (), ()), context, lite=False) == [*FIRST_TYPES, pb.MessageType.PRIORITY]
+
+
+@pytest.mark.parametrize(("version", "types"), [("5.2.0", EVERY_TYPE), ("5.0.0", FIRST_TYPES)])
+async def test_routes_and_assignments_tell_the_types(
+    town: Any, gateway: Any, version: str, types: list[int]
+) -> None:
+    client = town.client(gateway, language="JAVA", client_version=version)
+    for queue in (await client.route()).message_queues:
+        assert list(queue.accept_message_types) == types
+    request = rpc.QueryAssignmentRequest(
+        topic=pb.Resource(name="t"), group=pb.Resource(name="g"), endpoints=client.endpoints
+    )
+    (assigned,) = (await client.call("QueryAssignment", request)).assignments
+    assert list(assigned.message_queue.accept_message_types) == types
+
+
+@pytest.mark.parametrize(
+    "fields", [{"priority": 3, "message_type": pb.PRIORITY}, {"lite_topic": "l", "message_type": pb.LITE}]
+)
+async def test_a_topic_made_on_first_use_takes_what_its_route_says(client: Any, fields: Any) -> None:
+    route = await client.route("young")
+    assert fields["message_type"] in route.message_queues[0].accept_message_types
+    await client.send_one("young", **fields)
 
 
 async def test_the_topic_is_echoed_with_its_namespace(client: Any) -> None:
