@@ -46,7 +46,7 @@ async def _serve(app: App) -> None:
             say(*([f"admin {app.admin_address}"] if app.admin_address else []), "ready")
             serve_long()
             await signals.wait()
-            _log.info("stopping", drain_s=app.drain_s)
+            _log.info("stopping", drain_s=app.drain_s, lame_duck_s=app.lame_s)
             drained = await signals.second_of(app.drain())
             if not drained:
                 _log.warning("a second signal: the drain is cut short")

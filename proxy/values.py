@@ -25,6 +25,7 @@ from proxy.wrong import SettingsWrong
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
     from proxy.settings import Settings
+    from proxy.tracing.exporting import Tracing
 
 _LONGEST_SECRET = 4096
 _SHORTEST_KEY = 16
@@ -310,3 +311,20 @@ def _number_or_text(value: str) -> float | int | str:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def open_tracing(settings: Settings) -> Tracing | None:
+    """None when it is off: then nothing of OpenTelemetry is imported. Raises SettingsWrong."""
+    wanted = settings.tracing
+    if not wanted.enabled:
+        return None
+    try:
+        from proxy.tracing.exporting import Tracing
+    except ImportError as error:
+        raise SettingsWrong(
+            f"tracing.enabled needs a package that is not installed, {error.name}:"
+            " install popgate[tracing], or switch it off"
+        ) from None
+    return Tracing(
+        wanted.endpoint, timeout_s=wanted.timeout_s, share=wanted.share, most=wanted.max_remembered
+    )
