@@ -187,6 +187,8 @@ async def run(
 ) -> Report:
     """A whole run. `learns_s`: how much later the balancer may learn what `/ready` answers."""
     report = Report()
+    # What is the default elsewhere; processes of tests have none.
+    options = ("--set", "stopping.lame_duck_s=5", *options)
     async with town_before(EMBEDDED, folder, options=options, transport=transport) as town:
         await town.make_topic(_TOPIC, "NORMAL")
         for name in (_GROUP, "simple", "push"):
