@@ -157,6 +157,16 @@ class Raw:
             self._failures.append(f"{self._name} {what}: {pb.Code.Name(status.code)} {status.message}")
 
 
+class Watched(Official):
+    """Of whose calls each one counts, also those that the client makes again without a word."""
+
+    def _note(self, fact: dict[str, Any]) -> None:
+        super()._note(fact)
+        # One that ends breaks off what it does.
+        if fact["fact"] in ("attempt lost", "ack lost") and self.stage.sending:
+            self.failures.append(f"official {self.role}: {fact['fact']}: {fact['why']}")
+
+
 @dataclass
 class Report:
     """What came of a run."""
@@ -204,7 +214,7 @@ async def run(
         stage.consume_timeout_s = CONSUME_TIMEOUT_MS[EMBEDDED] / 1000
         raw = [Raw(town, f"raw-{at}", report.failures, report.counts) for at in range(4)]
         roles = [("producer", "official"), ("simple", "simple"), ("push", "push")] if officials else []
-        official = [Official(stage, role, _TOPIC, name) for role, name in roles]
+        official = [Watched(stage, role, _TOPIC, name) for role, name in roles]
         working = [asyncio.create_task(one.produce()) for one in raw]
         working += [asyncio.create_task(one.consume()) for one in raw]
         outside = [asyncio.create_task(one.run()) for one in official]
