@@ -28,6 +28,7 @@ from proxy.states import State
 from proxy.values import (
     certificate,
     embedded_values,
+    is_failing,
     limits_values,
     make_faults,
     new_group,
@@ -111,7 +112,7 @@ class App:
         Of several processes it is that of all together.
         """
         state: State = self.state if self.membership is None else self.membership.roster.state
-        if state == "ready" and self.broker.figures().get("store_failing"):
+        if state == "ready" and is_failing(self.broker):
             return "failing"
         return state
 
@@ -306,7 +307,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             sniffing=metrics.sniffing,
             namespaces=settings.namespaces.value == "prefixed",
             reflection=settings.reflection,
-            healthy=lambda: not broker.figures().get("store_failing"),
+            healthy=lambda: not is_failing(broker),
             accepting=membership.accepting if membership is not None else None,
             certificate=certificate(settings),
             leaves_streams=lambda: broker.traits.stands_apart and not (membership and membership.is_alone),

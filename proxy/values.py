@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from brokers.opening import STORE_FOLDER
+from brokers.port import Broker
 from brokers.remote.settings import Credentials, RemoteSettings, Tls, Verify
 from brokers.shared.settings import SharedSettings
 from popgate.faults import Faults
@@ -101,6 +102,7 @@ def remote_values(settings: Settings) -> RemoteSettings:
         request_timeout_s=remote.request_timeout_s,
         probe_s=remote.probe_s,
         heartbeat_s=remote.heartbeat_s,
+        ready_needs_brokers=remote.ready_needs_brokers,
         reconnect_longest_s=remote.reconnect_s,
         max_links=remote.max_links,
         route_refresh_s=remote.route_refresh_s,
@@ -328,3 +330,9 @@ def open_tracing(settings: Settings) -> Tracing | None:
     return Tracing(
         wanted.endpoint, timeout_s=wanted.timeout_s, share=wanted.share, most=wanted.max_remembered
     )
+
+
+def is_failing(broker: Broker) -> bool:
+    """Whether a gateway with this broker is not ready: it cannot write, or is away and must not be."""
+    figures = broker.figures()
+    return bool(figures.get("store_failing") or figures.get("needed_brokers_away"))
