@@ -155,3 +155,26 @@ async def test_the_process_of_the_broker_waits_for_its_guests_no_longer_than_lea
         await until(lambda: host.asked, pause_s=0.0)
         clock.advance(9.5)  # guests are served for 9 s, and close
         await waiting
+
+
+async def test_each_part_that_hangs_is_left_alone_in_time_for_the_next_one(
+    settings_for: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = MovableClock()
+    app = build(settings_for(stopping={"drain_s": 10, "lame_duck_s": 0}), clock=clock)
+    await app.start()
+    hanging: list[Any] = [Endless(), Endless()]
+    broker = app.broker
+    await app.drain()
+    end = clock.monotonic() + 10
+    app.processor, app.broker = hanging
+    stopping = asyncio.ensure_future(app.stop())
+    async with asyncio.timeout(PATIENCE_S):
+        for one in hanging:
+            await one.asked.wait()
+            assert clock.monotonic() < end, "there is time left for this part"
+            clock.advance(5 if one is hanging[0] else 10)
+        await stopping
+    assert [one.let_go for one in hanging] == [True, True]
+    assert capsys.readouterr().out.count("not closed in time") == 2
+    await broker.stop()
