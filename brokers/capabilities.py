@@ -159,6 +159,14 @@ class TellsCluster(ABC):
         """
 
 
+class TellsAbsence(ABC):
+    """A broker that is somewhere else, and may not be there."""
+
+    @abstractmethod
+    def missing(self) -> str:
+        """What cannot be reached for long enough that somebody should know; empty: nothing."""
+
+
 LiteGoneHandler = Callable[[str, str, str, str], None]
 """Told that a client (its id) of a group is subscribed no longer to a topic's lite topic."""
 

@@ -51,6 +51,7 @@ class Asking:
         self._admit = admit
         self._most = most
         self._open = 0
+        self._moved: set[str] = set()
 
     def __repr__(self) -> str:
         return f"<Asking open {self._open}>"
@@ -95,6 +96,13 @@ class Asking:
         client = self._client(context, client_id)
         if not client.reconnect():
             raise _busy(client_id)
+
+    def move_all(self) -> int:
+        """Tell all clients to go elsewhere; how many were told that so far, each counted once."""
+        for client in self._clients.all():
+            if client.alive and client.reconnect():
+                self._moved.add(client.key)
+        return len(self._moved)
 
     def reconnect_all(self, context: Context) -> tuple[int, int]:
         """Tell all clients with an open stream to connect anew; how many were told, how many could not be."""

@@ -120,10 +120,10 @@ class MessagingProcessor(Classic):
     def drain(self) -> int:
         """Told before the doors end their streams: the clients are alive and take along what they hold.
 
-        They are told to connect anew, which is elsewhere; how many were.
+        They are told to connect anew, which is elsewhere; how many were, each counted once.
         """
         self.renewing.releasing.drain()
-        return sum([client.reconnect() for client in self.clients.all() if client.alive])
+        return self.asking.move_all()
 
     async def stop(self) -> None:
         """Let what is under way end. The broker is stopped afterwards, by whoever opened it."""

@@ -42,7 +42,9 @@ class Settling(Directing):
         )
         self.renewing = Renewing(broker, self.clients, clock, limits, observer)
         self.clients.on_leave = self.renewing.releasing.left
-        self._returns: set[asyncio.Task[int]] = set()
+        self._returns: dict[asyncio.Task[int], int] = {}
+        """Those that are under way, with the number of their messages."""
+        self._not_returned = 0
         self._finishing: set[asyncio.Task[None]] = set()
         self.given_back = 0
         """Messages that did not reach their client and are there again, since the start."""
@@ -66,7 +68,7 @@ class Settling(Directing):
         if not receipts:
             return
         task = asyncio.get_running_loop().create_task(self._give_back(context, topic, group, receipts))
-        self._returns.add(task)
+        self._returns[task] = len(receipts)
         task.add_done_callback(self._came_back)
         try:
             freed = await asyncio.shield(task)
@@ -86,9 +88,18 @@ class Settling(Directing):
         return await self._broker.give_back(context, topic, reader, receipts)
 
     def _came_back(self, task: asyncio.Task[int]) -> None:
-        self._returns.discard(task)
-        if not task.cancelled() and task.exception() is None:
-            self.given_back += task.result()
+        count = self._returns.pop(task)
+        freed = task.result() if not task.cancelled() and task.exception() is None else 0
+        self.given_back += freed
+        self._not_returned += max(count - freed, 0)
+
+    @property
+    def not_returned(self) -> int:
+        """Messages that did not reach their client and could not be given back, or not yet, since the start.
+
+        They come again when their time is over.
+        """
+        return self._not_returned + sum(self._returns.values())
 
     async def ack(
         self,

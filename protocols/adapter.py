@@ -201,14 +201,21 @@ class Adapter(Protocol):
         """Listen. Raises OSError with a sentence for the operator."""
         ...
 
-    async def drain(self, deadline: float) -> None:
-        """Take no new work and let the old finish, until `deadline` (loop seconds) at most."""
+    def leave(self) -> None:
+        """Say to whoever asks that it serves no longer, and serve on, new connections too, until `drain`."""
+        ...
+
+    async def drain(self, deadline: float, ends: float | None = None) -> None:
+        """Take no new work and let the old finish, until `deadline` (loop seconds) at most.
+
+        `ends`: when what is cut off then must have given back what it had.
+        """
         ...
 
     def farewell(self) -> Farewell:
         """After the stop: what became of what was under way when the drain began."""
         ...
 
-    async def stop(self) -> None:
-        """Cut off what is left; nothing remains open."""
+    async def stop(self, ends: float | None = None) -> None:
+        """Cut off what is left; nothing remains open. `ends` as for `drain`."""
         ...

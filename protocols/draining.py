@@ -33,6 +33,15 @@ class Farewell:
         )
 
 
+CUT_S = 2.0
+"""How long calls that were cut off may take to give back what they had, where nothing else ends before."""
+
+
+def cut_time(ends: float | None, now: float) -> float:
+    """The seconds that such calls have, when all must be over at `ends`."""
+    return CUT_S if ends is None else min(CUT_S, max(ends - now, 0.0))
+
+
 class UnderWay:
     """The calls of a door that have begun and not ended, with the connections that they came over."""
 

@@ -54,13 +54,27 @@ class Finding:
 
 @dataclass(slots=True, frozen=True)
 class Wish:
-    """What is to be looked at, and how. `topic` empty: a scratch topic. Times in seconds."""
+    """What is to be looked at, and how. `topic` empty: a scratch topic. Times in seconds.
+
+    `known`: a topic that is there, for a look at its route only, where the scratch topic is not.
+    """
 
     host: str
     port: int
     patience_s: float = 5.0
     write: bool = True
     topic: str = ""
+    known: str = ""
+
+
+def nothing_sent(topic: str) -> Finding:
+    """Of the scratch topic, where topics are not made on first use."""
+    return Finding(
+        "round-trip",
+        Level.SKIPPED,
+        f"nothing is sent: topic {topic} is not there, and is not made on first use",
+        f"popgate topic create {SCRATCH} and popgate group create {SCRATCH}, or name one: --topic",
+    )
 
 
 class Prober(Protocol):

@@ -115,18 +115,22 @@ class SharedAdapter:
             await member.start()
         entrance.begin()
 
-    async def drain(self, deadline: float) -> None:
+    def leave(self) -> None:
+        for member in self._members:
+            member.leave()
+
+    async def drain(self, deadline: float, ends: float | None = None) -> None:
         if self._entrance is None:
             return
         self._entrance.close()
-        await asyncio.gather(*(member.drain(deadline) for member in self._members))
+        await asyncio.gather(*(member.drain(deadline, ends) for member in self._members))
         await self._entrance.end()
 
     def farewell(self) -> Farewell:
         return sum((member.farewell() for member in self._members), Farewell())
 
-    async def stop(self) -> None:
+    async def stop(self, ends: float | None = None) -> None:
         if self._entrance is not None:
             await self._entrance.end()
         for member in self._members:
-            await member.stop()
+            await member.stop(ends)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from brokers.opening import open_broker
 from brokers.port import Broker
 from popgate import __version__
-from popgate.clock import Clock, SystemClock
+from popgate.clock import Clock, SystemClock, pause
 from popgate.errors import GatewayError
 from popgate.faults import Faults
 from popgate.naming import told_group
@@ -20,7 +20,7 @@ from protocols.draining import Farewell
 from protocols.finding import make_adapter
 from proxy.admin.opening import open_admin
 from proxy.admin.server import AdminServer
-from proxy.ending import ended_in
+from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
@@ -28,9 +28,11 @@ from proxy.states import State
 from proxy.values import (
     certificate,
     embedded_values,
+    is_failing,
     limits_values,
     make_faults,
     new_group,
+    open_tracing,
     policies_values,
     remote_values,
     shared_values,
@@ -47,9 +49,8 @@ if TYPE_CHECKING:
     from proxy.workers.membership import Membership
 
 _log = logger("popgate.app")
-_CLOSING_PART = 0.1
-_CLOSING_S = 1.0
-"""Of the time to end in, for what comes after the doors: that part of it, and no more seconds than that."""
+_BROKER_S = 0.25
+"""What the broker gets also where no time is left: a store that was closed well opens sooner."""
 
 
 class CannotStart(Exception):
@@ -67,11 +68,13 @@ class App:
     metrics: Metrics
     clock: Clock
     drain_s: float
+    lame_duck_s: float = 0.0
+    """Of `drain_s`, what it first serves on; of several processes their supervisor sees to it."""
     state: State = "starting"
-    _ends: float | None = None
-    """When it must be gone, once it drains; in seconds of the clock."""
+    deadline: Deadline = field(init=False)
     _told: int = 0
-    _given_back: int = 0
+    _before: tuple[int, int] = (0, 0)
+    """Messages given back, and not, when the drain began."""
     faults: Faults | None = None
     lag: LoopLag | None = None
     tracing: Tracing | None = None
@@ -79,6 +82,9 @@ class App:
     """Serves the broker to other gateways, where the settings say so."""
     membership: Membership | None = None
     """In one of several processes of a gateway."""
+
+    def __post_init__(self) -> None:
+        self.deadline = Deadline(self.clock)
 
     def __repr__(self) -> str:
         return f"<App {self.state} {' '.join(self.addresses)}>"
@@ -106,7 +112,7 @@ class App:
         Of several processes it is that of all together.
         """
         state: State = self.state if self.membership is None else self.membership.roster.state
-        if state == "ready" and self.broker.figures().get("store_failing"):
+        if state == "ready" and is_failing(self.broker):
             return "failing"
         return state
 
@@ -163,23 +169,42 @@ class App:
     def before_closing(self, since: float | None = None) -> float:
         """Until when clients are served, when this was told to end at `since`, or now."""
         begin = self.clock.monotonic() if since is None else since
-        return begin + self.drain_s - min(self.drain_s * _CLOSING_PART, _CLOSING_S)
+        return begin + self.drain_s - closing_s(self.drain_s)
 
-    async def drain(self, since: float | None = None) -> None:
+    @property
+    def lame_s(self) -> float:
+        """For how long a drain first serves on."""
+        return lame_duck_s(self.lame_duck_s, self.drain_s) if self.doors else 0.0
+
+    def leave(self) -> None:
+        """Not ready any more, and clients are told to connect anew; all are served on, new ones too."""
+        self.state = "draining"
+        for door in self.doors:
+            door.leave()
+        self._told = self.processor.drain()
+
+    async def drain(self, since: float | None = None, ends: float | None = None) -> None:
         """Not ready any more; the doors take no new work and finish the old, so that `stop` ends in time.
 
-        `since`: when it was told to end, if that was not just now.
+        `since`: when it was told to end, if that was not just now; `ends`: when it must be gone, if that is
+        not `drain_s` later. Before the doors close all is served on for `lame_duck_s`.
         """
+        begin = self.clock.monotonic() if since is None else since
+        ends = begin + self.drain_s if ends is None else ends
+        self.deadline.begin(ends)
+        self._before = self.processor.given_back, self.processor.not_returned
+        if lame_s := self.lame_s:
+            self.leave()
+            await pause(self.clock, begin + lame_s - self.clock.monotonic())
         self.state = "draining"
-        self._ends = (self.clock.monotonic() if since is None else since) + self.drain_s
-        deadline = self.before_closing(since)
         if self.admin is not None:
             self.admin.drain()
-        self._given_back = self.processor.given_back
         if self.host is not None:
             self.host.drain()
         self._told = self.processor.drain()
-        await asyncio.gather(*(door.drain(deadline) for door in self.doors))
+        closing = closing_s(self.drain_s)
+        until = ends - closing, ends - closing * (1 - DOORS_PART)
+        await asyncio.gather(*(door.drain(*until) for door in self.doors))
 
     def farewell(self) -> dict[str, int]:
         """After the stop: what became of what was under way when the drain began."""
@@ -189,42 +214,33 @@ class App:
             "clients_told_to_move": self._told,
             "streams_ended": doors.streams,
             "requests_finished": doors.finished,
-            "messages_returned": self.processor.given_back - self._given_back,
+            "messages_returned": self.processor.given_back - self._before[0],
+            "returns_failed": self.processor.not_returned - self._before[1],
             "requests_cut_off": doors.cut_off,
         }
 
     async def stop(self) -> None:
         """Close everything, in the opposite order; a part that fails to is logged and holds up nothing.
 
-        After a drain nobody waits for operators, and for a collector of spans, when its time is over.
+        After a drain has begun, nothing is waited for when its time is over.
         """
         self.state = "draining" if self.state == "ready" else self.state
         if self.lag is not None:
             self.lag.stop()
         if self.admin is not None:
             self.admin.drain()
-        for door in reversed(self.doors):
-            await self._closing(door, door.stop())
-        await self._closing(self.processor, self.processor.stop())
+        close, part = self.deadline.close, DOORS_PART
+        ends = self.deadline.after(part)
+        await asyncio.gather(*(close(door, door.stop(ends), part) for door in reversed(self.doors)))
+        await close(self.processor, self.processor.stop(), part)
         if self.host is not None:
-            await self._closing(self.host, self.host.stop())
-        await self._closing(self.broker, self.broker.stop())
+            await close(self.host, self.host.stop(), part)
+        await close(self.broker, self.broker.stop(), least_s=_BROKER_S)
         if self.admin is not None:
-            await self._closing(self.admin, self._in_time(self.admin, self.admin.stop()))
+            await close(self.admin, self.admin.stop())
         if self.tracing is not None:
-            await self._closing(self.tracing, self._in_time(self.tracing, self.tracing.stop()))
+            await close(self.tracing, self.tracing.stop())
         self.state = "stopped"
-
-    async def _closing(self, what: object, closing: Any) -> None:
-        try:
-            await closing
-        except Exception:
-            _log.exception("could not be closed", what=repr(what))
-
-    async def _in_time(self, what: object, closing: Coroutine[Any, Any, None]) -> None:
-        left = None if self._ends is None else max(self._ends - self.clock.monotonic(), 0.0)
-        if not await ended_in(closing, left, self.clock):
-            _log.warning("not closed in time, and left alone", what=repr(what))
 
 
 def build(settings: Settings, *, clock: Clock | None = None, membership: Membership | None = None) -> App:
@@ -263,7 +279,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
                 " set remote.transaction_key, the same for all gateways of the cluster"
             )
         host = _host(settings, broker, clock, shared)
-        tracing = _tracing(settings)
+        tracing = open_tracing(settings)
         make = MessagingProcessor if tracing is None else tracing.make_processor
         processor = make(
             broker,
@@ -291,7 +307,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             sniffing=metrics.sniffing,
             namespaces=settings.namespaces.value == "prefixed",
             reflection=settings.reflection,
-            healthy=lambda: not broker.figures().get("store_failing"),
+            healthy=lambda: not is_failing(broker),
             accepting=membership.accepting if membership is not None else None,
             certificate=certificate(settings),
             leaves_streams=lambda: broker.traits.stands_apart and not (membership and membership.is_alone),
@@ -306,6 +322,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
         raise SettingsWrong(str(error)) from None
     app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
     app.tracing, app.host, app.membership = tracing, host, membership
+    app.lame_duck_s = settings.stopping.lame_duck_s if membership is None else 0.0
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
     metrics.standings.ask = broker.standings
@@ -366,23 +383,6 @@ def _shared_values(settings: Settings, membership: Membership | None) -> SharedS
     if membership is None or not membership.post.broker:
         return values
     return replace(values, reconnect_wait_s=max(values.reconnect_wait_s, values.request_timeout_s))
-
-
-def _tracing(settings: Settings) -> Tracing | None:
-    """None when it is off: then nothing of OpenTelemetry is imported. Raises SettingsWrong."""
-    wanted = settings.tracing
-    if not wanted.enabled:
-        return None
-    try:
-        from proxy.tracing.exporting import Tracing
-    except ImportError as error:
-        raise SettingsWrong(
-            f"tracing.enabled needs a package that is not installed, {error.name}:"
-            " install popgate[tracing], or switch it off"
-        ) from None
-    return Tracing(
-        wanted.endpoint, timeout_s=wanted.timeout_s, share=wanted.share, most=wanted.max_remembered
-    )
 
 
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:

@@ -53,6 +53,9 @@ class Remote(Group):
     probe_s: Seconds = Field(default=3.0, ge=0.1, le=300)
     """A broker that owes an answer and is silent for so long is asked for a sign of life, and given up
     so long after that: what was under way fails, and others are asked."""
+    ready_needs_brokers: bool = False
+    """Whether `/ready` answers 503, and gRPC's health check NOT_SERVING, when no broker could be reached for
+    10 s. Off, they only say so: what is missing is missing to all gateways, and none would be left."""
     heartbeat_s: Seconds = Field(default=30.0, ge=0.1, le=100)
     """How often an idle connection is used; brokers close it after 120 s."""
     reconnect_s: Seconds = Field(default=2.0, gt=0, le=60)

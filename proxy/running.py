@@ -14,6 +14,7 @@ from proxy.collecting import serve_long
 from proxy.ending import Signals
 from proxy.logs import logger, loop_trouble, set_up_logs
 from proxy.printing import say
+from proxy.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -30,11 +31,14 @@ def run(settings: Settings) -> None:
     app = build(settings)
     set_up_logs(settings.log)
     allow_many_files()
+    # Never called off: what the interpreter waits for behind this may hang, too.
+    watchdog = Watchdog()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(app))
+        runner.run(_serve(app, watchdog.arm))
 
 
-async def _serve(app: App) -> None:
+async def _serve(app: App, ends_within: Callable[[float], None] = lambda _seconds: None) -> None:
+    """`ends_within` is told the seconds in which the process is to be gone, when it is told to end."""
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(loop_trouble)
     signals = Signals(loop)
@@ -46,7 +50,8 @@ async def _serve(app: App) -> None:
             say(*([f"admin {app.admin_address}"] if app.admin_address else []), "ready")
             serve_long()
             await signals.wait()
-            _log.info("stopping", drain_s=app.drain_s)
+            ends_within(app.drain_s)
+            _log.info("stopping", drain_s=app.drain_s, lame_duck_s=app.lame_s)
             drained = await signals.second_of(app.drain())
             if not drained:
                 _log.warning("a second signal: the drain is cut short")

@@ -393,8 +393,10 @@ class Tracing(Group):
 class Stopping(Group):
     """What happens on SIGTERM or SIGINT; a second signal skips the drain."""
 
+    lame_duck_s: Seconds = Field(default=5.0, le=3600)
+    """How long it first serves on, new connections too, while `/ready` and gRPC's health check say that it
+    leaves: so long balancers have to send clients elsewhere. Part of `drain_s`, half at most; 0: none."""
     drain_s: Seconds = Field(default=10.0, le=3600)
-    """How long the gateway may take to end. Requests that are under way are finished first; what is left of
-    them is cut off when a tenth of it is left, 1 s at most, which is for closing the broker. Where others
-    serve clients meanwhile (before a RocketMQ cluster, or as the guest of a shared broker), their
-    `Telemetry` streams are left alone for as long: a gateway that is alone there sets it short."""
+    """How long the gateway may take to end, whatever hangs. What is under way is finished, or cut off when a
+    tenth of it is left, 1 s at most, which is for closing the broker. Where others serve clients meanwhile
+    (before a RocketMQ cluster, or as a guest of a shared broker) `Telemetry` streams last as long."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from brokers.opening import STORE_FOLDER
+from brokers.port import Broker
 from brokers.remote.settings import Credentials, RemoteSettings, Tls, Verify
 from brokers.shared.settings import SharedSettings
 from popgate.faults import Faults
@@ -25,6 +26,7 @@ from proxy.wrong import SettingsWrong
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
     from proxy.settings import Settings
+    from proxy.tracing.exporting import Tracing
 
 _LONGEST_SECRET = 4096
 _SHORTEST_KEY = 16
@@ -100,6 +102,7 @@ def remote_values(settings: Settings) -> RemoteSettings:
         request_timeout_s=remote.request_timeout_s,
         probe_s=remote.probe_s,
         heartbeat_s=remote.heartbeat_s,
+        ready_needs_brokers=remote.ready_needs_brokers,
         reconnect_longest_s=remote.reconnect_s,
         max_links=remote.max_links,
         route_refresh_s=remote.route_refresh_s,
@@ -310,3 +313,26 @@ def _number_or_text(value: str) -> float | int | str:
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
+
+
+def open_tracing(settings: Settings) -> Tracing | None:
+    """None when it is off: then nothing of OpenTelemetry is imported. Raises SettingsWrong."""
+    wanted = settings.tracing
+    if not wanted.enabled:
+        return None
+    try:
+        from proxy.tracing.exporting import Tracing
+    except ImportError as error:
+        raise SettingsWrong(
+            f"tracing.enabled needs a package that is not installed, {error.name}:"
+            " install popgate[tracing], or switch it off"
+        ) from None
+    return Tracing(
+        wanted.endpoint, timeout_s=wanted.timeout_s, share=wanted.share, most=wanted.max_remembered
+    )
+
+
+def is_failing(broker: Broker) -> bool:
+    """Whether a gateway with this broker is not ready: it cannot write, or is away and must not be."""
+    figures = broker.figures()
+    return bool(figures.get("store_failing") or figures.get("needed_brokers_away"))

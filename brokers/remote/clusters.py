@@ -97,6 +97,10 @@ class Clusters:
             await self.refresh()
         return [one.data for one in self._known.values() if one.named or self._reached(one.data)]
 
+    def known(self) -> Sequence[BrokerData]:
+        """All that were told of and not forgotten, whether they are there or not."""
+        return [one.data for one in self._known.values()]
+
     async def refresh(self) -> None:
         """Ask for all brokers now, or wait for who does. Raises BrokerUnavailable."""
         if self._asking is None:

@@ -97,6 +97,8 @@ class RemoteSettings:
 
     credentials: Credentials | None = None
     tls: Tls | None = None
+    ready_needs_brokers: bool = False
+    """Whether this gateway says that it is not ready while no broker can be reached."""
     zone: str = ""
     zone_only: bool = False
     """Whether name servers are asked to hide the brokers of other zones."""

@@ -11,9 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from brokers.capabilities import BrokerPlace, TellsBrokers, TellsCluster
+from brokers.capabilities import BrokerPlace, TellsAbsence, TellsBrokers, TellsCluster
+from brokers.remote.absence import Absence
 from brokers.remote.registering import Registering
+from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
+from popgate.clock import Clock
 from popgate.cluster import BrokerView, ClusterView, NameServerView
 from popgate.errors import GatewayError, PeerWireError, shown
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -73,8 +76,34 @@ _running = re.compile(
 _described = re.compile(r"V([0-9]{1,3})_([0-9]{1,3})_([0-9]{1,3})(_[A-Z_]{1,20})?").fullmatch
 
 
-class Surveying(Registering, TellsCluster, TellsBrokers):
-    """`brokers.capabilities.TellsCluster` and `TellsBrokers`."""
+class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
+    """`brokers.capabilities.TellsCluster`, `TellsBrokers` and `TellsAbsence`."""
+
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self.absence = Absence(
+            self.links,
+            self.routes.clusters,
+            clock,
+            name=settings.name,
+            answer_s=settings.request_timeout_s,
+        )
+
+    async def start(self) -> None:
+        await super().start()
+        self.absence.start()
+
+    async def stop(self) -> None:
+        self.absence.stop()
+        await super().stop()
+
+    def figures(self) -> dict[str, float]:
+        needed = self.settings.ready_needs_brokers and bool(self.absence.missing())
+        told = {"brokers_away_s": self.absence.away_s(), "needed_brokers_away": float(needed)}
+        return {**super().figures(), **told}
+
+    def missing(self) -> str:
+        return self.absence.missing()
 
     async def known_brokers(self) -> Sequence[BrokerPlace]:
         return [

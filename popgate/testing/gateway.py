@@ -61,7 +61,7 @@ class GatewayProcess:
     folder that goes with the process. `options` are further flags of `serve`. Variables
     `POPGATE_…` of the caller are not passed on, those in `environment` are. `holds_ports`: those of its
     doors are chosen here and kept until it is closed, also while it does not listen at them, for another one
-    that is to serve there.
+    that is to serve there. It ends without a lame-duck time, unless options or variables say otherwise.
     """
 
     def __init__(
@@ -324,7 +324,7 @@ class GatewayProcess:
         # The same popgate as the caller's, whether that is installed or a checkout.
         home = str(Path(popgate.__file__).resolve().parent.parent)
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, (home, kept.get("PYTHONPATH", ""))))
-        return {**kept, **self._environment}
+        return {**kept, "POPGATE_STOPPING__LAME_DUCK_S": "0", **self._environment}
 
     def _read_output(self, stream: IO[str]) -> None:
         for line in stream:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Protocol
 
 from protocols.adapter import House, Listen, certificate_of, mode_of, parse_advertised
-from protocols.draining import Farewell, UnderWay
+from protocols.draining import CUT_S, Farewell, UnderWay, cut_time
 from protocols.grpc import health as health_service
 from protocols.grpc.advertising import fixed_endpoints
 from protocols.grpc.health import Health
@@ -34,7 +34,7 @@ class Server(Protocol):
     def port(self) -> int: ...
     async def start(self) -> None: ...
     async def drain(self, grace: float) -> None: ...
-    async def stop(self) -> None: ...
+    async def stop(self, cut_s: float = CUT_S) -> None: ...
 
 
 class GrpcAdapter:
@@ -152,7 +152,11 @@ class GrpcAdapter:
 
         return FaultyDoor(service, health, house.clock, house.authenticator, house.faults)
 
-    async def drain(self, deadline: float) -> None:
+    def leave(self) -> None:
+        if self._health is not None:
+            self._health.leave()
+
+    async def drain(self, deadline: float, ends: float | None = None) -> None:
         if self._server is None or self._service is None or self._health is None:
             return
         self._server.under_way.drain()
@@ -174,11 +178,11 @@ class GrpcAdapter:
             closing.cancel()
             if ending is not None:
                 ending.cancel()
-        await self._server.stop()
+        await self.stop(ends)
 
     def farewell(self) -> Farewell:
         return self._server.under_way.farewell() if self._server is not None else Farewell()
 
-    async def stop(self) -> None:
+    async def stop(self, ends: float | None = None) -> None:
         if self._server is not None:
-            await self._server.stop()
+            await self._server.stop(cut_time(ends, self._house.clock.monotonic()))

@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 
 from popgate.unix_sockets import identity_of, make_room, remove
 from protocols.adapter import joined
-from protocols.draining import UnderWay
+from protocols.draining import CUT_S, UnderWay
 from protocols.grpc import health
 from protocols.grpc import reflection as reflecting
 from protocols.grpc.grpcio_calls import (
@@ -53,13 +53,11 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 stream again."""
 
 _FOR_GOOD_S = 1e6
-_CUT_S = 2.0
-"""How long calls that were cut off may take to give back what they had."""
-_GATHER_S = 0.05
+_GATHER_S = 0.5
 """How long a drain keeps answers back before connections are told to go away.
 
-From then on gRPC cancels what comes over a connection until its client has read that, and who sends one
-call after the other loses several in a row. Whoever waits for an answer reads first that he is to go.
+From then on gRPC cancels what comes over a connection until its client has read that. Whoever waits for an
+answer then reads first that he is to go, and most clients that are at work wait for one within so long.
 """
 _Result = TypeVar("_Result")
 _Context = grpc.aio.ServicerContext[Any, Any]
@@ -223,10 +221,10 @@ class GrpcioServer:
         if closing.done():
             # It does not wait for handlers whose client has just gone: they hear of it in a moment, which is
             # a long one where the machine is busy.
-            await self.under_way.streams_over(max(ends - now(), _CUT_S))
+            await self.under_way.streams_over(max(ends - now(), 0.0))
 
-    async def stop(self) -> None:
-        """Cut off what is left, and close."""
+    async def stop(self, cut_s: float = CUT_S) -> None:
+        """Cut off what is left, which has `cut_s` to give back what it had, and close."""
         self._remove_socket()
         self.under_way.cut()
         if self._closing is not None:
@@ -235,7 +233,7 @@ class GrpcioServer:
             self._closing = None
         if self._server is not None:
             await self._server.stop(None)
-            await self.under_way.all_over(_CUT_S)
+            await self.under_way.all_over(cut_s)
 
     def _handlers(self) -> grpc.GenericRpcHandler[Any, Any]:
         # Chosen once: a door whose calls do not fail pays nothing for those that do.

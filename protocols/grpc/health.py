@@ -91,6 +91,10 @@ class Health:
         """The door is open."""
         self._change(serving=True)
 
+    def leave(self) -> None:
+        """The door is about to close: who asks or watches is told not to come."""
+        self._change(serving=False)
+
     def drain(self) -> None:
         """The door closes: tell those who watch, and end their streams. They ask elsewhere."""
         self._over = True

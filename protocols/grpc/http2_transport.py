@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from protocols.accepting import Listener
 from protocols.admission import Admission
-from protocols.draining import UnderWay
+from protocols.draining import CUT_S, UnderWay
 from protocols.grpc import health
 from protocols.grpc import reflection as reflecting
 from protocols.grpc.http2.events import Shape
@@ -30,8 +30,6 @@ from protocols.tls import HANDSHAKE_S
 
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
-_CUT_S: Final = 2.0
-"""How long calls that were cut off may take to give back what they had."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened and is closed again."""
 
@@ -136,8 +134,8 @@ class Http2Server:
             await asyncio.wait((waiting,), timeout=left)
             waiting.cancel()
 
-    async def stop(self) -> None:
-        """Cut off what is left, and close."""
+    async def stop(self, cut_s: float = CUT_S) -> None:
+        """Cut off what is left, which has `cut_s` to give back what it had, and close."""
         self._stopped = True
         self._entrance.close()
         if self._ticking is not None:
@@ -146,7 +144,7 @@ class Http2Server:
         self.under_way.cut()
         for connection in tuple(self.connections):
             connection.cut()
-        await self.under_way.all_over(_CUT_S)
+        await self.under_way.all_over(cut_s)
         for _ in range(_OPENING_TURNS):
             await asyncio.sleep(0)
         self._due = ()

@@ -15,7 +15,7 @@ from protocols.grpc.caller import SERVICE, Caller, Refused
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import health_pb2
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.probing import Finding, Level, Wish, port_trouble, spoken
+from protocols.probing import Finding, Level, Wish, nothing_sent, port_trouble, spoken
 
 _LARGEST_TRY = 16 << 20
 _POLL_S = 1.0
@@ -42,6 +42,9 @@ def make_prober() -> GrpcProber:
 class _Looking(Caller):
     """The looks, one after the other, as far as they get."""
 
+    _is_there = True
+    """Whether the topic of the round trip is, or was made."""
+
     async def look(self) -> AsyncIterator[Finding]:
         try:
             yield await self._health()
@@ -50,6 +53,9 @@ class _Looking(Caller):
             yield await self._limits()
             if not self.wish.write:
                 yield Finding("round-trip", Level.SKIPPED, "nothing is written", "leave out --no-write")
+                return
+            if not self._is_there:
+                yield nothing_sent(self.topic)
                 return
             async for finding in self._round_trip():
                 yield finding
@@ -86,7 +92,8 @@ class _Looking(Caller):
         )
 
     async def _route(self) -> AsyncIterator[Finding]:
-        if not self.wish.write and not self.wish.topic:
+        wish = self.wish
+        if not wish.write and not wish.topic and not wish.known:
             yield Finding(
                 "route",
                 Level.SKIPPED,
@@ -94,23 +101,41 @@ class _Looking(Caller):
                 "name one that is there: --topic",
             )
             return
-        request = rpc.QueryRouteRequest(topic=pb.Resource(name=self.topic), endpoints=self.endpoints)
-        answer = await self.call("route", "QueryRoute", request)
+        # Without a wish to write, one that is there is asked for: the other might be made.
+        topic = self.topic if wish.write or wish.topic else wish.known
+        answer = await self._asked(topic)
+        if answer.status.code == pb.Code.TOPIC_NOT_FOUND and not wish.topic and topic != wish.known:
+            self._is_there = False
+            if not wish.known:
+                yield Finding(
+                    "route",
+                    Level.OK,
+                    f"routes are told; topic {topic} has none, and is not made on first use",
+                    "to see one: name a topic that is there, --topic",
+                )
+                return
+            topic = wish.known
+            answer = await self._asked(topic)
         if answer.status.code == pb.Code.TOPIC_NOT_FOUND:
             raise Refused(
                 Finding(
                     "route",
                     Level.PROBLEM,
-                    f"topic {self.topic} is not there, and is not made on first use",
-                    f"popgate topic create {self.topic}, or name another one: --topic",
+                    f"topic {topic} is not there, and is not made on first use",
+                    f"popgate topic create {topic}, or name another one: --topic",
                 )
             )
         self.expect("route", answer.status)
         queues = answer.message_queues
-        yield Finding("route", Level.OK, f"topic {self.topic} has {len(queues)} queues")
+        yield Finding("route", Level.OK, f"topic {topic} has {len(queues)} queues")
         told = {(one.host, one.port): None for queue in queues for one in queue.broker.endpoints.addresses}
         for host, port in told:
             yield await self._advertised(host, port)
+
+    async def _asked(self, topic: str) -> rpc.QueryRouteResponse:
+        request = rpc.QueryRouteRequest(topic=pb.Resource(name=topic), endpoints=self.endpoints)
+        answer: rpc.QueryRouteResponse = await self.call("route", "QueryRoute", request)
+        return answer
 
     async def _advertised(self, host: str, port: int) -> Finding:
         """Clients connect to what the route says, wherever they asked for it."""

@@ -6,7 +6,7 @@ from typing import Final
 
 from popgate.context import Context
 from protocols.adapter import House, Listen, certificate_of, flag_of, joined, mode_of, parse_advertised
-from protocols.draining import Farewell
+from protocols.draining import Farewell, cut_time
 from protocols.remoting.door import Door
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.server import RemotingServer
@@ -80,18 +80,21 @@ class RemotingAdapter:
         host, port = self._advertised
         return joined(host, port or (self._server.port if self._server is not None else self._listen.port))
 
-    async def drain(self, deadline: float) -> None:
+    def leave(self) -> None:
+        """Nothing that classic clients understand says so: they are served as before."""
+
+    async def drain(self, deadline: float, ends: float | None = None) -> None:
         if self._server is None:
             return
         await self._server.drain(max(deadline - self._house.clock.monotonic(), 0.0))
-        await self._server.stop()
+        await self.stop(ends)
 
     def farewell(self) -> Farewell:
         return self._server.under_way.farewell() if self._server is not None else Farewell()
 
-    async def stop(self) -> None:
+    async def stop(self, ends: float | None = None) -> None:
         if self._server is not None:
-            await self._server.stop()
+            await self._server.stop(cut_time(ends, self._house.clock.monotonic()))
 
 
 def _advertised(listen: Listen, house: House) -> tuple[str, int] | None:

@@ -16,7 +16,7 @@ from popgate.wire.records import decode_records
 from popgate.wire.remoting import Command, RemotingWire, encode_command
 from popgate.wire.routes import TopicRoute
 from protocols.adapter import joined
-from protocols.probing import SCRATCH, Finding, Level, Wish, port_trouble
+from protocols.probing import SCRATCH, Finding, Level, Wish, nothing_sent, port_trouble
 
 _READ: Final = 64 * 1024
 _ADVICE: Final[Mapping[int, str]] = {
@@ -98,6 +98,10 @@ async def _look(caller: _Caller, wish: Wish) -> AsyncIterator[Finding]:
     if answer.code == ResponseCode.TOPIC_NOT_EXIST and wish.write and not wish.topic:
         # As clients do: they send to the brokers of the topic that new ones are made from.
         answer = await caller.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": "TBW102"})
+    is_there = True
+    if answer.code == ResponseCode.TOPIC_NOT_EXIST and wish.known:
+        topic, is_there = wish.known, False
+        answer = await caller.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
     if answer.code != ResponseCode.SUCCESS:
         yield _refused("route", answer)
         return
@@ -108,6 +112,9 @@ async def _look(caller: _Caller, wish: Wish) -> AsyncIterator[Finding]:
         yield await _advertised(address, wish)
     if not wish.write:
         yield Finding("round-trip", Level.SKIPPED, "nothing is written", "leave out --no-write")
+        return
+    if not is_there:
+        yield nothing_sent(SCRATCH)
         return
     yield await _round_trip(caller, topic, route.brokers[0].name if route.brokers else "")
 

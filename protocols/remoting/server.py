@@ -13,7 +13,7 @@ from popgate.wire.remoting import V5_3_1, Command
 from processors.budgets import Allowance, Budgets
 from protocols.accepting import Listener
 from protocols.admission import Admission
-from protocols.draining import UnderWay
+from protocols.draining import CUT_S, UnderWay
 from protocols.listening import Entrance, Opening
 from protocols.observing import ConnectionObserver, NullConnections
 from protocols.remoting.calls import RemotingCall
@@ -35,8 +35,6 @@ HOLD_S: Final = 1.0
 """During a drain, an old client that found nothing asks again after so long."""
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
-_CUT_S: Final = 2.0
-"""How long requests that were cut off may take to come to their end, and then to give back what they had."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened and is closed again."""
 _DRAIN_TICK_S: Final = 0.2
@@ -161,8 +159,11 @@ class RemotingServer:
                     connection.leave()
             await asyncio.sleep(min(_DRAIN_TICK_S, max(ends - now, 0.0)))
 
-    async def stop(self) -> None:
-        """Cut off what is left, and close."""
+    async def stop(self, cut_s: float = CUT_S) -> None:
+        """Cut off what is left, and close.
+
+        What was cut off has half of `cut_s` to come to its end, and the other half to give back what it had.
+        """
         self._stopped = True
         self._entrance.close()
         if self._ticking is not None:
@@ -171,11 +172,11 @@ class RemotingServer:
         self.under_way.cut()
         for connection in tuple(self.connections):
             connection.cut()
-        await self.under_way.all_over(_CUT_S)
+        await self.under_way.all_over(cut_s / 2)
         for call in tuple(self.under_way.requests):
             assert isinstance(call, RemotingCall)  # noqa: S101 - nobody else enters one
             call.cancel()
-        await self.under_way.all_over(_CUT_S)
+        await self.under_way.all_over(cut_s / 2)
         for _ in range(_OPENING_TURNS):
             await asyncio.sleep(0)
         self._due = ()

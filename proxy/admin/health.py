@@ -14,11 +14,20 @@ if TYPE_CHECKING:
 
 
 class Health:
-    """`state` tells how the gateway is: "starting", "ready", "failing", "draining"."""
+    """`state` tells how the gateway is: "starting", "ready", "failing", "draining".
+
+    `missing`: what it cannot reach, in a sentence; empty while nothing is.
+    """
 
     def __init__(
-        self, metrics: Metrics, state: Callable[[], str], membership: Membership | None = None
+        self,
+        metrics: Metrics,
+        state: Callable[[], str],
+        membership: Membership | None = None,
+        *,
+        missing: Callable[[], str] | None = None,
     ) -> None:
+        self._missing = missing
         self._metrics = metrics
         self._state = state
         self._membership = membership
@@ -40,7 +49,10 @@ class Health:
     async def _ready(self, _request: web.Request) -> web.Response:
         """200 while clients are served, 503 before and after."""
         state = self._state()
-        return web.json_response({"state": state}, status=200 if state == "ready" else 503)
+        told = {"state": state}
+        if self._missing is not None and (missing := self._missing()):
+            told["missing"] = missing
+        return web.json_response(told, status=200 if state == "ready" else 503)
 
     async def _scrape(self, request: web.Request) -> web.Response:
         if self._membership is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from brokers.capabilities import TellsAbsence
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.faults import Faults
@@ -51,9 +52,10 @@ def open_admin(
 ) -> AdminServer:
     """Not started. With a `membership` it is one of several that serve the port together."""
     waits = Waits()
+    missing = broker.missing if isinstance(broker, TellsAbsence) else None
     queues = settings.topics.queues
     routes = [
-        *Health(metrics, state, membership).routes(),
+        *Health(metrics, state, membership, missing=missing).routes(),
         *HouseFacts(settings, addresses).routes(),
         *fault_routes(faults),
         *Topics(processor, queues=queues).routes(),

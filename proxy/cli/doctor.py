@@ -7,6 +7,7 @@ import contextlib
 import os
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
@@ -83,6 +84,8 @@ async def _all(scheme: str, wish: Wish, admin: str | None) -> AsyncIterator[Find
     except ValueError as error:
         raise Failure(Ended.USAGE, str(error)) from None
     absent = await asyncio.to_thread(_absent, admin, wish) if admin is not None else ()
+    if admin is not None and not wish.topic:
+        wish = replace(wish, known=await asyncio.to_thread(_known, admin))
     told = set()
     for prober in probers:
         last = None
@@ -118,6 +121,20 @@ def _absent(admin: str, wish: Wish) -> tuple[tuple[str, str], ...]:
     return tuple(absent)
 
 
+def _known(admin: str) -> str:
+    """A topic that is there and is sent to; empty: none is told."""
+    from protocols.probing import SCRATCH
+
+    try:
+        with Gateway(admin) as gateway:
+            topics = gateway.get("topics")["topics"]
+    except Failure:
+        return ""  # what is wrong there is told by the look at it
+    names = [one["name"] for one in topics if one.get("permission", "read-write") == "read-write"]
+    # In namespaces clients have names of their own, without a %.
+    return min((one for one in names if "%" not in one and one != SCRATCH), default="")
+
+
 def _tidy(admin: str, made: tuple[tuple[str, str], ...]) -> None:
     """Delete what the look has made; without an admin address it stays, and is used again."""
     for kind, name in made:
@@ -144,7 +161,8 @@ def _admin_findings(admin: str) -> list[Finding]:
         found.append(Finding("ready", Level.OK, f"ready{kept}"))
     else:
         advice = {
-            "failing": "its store cannot be written: the log says why; it tries again by itself",
+            "failing": "its store cannot be written, or no broker can be reached and the setting"
+            " remote.ready_needs_brokers says that one must be: the log says why; it tries again by itself",
             "draining": "it is stopping: another one should be there for clients",
         }.get(store["state"], "wait until it is")
         found.append(Finding("ready", Level.PROBLEM, f"the gateway is {store['state']}", advice))
@@ -178,7 +196,10 @@ def _cluster_findings(admin: str) -> list[Finding]:
     try:
         with Gateway(admin) as gateway:
             told = gateway.get("cluster")
-            topics = gateway.get("topics")["topics"]
+            try:
+                topics = gateway.get("topics")["topics"]
+            except Failure:
+                topics = ()  # brokers are asked for them: what is wrong with those is told by the cluster
     except Failure as failure:
         # One that is older than this command has no such page.
         if failure.code in (Ended.UNREACHABLE, Ended.NOTHING) or failure.fault == "UNSUPPORTED":
@@ -188,7 +209,7 @@ def _cluster_findings(admin: str) -> list[Finding]:
                 "cluster",
                 Level.PROBLEM,
                 f"the cluster cannot be looked at: {failure.sentence}",
-                "is a name server running, and does the gateway reach it?",
+                "is a name server running, does it know a broker, and does the gateway reach them?",
             )
         ]
     return cluster_findings(told, topics)

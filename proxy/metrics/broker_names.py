@@ -109,6 +109,18 @@ OF_SHARING = (
 OF_CLUSTER = (
     Spec("popgate_broker_name_servers", "gauge", "Addresses of name servers.", over="max"),
     Spec("popgate_broker_name_servers_silent_s", "gauge", "Seconds since one of them answered.", over="max"),
+    Spec(
+        "popgate_broker_brokers_away_s",
+        "gauge",
+        "Seconds for which no broker could be reached; 0: one answers.",
+        over="min",
+    ),
+    Spec(
+        "popgate_broker_needed_brokers_away",
+        "gauge",
+        "1 while that makes this gateway not ready (remote.ready_needs_brokers).",
+        over="min",
+    ),
     Spec("popgate_broker_brokers_known", "gauge", "Brokers, by name.", over="max"),
     Spec("popgate_broker_routes", "gauge", "Topics whose route is known.", over="max"),
     Spec("popgate_broker_oldest_route_s", "gauge", "Seconds since the oldest of these was told.", over="max"),

@@ -181,3 +181,12 @@ def end_told(status: int) -> str:
         except ValueError:
             return f"killed by signal {code}"
     return f"ended with {status}"
+
+
+def broker_at(share: str) -> str:
+    """The URL by which workers reach the broker that is shared there."""
+    if share.startswith("unix:"):
+        return f"popgate+{share}"
+    host, _, port = share.removeprefix("tcp://").rpartition(":")
+    # Who listens at all addresses is reached at the machine's own.
+    return f"popgate://{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"  # noqa: S104

@@ -101,6 +101,10 @@ class Membership:
         self.orphaned = False
         """Whether the supervisor is gone."""
         self._told_alone = False
+        self.ends: float | None = None
+        """When this process must be gone, where it was told; in seconds of the machine's monotonic clock."""
+        self.on_leave: Callable[[], None] = _nothing
+        """Called when the gateway is about to end as a whole, and serves on for a while."""
         self._doors = {door.number: _Handed(door.listen.port, self._connection_over) for door in post.doors}
         self._adopt_admin: Callable[[socket.socket], None] | None = None
         self._left_admin = asyncio.Event()
@@ -227,7 +231,10 @@ class Membership:
             self.roster.hear(told["crew"])
         elif "drain" in told:
             self._told_alone = self._told_alone or told.get("alone", False)
+            self.ends = told.get("ends")
             ending.begin()
+        elif "leave" in told:
+            self.on_leave()
         elif "stop" in told:
             ending.cut()
 
@@ -256,4 +263,4 @@ class Membership:
 
 
 def _nothing() -> None:
-    """Connections of operators are not counted."""
+    """Connections of operators are not counted, and a process that does not serve yet has nobody to tell."""

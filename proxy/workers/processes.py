@@ -22,7 +22,9 @@ from proxy.workers.turning import READ, WRITE, Turning
 _log = logger("popgate.supervisor")
 
 LONGER_S = 15.0
-"""How long a process may take beyond its drain before it is killed."""
+"""How long a process may take beyond its drain before it is killed, while others go on,"""
+_LAST_S = 5.0
+"""and when the gateway ends as a whole, beyond the time in which that must be gone."""
 ASK_S = 5.0
 _MOST_UNANSWERED = 12
 """Who serves is asked whether it lives. After so many times without a word it hangs, and is killed; times
@@ -69,6 +71,8 @@ class Processes:
         self._turn = 0
         self._telling = False
         self.leaving = False
+        self.ends: float | None = None
+        """When all must be gone, once that is so; in seconds of the machine's monotonic clock."""
         self.farewell: dict[str, int] = {}
         """What all that ended said of their drains, added up."""
 
@@ -157,7 +161,7 @@ class Processes:
                 news |= self._heard(member, came[0])
         except EOFError:
             self._close(member)
-            self.kill_later(member, self._patience_s)
+            self._kill_in_time(member)
             return True
         return news
 
@@ -288,10 +292,13 @@ class Processes:
 
     # -- ended ------------------------------------------------------------------------------------
 
-    def drain(self, member: Member, *, alone: bool = False) -> None:
-        """Ask it to end when it has finished what is under way; `alone`: nobody else serves its clients."""
+    def drain(self, member: Member, *, alone: bool = False, ends: float | None = None) -> None:
+        """Ask it to end when it has finished what is under way; `alone`: nobody else serves its clients.
+
+        `ends`: when it must be gone, where that is not a drain's time from now.
+        """
         _log.info("a process drains", number=member.number, pid=member.pid, role=member.role.value)
-        self.tell(member, {"drain": True, "alone": alone})
+        self.tell(member, {"drain": True, "alone": alone, "ends": ends})
         self._drains(member)
         self.tell_all()
 
@@ -304,7 +311,11 @@ class Processes:
     def _drains(self, member: Member) -> None:
         if member.stage is not Stage.DRAINING:
             member.stage = Stage.DRAINING
-            self.kill_later(member, self._patience_s)
+            self._kill_in_time(member)
+
+    def _kill_in_time(self, member: Member) -> None:
+        left = None if self.ends is None else max(self.ends - time.monotonic(), 0.0) + _LAST_S
+        self.kill_later(member, self._patience_s if left is None else left)
 
     def kill_later(self, member: Member, seconds: float) -> None:
         def kill() -> None:

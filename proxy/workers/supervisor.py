@@ -12,10 +12,11 @@ import time
 from typing import TYPE_CHECKING
 
 from proxy.app import CannotStart, build
+from proxy.deadline import closing_s, lame_duck_s
 from proxy.logs import logger
 from proxy.printing import say
 from proxy.workers.channel import Channel
-from proxy.workers.crew import Backoff, Door, Member, Post, Role, Stage, end_told
+from proxy.workers.crew import Backoff, Door, Member, Post, Role, Stage, broker_at, end_told
 from proxy.workers.doors import ADMIN, Doors
 from proxy.workers.processes import Forked, Processes
 from proxy.workers.staying import SETTINGS, SIGNALS, Staying, load_anew
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _log = logger("popgate.supervisor")
 
 _TRIAL_S = 60.0
+_HOST_PART = 0.5
+"""Of the time in which no client is served any more, what the process of an embedded broker has alone."""
 _CUT_S = 5.0
 """How long processes may take to end after a second signal."""
 
@@ -204,9 +207,7 @@ class Supervisor:
     def _tend_leaving(self) -> None:
         """Workers go first: they need the broker to the last."""
         if not self._processes.of(Role.WORKER):
-            for host in self._processes.of(Role.HOST):
-                if host.stage is not Stage.DRAINING:
-                    self._processes.drain(host)
+            self._drain_hosts()
         if not len(self._processes):
             self._turning.over = True
 
@@ -244,7 +245,7 @@ class Supervisor:
             doors=() if is_host else self._doors.served,
             admin=self._doors.admin,
             listens=tuple(door.listen for door in self._doors.served),
-            broker=_broker_at(staying.share) if self._hosts and not is_host else "",
+            broker=broker_at(staying.share) if self._hosts and not is_host else "",
             share=(staying.share or self._settings.share_broker or private) if is_host else "",
             secret=staying.secret,
             first=not len(self._processes),
@@ -287,10 +288,13 @@ class Supervisor:
         elif number is signal.SIGHUP and not self._terminal.is_gone():
             self._renew()
         elif not self._processes.leaving:
-            _log.info("stopping", drain_s=self._settings.stopping.drain_s)
-            self._leave()
+            wanted = self._settings.stopping
+            lame_s = lame_duck_s(wanted.lame_duck_s, wanted.drain_s)
+            _log.info("stopping", drain_s=wanted.drain_s, lame_duck_s=lame_s)
+            self._leave(lame_s)
         else:
             _log.warning("a second signal: the drain is cut short")
+            self._doors.close(keep_admin=True)
             self._processes.stop(_CUT_S)
 
     def _reap(self) -> None:
@@ -303,15 +307,40 @@ class Supervisor:
                     self._processes.over(pid, code)
         self._tend()
 
-    def _leave(self) -> None:
-        self._processes.leaving = True
-        self._doors.close(keep_admin=True)
+    def _leave(self, lame_s: float = 0.0) -> None:
+        """`lame_s`: for how long all is served on before the doors are closed."""
+        processes, drain_s = self._processes, self._settings.stopping.drain_s
+        processes.leaving = True
         if self._failure is not None:
-            self._processes.stop(_CUT_S)
+            self._doors.close(keep_admin=True)
+            processes.stop(_CUT_S)
         else:
-            for member in self._processes.of(Role.WORKER):
-                self._processes.drain(member, alone=self._hosts)
+            processes.ends = time.monotonic() + drain_s
+            if self._hosts:
+                self._turning.later(drain_s - closing_s(drain_s) * _HOST_PART, self._drain_hosts)
+            ready = [one for one in processes.of(Role.WORKER) if one.stage is Stage.READY]
+            if lame_s and ready:
+                for member in ready:
+                    processes.tell(member, {"leave": True})
+                processes.tell_all()
+                self._turning.later(lame_s, self._drain_workers)
+            else:
+                self._drain_workers()
         self._tend()
+
+    def _drain_workers(self) -> None:
+        """With an embedded broker they are gone before it has to close."""
+        drain_s, ends = self._settings.stopping.drain_s, self._processes.ends
+        if ends is not None and self._hosts:
+            ends -= closing_s(drain_s) * _HOST_PART
+        self._doors.close(keep_admin=True)
+        for member in self._processes.of(Role.WORKER):
+            self._processes.drain(member, alone=self._hosts, ends=ends)
+
+    def _drain_hosts(self) -> None:
+        for host in self._processes.of(Role.HOST):
+            if host.stage is not Stage.DRAINING:
+                self._processes.drain(host, ends=self._processes.ends)
 
     def _renew(self) -> None:
         """See first, in a process beside, whether the program starts as it is now, with its settings."""
@@ -360,15 +389,6 @@ class Supervisor:
             staying.generation -= 1
             staying.members = []
             _log.error("the program cannot be loaded anew", why=error.strerror)
-
-
-def _broker_at(share: str) -> str:
-    """The URL by which workers reach the broker that is shared there."""
-    if share.startswith("unix:"):
-        return f"popgate+{share}"
-    host, _, port = share.removeprefix("tcp://").rpartition(":")
-    # Who listens at all addresses is reached at the machine's own.
-    return f"popgate://{ {'0.0.0.0': '127.0.0.1', '[::]': '[::1]'}.get(host, host) }:{port}"  # noqa: S104
 
 
 __all__ = ["Forked", "Supervisor"]

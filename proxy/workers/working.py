@@ -95,6 +95,7 @@ async def _serve(app: App, membership: Membership) -> None:
     try:
         started = await ending.first_of(app.start())
         if started:
+            membership.on_leave = app.leave
             membership.tell({"ready": app.shared_at})
             serve_long()
             await ending.wait()
@@ -102,7 +103,7 @@ async def _serve(app: App, membership: Membership) -> None:
             since = app.clock.monotonic() if asked is None else asked
             if membership.is_host and (asked is not None or membership.orphaned):
                 await ending.second_of(_guests_gone(app, since))
-            if not await ending.second_of(app.drain(since)):
+            if not await ending.second_of(app.drain(since, membership.ends)):
                 _log.warning("the drain is cut short")
         await app.stop()
         membership.keep(app.metrics.text())

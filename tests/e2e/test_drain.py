@@ -19,10 +19,8 @@ from protocols.grpc.pb.duration_pb2 import Duration
 from tests.e2e.clients import SERVICE, Client, metadata
 from tests.support.waiting import PATIENCE_S
 
-RETRYABLE = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
-"""What a call ends with that came too late: it was never looked at, and the client makes it again elsewhere.
-
-gRPC cancels what it has received and not handed out when the server closes."""
+RETRYABLE = {grpc.StatusCode.UNAVAILABLE}
+"""What a call ends with that came too late: nobody looked at it, and the client makes it again elsewhere."""
 
 POLL_S = 300
 """Of those who wait until the gateway leaves, however long it takes until then."""

@@ -21,6 +21,8 @@ class Balancer:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.connections = 0
+        self.tries_others = True
+        """Whether a client whose replica takes no connection is connected with another one."""
 
     @property
     def address(self) -> str:
@@ -76,7 +78,7 @@ class Balancer:
         """A connection to one that takes it; None when none does: the client tries again."""
         replicas = list(self._replicas())
         turn = next(self._turn)
-        for at in range(len(replicas)):
+        for at in range(len(replicas) if self.tries_others else min(len(replicas), 1)):
             host, _, port = replicas[(turn + at) % len(replicas)].rpartition(":")
             with contextlib.suppress(OSError):
                 return await asyncio.open_connection(host, int(port))

@@ -78,7 +78,7 @@ def watch(client: Any) -> None:
             try:
                 code = result.result().status.code
             except BaseException as error:
-                say("attempt lost", bodies=bodies, why=type(error).__name__)
+                say("attempt lost", bodies=bodies, why=repr(error)[:300])
             else:
                 if code != OK:
                     say("attempt refused", bodies=bodies, code=code)
@@ -95,7 +95,7 @@ def watch(client: Any) -> None:
             try:
                 answer = result.result()
             except BaseException as error:
-                say("ack lost", handles=handles, why=type(error).__name__)
+                say("ack lost", handles=handles, why=repr(error)[:300])
                 return
             codes = {entry.receipt_handle: entry.status.code for entry in answer.entries}
             for handle in handles:

@@ -50,13 +50,14 @@ class Town:
         host: GatewayProcess | None,
         classic: Balancer | None = None,
         name_server: str = "",
+        transport: str = "",
     ) -> None:
         self.kind = kind
         self.classic = classic
         self.books = RocketMQBooks(name_server) if name_server else EmbeddedBooks(self.ask)
         self.host = host
         self.prefix = f"r{uuid.uuid4().hex[:8]}"
-        doors = ["grpc://127.0.0.1:0"]
+        doors = [f"grpc://127.0.0.1:0{f'?transport={transport}' if transport else ''}"]
         if classic is not None:
             doors.append(f"remoting://127.0.0.1:0?advertised={classic.address}")
         self.replicas = [GatewayProcess(listen=doors, options=options) for _ in range(3)]
@@ -74,7 +75,7 @@ class Town:
     async def start(self) -> None:
         # One after the other costs less than all at once, on few cores.
         await asyncio.gather(*(asyncio.to_thread(one.start, READY_WITHIN_S) for one in self.replicas))
-        self.endpoints = [one.endpoint for one in self.replicas]
+        self.endpoints = [one.endpoint.partition("?")[0] for one in self.replicas]
         if self.classic is not None:
             doors = [one.addresses[1].partition("://")[2].partition("?")[0] for one in self.replicas]
             self.classic.serve(lambda: [doors[at] for at in range(3) if at not in self.leaving])
@@ -119,14 +120,23 @@ class Town:
             self.leaving.add(at)
         else:
             self.leaving.add(at)
-            began = time.monotonic()
-            code = await asyncio.to_thread(replica.terminate)
-            self._judge_drain(replica, code, time.monotonic() - began)
+            await self.drain(at)
         self.ends.append(way)
+        await self.begin_anew(at)
+        self.leaving.discard(at)
+
+    async def drain(self, at: int) -> None:
+        """Let one end well; the balancer is not told."""
+        replica, began = self.replicas[at], time.monotonic()
+        code = await asyncio.to_thread(replica.terminate)
+        self._judge_drain(replica, code, time.monotonic() - began)
+
+    async def begin_anew(self, at: int) -> None:
+        """Start the successor of one that has ended."""
+        replica = self.replicas[at]
         self._keep_errors(replica)
         self.replicas[at] = replica.successor()
         await asyncio.to_thread(self.replicas[at].start, READY_WITHIN_S)
-        self.leaving.discard(at)
 
     def _judge_drain(self, replica: GatewayProcess, code: int, took_s: float) -> None:
         summary = next((line for line in replica.output.splitlines() if line.startswith("stopped ")), "")
@@ -152,7 +162,12 @@ class Town:
 
 @contextlib.asynccontextmanager
 async def town_before(
-    kind: str, folder: Path, *, options: Sequence[str] = (), classic: bool = False
+    kind: str,
+    folder: Path,
+    *,
+    options: Sequence[str] = (),
+    classic: bool = False,
+    transport: str = "",
 ) -> AsyncIterator[Town]:
     """Three gateways that are ready. Raises Missing where there is no RocketMQ."""
     async with contextlib.AsyncExitStack() as stack:
@@ -178,7 +193,7 @@ async def town_before(
                 f"remote.transaction_key={key}",
             )
         door = await Balancer(lambda: ()).start() if classic else None
-        town = Town(kind, (*where, *_QUICK, *options), host, door, name_server)
+        town = Town(kind, (*where, *_QUICK, *options), host, door, name_server, transport)
         stack.push_async_callback(town.close)
         await town.start()
         yield town

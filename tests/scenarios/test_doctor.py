@@ -351,15 +351,26 @@ def test_scenario_12_a_gateway_that_makes_no_topics_is_looked_at_by_a_topic_of_i
     options = ["--set", "topics.auto_create=false", "--set", "groups.auto_create=false"]
     with GatewayProcess(options=options) as gateway:
         seen = doctor(gateway.endpoint)
+        assert (seen.code, seen.problems) == (0, []), "nobody said that there is to be such a topic"
+        assert "topic popgate-doctor has none" in seen["route"]["what"]
+        assert "popgate topic create popgate-doctor" in seen["round-trip"]["advice"]
+        seen = doctor(gateway.endpoint, "--topic", "missing")
         assert (seen.problems, seen["route"]["advice"]) == (
             ["route"],
-            "popgate topic create popgate-doctor, or name another one: --topic",
+            "popgate topic create missing, or name another one: --topic",
         )
         from proxy.cli.calling import Gateway
 
         with Gateway(gateway.admin) as api:
             for name in ("probe", "another"):
                 api.post("topics", body={"name": name})
+            for options in ((), ("--no-write",)):
+                seen = doctor(gateway.endpoint, "--admin", gateway.admin, *options)
+                # Its route is looked at as that of any, and what it leads to: nothing is sent to it.
+                assert (seen.code, seen["route"]["what"]) == (0, "topic another has 8 queues")
+                assert seen["advertised"]["level"] == "ok"
+                assert seen["round-trip"]["level"] == "skipped"
+            assert [one["name"] for one in api.get("topics")["topics"]] == ["another", "probe"]
             without_group = doctor(gateway.endpoint, "--topic", "probe")
             assert without_group.problems == ["round-trip"]
             assert "popgate group create popgate-doctor" in without_group["round-trip"]["advice"]

@@ -69,6 +69,7 @@ class Series:
 SERIES = {
     "cluster": Series(("tests/cluster",), {"TEST_CLUSTER": "true"}),
     "replicas": Series((REPLICAS, "tests/replicas/test_asked_again.py"), {"TEST_CLUSTER": "true"}),
+    "drains": Series((), program=("tests/replicas/drains.py", "--drains", "30")),
     "crash": Series(("tests/crash/test_kills.py",)),
     "classic": Series(
         ("tests/classic", "tests/replicas/test_replicas_classic.py"),

@@ -15,8 +15,9 @@ from protocols.grpc.http2.streams import Stream
 _LEAVING: Final = b"popgate-"
 """In the PING between two GOAWAYs: its answer tells that the peer has read the first."""
 _ALIVE: Final = b"popgate?"
-_ROUND_TRIP_S: Final = 1.0
-"""The second GOAWAY goes out then, whether the peer answers or not."""
+_ROUND_TRIP_S: Final = 5.0
+"""The second GOAWAY goes out then, whether the peer answers or not. What comes behind it is refused: who
+stood still for a moment has to have time to read the first."""
 _PER_ANSWER: Final = {Flood.PINGS: 8, Flood.WINDOW_UPDATES: 64}
 """What a call brings with it: clients that measure the way ping with the data that they get."""
 

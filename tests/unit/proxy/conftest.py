@@ -46,7 +46,7 @@ def settings_for(tmp_path: Path) -> Callable[..., Settings]:
             "listen": ["grpc://127.0.0.1:0"],
             "admin": "http://127.0.0.1:0",
             "durability": "none",
-            "stopping": {"drain_s": 60},
+            "stopping": {"drain_s": 60, "lame_duck_s": 0},
             # Longer than any patience: what ends such a wait in time is not its own end.
             "limits": {"min_invisible_s": 1, "max_wait_s": 300},
             "api": {"max_wait_s": 300},

@@ -20,6 +20,7 @@ class FakeApp:
     shared_at = ""
     admin_address = "http://127.0.0.1:3"
     drain_s = 10.0
+    lame_s = 5.0
 
     def __init__(self, *slow: str, fails: BaseException | None = None) -> None:
         self.slow = slow

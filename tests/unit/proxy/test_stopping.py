@@ -21,8 +21,12 @@ class Door:
 
     def __init__(self) -> None:
         self.until: list[float] = []
+        self.left = False
 
-    async def drain(self, deadline: float) -> None:
+    def leave(self) -> None:
+        self.left = True
+
+    async def drain(self, deadline: float, ends: float | None = None) -> None:
         self.until.append(deadline)
 
 
@@ -41,9 +45,11 @@ class Endless:
             self.let_go = True
 
 
-def built(settings_for: Callable[..., Settings], drain_s: float) -> tuple[App, MovableClock, Any]:
+def built(
+    settings_for: Callable[..., Settings], drain_s: float, lame_duck_s: float = 0.0
+) -> tuple[App, MovableClock, Any]:
     clock = MovableClock()
-    app = build(settings_for(stopping={"drain_s": drain_s}), clock=clock)
+    app = build(settings_for(stopping={"drain_s": drain_s, "lame_duck_s": lame_duck_s}), clock=clock)
     door: Any = Door()
     app.doors = [door]
     return app, clock, door
@@ -59,6 +65,27 @@ async def test_clients_are_served_for_all_of_the_time_but_what_closing_needs(
     assert door.until == [pytest.approx(begin + clients_s)]
 
 
+@pytest.mark.parametrize(
+    ("wanted_s", "drain_s", "lame_s"), [(5, 10, 5), (5, 4, 2), (0, 10, 0), (3, 3600, 3), (5, 0, 0)]
+)
+async def test_everything_is_served_on_before_the_doors_close_for_half_of_the_time_at_most(
+    settings_for: Callable[..., Settings], wanted_s: float, drain_s: float, lame_s: float
+) -> None:
+    app, clock, door = built(settings_for, drain_s, wanted_s)
+    begin = clock.monotonic()
+    draining = asyncio.ensure_future(app.drain())
+    await asyncio.sleep(0)
+    if lame_s:
+        clock.advance(lame_s - 0.001)
+        await asyncio.sleep(0)
+        assert (app.condition(), door.left, door.until) == ("draining", True, [])
+        clock.advance(0.001)
+    await draining
+    assert door.left is bool(lame_s)
+    # Part of the time to end in: it does not begin anew.
+    assert door.until == [pytest.approx(begin + drain_s - min(drain_s / 10, 1))]
+
+
 async def test_the_time_counts_from_when_the_process_was_told(settings_for: Callable[..., Settings]) -> None:
     app, clock, door = built(settings_for, 10)
     told = clock.monotonic()
@@ -71,7 +98,7 @@ async def test_the_broker_is_closed_first_and_then_nobody_waits_for_a_collector_
     settings_for: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
     clock = MovableClock()
-    app = build(settings_for(stopping={"drain_s": 10}), clock=clock)
+    app = build(settings_for(stopping={"drain_s": 10, "lame_duck_s": 0}), clock=clock)
     await app.start()
     collector: Any = Endless()
     app.tracing = collector
@@ -128,3 +155,26 @@ async def test_the_process_of_the_broker_waits_for_its_guests_no_longer_than_lea
         await until(lambda: host.asked, pause_s=0.0)
         clock.advance(9.5)  # guests are served for 9 s, and close
         await waiting
+
+
+async def test_each_part_that_hangs_is_left_alone_in_time_for_the_next_one(
+    settings_for: Callable[..., Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = MovableClock()
+    app = build(settings_for(stopping={"drain_s": 10, "lame_duck_s": 0}), clock=clock)
+    await app.start()
+    hanging: list[Any] = [Endless(), Endless()]
+    broker = app.broker
+    await app.drain()
+    end = clock.monotonic() + 10
+    app.processor, app.broker = hanging
+    stopping = asyncio.ensure_future(app.stop())
+    async with asyncio.timeout(PATIENCE_S):
+        for one in hanging:
+            await one.asked.wait()
+            assert clock.monotonic() < end, "there is time left for this part"
+            clock.advance(5 if one is hanging[0] else 10)
+        await stopping
+    assert [one.let_go for one in hanging] == [True, True]
+    assert capsys.readouterr().out.count("not closed in time") == 2
+    await broker.stop()

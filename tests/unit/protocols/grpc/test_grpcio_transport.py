@@ -10,7 +10,6 @@ from typing import Any
 import grpc
 import pytest
 
-from protocols.grpc import grpcio_transport
 from protocols.grpc.grpcio_calls import peer_text
 from protocols.grpc.grpcio_transport import OPTIONS
 from protocols.grpc.pb import definition_pb2 as pb
@@ -180,11 +179,8 @@ async def test_draining_ends_at_its_deadline(town: Any, monkeypatch: pytest.Monk
         await sending
 
 
-async def test_a_drain_waits_for_streams_whose_client_has_just_gone(
-    town: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_drain_waits_for_streams_whose_client_has_just_gone(town: Any) -> None:
     """gRPC's own end does not: of what was still about to end it would be told that it was cut off."""
-    monkeypatch.setattr(grpcio_transport, "_CUT_S", 0.0)
     gateway = await town.gateway(leaves_streams=lambda: True, listen="grpc://127.0.0.1:0?transport=grpcio")
     server = gateway.adapter._server
     begun, go_on = asyncio.Event(), asyncio.Event()

@@ -98,6 +98,19 @@ async def test_who_watches_is_told_when_the_door_closes(town: Any, service: str)
         await draining
 
 
+async def test_who_watches_is_told_that_the_door_is_about_to_close_and_watches_on(town: Any) -> None:
+    gateway = await town.gateway(real_time=True)
+    channel = town.client(gateway).channel
+    watch = asking(channel, "", WATCH)
+    assert (await watch.read()).status == Status.SERVING
+    gateway.adapter.leave()
+    assert (await watch.read()).status == Status.NOT_SERVING
+    assert (await asking(channel)).status == Status.NOT_SERVING
+    assert not watch.done()
+    await gateway.adapter.drain(time.monotonic() + 60)
+    assert await watch.read() is grpc.aio.EOF
+
+
 async def test_a_watch_of_an_unknown_service_goes_on_and_ends_with_the_door(town: Any) -> None:
     gateway = await town.gateway(real_time=True)
     watch = asking(town.client(gateway).channel, "nobody", WATCH)

@@ -965,10 +965,7 @@ async def test_what_is_under_way_in_the_last_moment_is_answered(
     await draining
 
 
-async def test_what_lasts_longer_than_a_drain_is_cut_off(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(serving, "_CUT_S", 0.1)
+async def test_what_lasts_longer_than_a_drain_is_cut_off(house: House) -> None:
     client = await house.client()
     house.door._handlers[FAIL] = house.room.wait
     client.start(FAIL).add_done_callback(lambda one: one.exception())
@@ -976,7 +973,7 @@ async def test_what_lasts_longer_than_a_drain_is_cut_off(
     house.room.waiting.clear()
 
     await house.server.drain(0)
-    await house.server.stop()
+    await house.server.stop(0.2)
 
     await client.until_over()
     assert house.server.under_way.farewell().cut_off == 1

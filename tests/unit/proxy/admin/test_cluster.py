@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from popgate.testing import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster
 from popgate.wire.codes import RequestCode, ResponseCode
 from proxy.app import App, build
@@ -31,6 +32,34 @@ async def before_cluster(
     await app.start()
     try:
         yield api_of(app)
+    finally:
+        await app.stop()
+
+
+@pytest.mark.parametrize(("needed", "status"), [(False, 200), (True, 503)])
+async def test_who_asks_whether_the_gateway_is_ready_is_told_that_no_broker_can_be_reached(
+    cluster: Cluster,
+    settings_for: Callable[..., Settings],
+    api_of: Callable[[App], Any],
+    needed: bool,
+    status: int,
+) -> None:
+    clock = MovableClock()
+    settings = settings_for(broker=f"rocketmq://{cluster[0].address}", remote={"ready_needs_brokers": needed})
+    app = build(settings, clock=clock)
+    await app.start()
+    try:
+        api = api_of(app)
+        assert await api.get("/ready") == (200, {"state": "ready"})
+        for peer in cluster[1].values():
+            peer.silent = True
+        for _ in range(12):
+            clock.advance(1)
+        found, told = await api.get("/ready")
+        assert (found, told["state"]) == (status, "failing" if needed else "ready")
+        assert told["missing"].startswith("no broker can be reached for ")
+        assert "broker broker-a at " in told["missing"]
+        assert b"popgate_broker_brokers_away_s 1" in app.metrics.text()
     finally:
         await app.stop()
 

@@ -427,17 +427,22 @@ def test_leaving_in_two_steps(client: Any) -> None:
     assert client.events == ["Opened 1", "Called 3"]
 
 
-def test_who_does_not_answer_is_left_after_a_second(client: Any) -> None:
+def test_who_does_not_answer_is_served_for_five_seconds_and_left(client: Any) -> None:
+    """A machine that stands still for a moment has not read the first farewell, and means its calls well."""
     client.tick(999.0)
     client.wire.begin_leaving(1_000.0)
-    client.tick(1_000.9)
+    client.tick(1_004.9)
     assert client.heard() == [FIRST, "PING popgate-"]
     assert not client.wire.left
-    client.tick(1_001.1)
-    assert client.heard() == ["GOAWAY 0 NO_ERROR"]
+    client.call(1, b"written before it read anything")
+    assert client.events == ["Called 1"]
+    client.wire.answer(client.streams[1], b"")
+    client.heard()
+    client.tick(1_005.1)
+    assert client.heard() == ["GOAWAY 1 NO_ERROR"]
     assert client.wire.left
     client.say(ping(b"popgate-", ack=True))
-    client.tick(1_002.0)
+    client.tick(1_006.0)
     assert client.heard() == []
 
 
