@@ -387,7 +387,7 @@ class Tracing(Group):
     share: float = Field(default=1.0, ge=0, le=1)
     """The part of traces that is kept, of those that begin here; a caller's decision is followed."""
     max_remembered: Count = Field(default=100_000, ge=1)
-    """Deliveries whose trace is remembered, to link their acknowledgement to it."""
+    """Deliveries whose trace is remembered, to link their acknowledgement to it; others are looked up."""
 
 
 class Stopping(Group):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from brokers.capabilities import LiteTopics
+from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
 from brokers.embedded.backup import BackingUp, clear_leftovers
 from brokers.embedded.directing import Directing
 from brokers.embedded.finding import Finding
@@ -47,6 +48,7 @@ class EmbeddedBroker(
     Members,
     Broker,
     LiteTopics,
+    ReportsDeadLetters,
 ):
     """A broker in the folder `path`. Everything is done in the loop that starts it.
 
@@ -104,6 +106,10 @@ class EmbeddedBroker(
     def on_check(self, handler: CheckHandler) -> None:
         self._state.check_handler = handler
         self._state.halves.on_check(handler)
+
+    def on_dead_letter(self, handler: DeadLetterHandler) -> None:
+        self._state.dead_letter_handler = handler
+        self._state.parts.dead_letters.on_spent = handler
 
     def figures(self) -> dict[str, float]:
         return self._state.figures()

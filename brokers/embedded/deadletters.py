@@ -5,9 +5,11 @@ Source: protocol facts 3.10 and 7.8 (a local broker may fill in DLQ_ORIGIN_*).
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
+from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.log import MessageLog
+from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.message_id import encode_offset_message_id
@@ -40,15 +42,25 @@ _ORIGIN_PLACE = ORIGIN_MESSAGE_ID.encode()
 class DeadLetters:
     """Adds copies of records to the dead-letter topics; the caller removes the original, then commits."""
 
-    def __init__(self, log: MessageLog, catalogue: Catalogue, clock: Clock) -> None:
+    def __init__(self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock) -> None:
+        self.on_spent: DeadLetterHandler | None = None
+        """Called with each message whose attempts were used up, once its copy is stored."""
+        self._store = store
         self._log = log
         self._catalogue = catalogue
         self._clock = clock
 
-    def add(self, group: Group, topic: Topic, record: bytes) -> None:
-        """Copy a record of `topic` to the dead-letter topic of `group`, which is made on demand."""
+    def add(self, group: Group, topic: Topic, record: bytes, *, spent: bool = False) -> None:
+        """Copy a record of `topic` to the dead-letter topic of `group`, which is made on demand.
+
+        `spent`: its attempts were used up, and nobody asked for this.
+        """
         found = decode_record(record)
-        self.add_decoded(group, _taken_from(group, topic, found), found)
+        origin = _taken_from(group, topic, found)
+        self.add_decoded(group, origin, found)
+        if spent and self.on_spent is not None:
+            read = origin.decode("utf-8", "replace")
+            self._store.after_commit(partial(self.on_spent, _told(group), read, found.properties))
 
     def add_decoded(self, group: Group, topic: bytes, found: Record, reconsume_times: int = 0) -> int:
         """The same for a decoded record; `topic` is the name of the one that it came from. The new offset."""

@@ -1,11 +1,11 @@
-"""The store with faults on order: writes that fail, commits that come late, a full disk, an end in between.
+"""The store with faults on order: failed writes, late commits, a disk that is full or read-only, an end.
 
 For tests only, and put in the place of `Store` when the broker is made: without faults nothing of
 this is loaded. Steps, each counting its own calls:
 
 | step      | what it is                                          | what can happen there              |
 | --------- | --------------------------------------------------- | ---------------------------------- |
-| commit    | a batch is about to be written                      | fail, delay, full, kill            |
+| commit    | a batch is about to be written                      | fail, delay, full, readonly, kill  |
 | committed | it is written (as the system sees it), nobody knows | kill                               |
 | sync      | written batches are about to be put on the disk     | fail, kill                         |
 | synced    | they are on the disk, nobody knows                  | kill                               |
@@ -14,7 +14,8 @@ this is loaded. Steps, each counting its own calls:
 
 `fail=commit` is a write that the system refuses: nothing was done. `fail=sync` leaves everybody in
 doubt. `full=commit:for=2s` is a disk without room from that call on, for so long: writes fail and so
-does opening the files. `full=disk:for=2s` only says so, before a write fails.
+does opening the files. `readonly=commit:for=2s` is the same of a disk that was made read-only.
+`full=disk:for=2s` only says so, before a write fails.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ STEPS = {
     "fail": ("commit", "sync", "open"),
     "delay": ("commit",),
     "full": ("commit", "disk"),
+    "readonly": ("commit",),
     "kill": ("commit", "committed", "sync", "synced", "open"),
 }
-OPTIONS = {"delay": ("duration",), "full": ("for",)}
+OPTIONS = {"delay": ("duration",), "full": ("for",), "readonly": ("for",)}
 
 
 def store_maker(faults: Faults) -> Callable[..., Store]:
@@ -59,6 +61,8 @@ class FaultyStore(Store):
         self.faults = faults
         self._opened_once = False
         self._full_until: dict[str, float] = {}
+        self._refusal = errno.ENOSPC
+        """Why nothing can be written until then."""
         self._late = False
         self._decided: tuple[Rule | None] | None = None
         """What happens to the batch that is being written, when that is settled already."""
@@ -75,7 +79,7 @@ class FaultyStore(Store):
         return super().free_bytes()
 
     def is_full(self, step: str) -> bool:
-        """Whether the disk has no room at this step. Asking is a call of the step while it has."""
+        """Whether the disk takes nothing at this step. Asking is a call of the step while it has."""
         now = self._clock.monotonic()
         if now < self._full_until.get(step, 0.0):
             return True
@@ -89,16 +93,17 @@ class FaultyStore(Store):
     def before_write(self) -> None:
         """What happens to a batch that is about to be written. Raises OSError."""
         if self.is_full("commit"):
-            raise _no_room()
+            raise _refused(self._refusal)
         decided, self._decided = self._decided, None
         rule = decided[0] if decided is not None else self.faults.strike("commit")
         if rule is None or rule.verb == "delay":
             return
         if rule.verb == "kill":
             self.faults.kill()
-        if rule.verb == "full":
+        if rule.verb in ("full", "readonly"):
             self._full_until["commit"] = self._clock.monotonic() + rule.options.get("for", 1.0)
-            raise _no_room()
+            self._refusal = errno.EROFS if rule.verb == "readonly" else errno.ENOSPC
+            raise _refused(self._refusal)
         raise OSError(errno.EIO, f"the write was failed on purpose ({rule.text})")
 
     def at(self, step: str) -> None:
@@ -114,7 +119,7 @@ class FaultyStore(Store):
         if self._opened_once and not self._closing:
             try:
                 if self.is_full("commit"):
-                    raise _no_room()
+                    raise _refused(self._refusal)
                 self.at("open")
             except OSError as error:
                 raise BrokerUnavailable(f"the store in {self.path} cannot be opened: {error}") from error
@@ -161,5 +166,5 @@ class _FaultyFiles:
         self._store.at("synced")
 
 
-def _no_room() -> OSError:
-    return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def _refused(code: int) -> OSError:
+    return OSError(code, os.strerror(code))

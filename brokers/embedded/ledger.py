@@ -184,11 +184,14 @@ class Ledger(ABC):
         if entry.due_ms > now_ms or not self._is_free(offset):
             self._make_ready(offset, now_ms)
 
-    def bury(self, offset: int, now_ms: int) -> int:
-        """Move a message to the dead letters, now; the looks that it cost. Raises having changed nothing."""
+    def bury(self, offset: int, now_ms: int, *, spent: bool = False) -> int:
+        """Move a message to the dead letters, now; the looks that it cost. Raises having changed nothing.
+
+        `spent`: its attempts are used up.
+        """
         record = self.parts.log.get(self.queue.topic, self.queue.queue_id, offset)
         if record is not None:
-            self._copy_to_dead_letters(offset, record)
+            self._copy_to_dead_letters(offset, record, spent=spent)
         self.finish(offset, now_ms)
         return cost_of(record)
 
@@ -198,7 +201,7 @@ class Ledger(ABC):
         Returns what it cost, in looks.
         """
         if entry.attempt >= self._most_attempts():
-            return self.bury(offset, now_ms)
+            return self.bury(offset, now_ms, spent=True)
         self._make_ready(offset, now_ms)
         return 1
 
@@ -255,7 +258,7 @@ class Ledger(ABC):
             want.changed = True
             want.looks -= cost_of(record)
             if record is not None:
-                self._copy_to_dead_letters(offset, record)
+                self._copy_to_dead_letters(offset, record, spent=True)
             self.finish(offset, want.now_ms)
             return True
         found = self.parts.log.decoded(self.queue.topic, self.queue.queue_id, offset, record)
@@ -286,11 +289,11 @@ class Ledger(ABC):
         self._will_be_due(entry, offset)
         return True
 
-    def _copy_to_dead_letters(self, offset: int, record: bytes) -> None:
+    def _copy_to_dead_letters(self, offset: int, record: bytes, *, spent: bool) -> None:
         """A damaged one stays where it is, and is told."""
         topic = self.queue.topic
         if self.parts.log.decoded(topic, self.queue.queue_id, offset, record) is not None:
-            self.parts.dead_letters.add(self.group, topic, record)
+            self.parts.dead_letters.add(self.group, topic, record, spent=spent)
             self.share.dead_lettered += 1
             self.parts.tallies.dead_lettered += 1
 

@@ -7,6 +7,7 @@ import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rocksdict import (
     AccessType,
@@ -27,7 +28,10 @@ _OPEN_FILES = 512
 _LOG_BYTES = 4 * 1024 * 1024
 _BLOCK_BYTES = 16 * 1024
 _INDEX_BUFFER_BYTES = 4 * 1024 * 1024
-_NO_ROOM = tuple(os.strerror(code).lower() for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
+_REFUSALS = tuple(
+    os.strerror(code).lower()
+    for code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM)
+)
 _TRIAL = ".room"
 _TRIAL_BYTES = 1024 * 1024
 
@@ -65,9 +69,13 @@ def open_rocks(
         raise BrokerUnavailable(_opening_sentence(path, error)) from error
 
 
-def open_to_read(path: Path, *, cache_bytes: int, identity: str) -> Rdict:
-    """Open that database, with all its keyspaces, without writing a byte.
+def open_to_read(
+    path: Path, *, cache_bytes: int, identity: str
+) -> tuple[Rdict, TemporaryDirectory[str] | None]:
+    """Open that database, with all its keyspaces, without changing what is stored.
 
+    The binding writes its own settings file even then. Where that is refused the database is opened
+    through a folder of links, which is returned too: its owner removes it after the database is closed.
     Raises BrokerUnavailable: it is not there, or its write-ahead log is damaged.
     """
     try:
@@ -81,21 +89,34 @@ def open_to_read(path: Path, *, cache_bytes: int, identity: str) -> Rdict:
         options.create_missing_column_families(False)
         options.set_wal_recovery_mode(DBRecoveryMode.point_in_time())
         spaces = _space_options(names, _INDEX_BUFFER_BYTES, cache_bytes)
-        return Rdict(str(path), options, spaces, AccessType.read_only())
+        try:
+            return Rdict(str(path), options, spaces, AccessType.read_only()), None
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+        links = _linked(path)
+        try:
+            return Rdict(links.name, options, spaces, AccessType.read_only()), links
+        except BaseException:
+            links.cleanup()
+            raise
     except BrokerUnavailable:
         raise
     except Exception as error:
         raise BrokerUnavailable(_opening_sentence(path, error)) from error
 
 
-def has_no_room(error: BaseException) -> bool:
-    """Whether something could not be written because the disk, or the user's part of it, is full."""
+def is_refusal(error: BaseException) -> bool:
+    """Whether something could not be written, and what is there can be read all the same.
+
+    The disk or the user's part of it is full, it was made read-only, or the user may not write any more.
+    """
     text = str(error).lower()
-    return any(words in text for words in _NO_ROOM)
+    return any(words in text for words in _REFUSALS)
 
 
 def try_room(path: Path) -> None:
-    """See whether a megabyte can be written there. Raises OSError."""
+    """Try whether a megabyte can be written there. Raises OSError."""
     trial = path / _TRIAL
     try:
         with trial.open("wb") as file:
@@ -112,6 +133,19 @@ def identity_of(path: Path) -> str:
         return (path / "IDENTITY").read_text("utf-8", "replace").strip()
     except FileNotFoundError:
         return ""
+
+
+def _linked(path: Path) -> TemporaryDirectory[str]:
+    """A folder with a link to each file of a database, but for those that a process writes for itself."""
+    links = TemporaryDirectory(prefix="popgate-store-")
+    try:
+        for file in path.resolve().iterdir():
+            if file.is_file() and not file.name.startswith(("LOCK", "LOG", "rocksdict-", _TRIAL)):
+                Path(links.name, file.name).symlink_to(file)
+    except BaseException:
+        links.cleanup()
+        raise
+    return links
 
 
 def _refuse_another(path: Path, identity: str) -> None:

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.alarm import Alarm
 from brokers.embedded.damage import Damages
 from brokers.embedded.deadletters import DeadLetters
@@ -94,6 +95,7 @@ class State:
         self.locks = Locks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
         self.tallies = Tallies()
         self.check_handler: CheckHandler | None = None
+        self.dead_letter_handler: DeadLetterHandler | None = None
         self.open = False
         self._alarm = Alarm(clock, self._tick)
         self._ticking: asyncio.Future[None] | None = None
@@ -236,7 +238,8 @@ class State:
         self.catalogue = Catalogue(store, settings)
         self.log = MessageLog(store, clock, self.damages)
         self.log.on_arrival = self._arrived
-        dead_letters = DeadLetters(self.log, self.catalogue, clock)
+        dead_letters = DeadLetters(store, self.log, self.catalogue, clock)
+        dead_letters.on_spent = self.dead_letter_handler
         self.parts = LedgerParts(store, self.log, Schedule(), dead_letters, settings, self.tallies)
         self.shares = Shares(self.catalogue, self.parts)
         self.forgetting = Forgetting(self.shares, self.waiting, clock, settings)

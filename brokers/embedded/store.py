@@ -14,9 +14,10 @@ After a failed write RocksDB refuses all further ones. What was not written is t
 what was written and maybe not synced, as unknown. The store then fails every commit at once, and
 tries to open the files again, at growing intervals; when that works, `on_failure` tells the owner
 to rebuild from the store what it has in memory, and writing goes on. Meanwhile no file is held open,
-so that a disk which failed can be taken away and mended. A disk that is merely full needs no mending:
-then the files are open for reading, `on_reading` has been called in the same way, and before they are
-closed for a try it is looked whether there is room at all.
+so that a disk which failed can be taken away and mended. Where a disk is merely full or read-only, what
+is there can be read: then the files are open for reading, `on_reading` has been called in the same way,
+and before they are closed for a try it is checked whether anything can be written at all. When the disk
+is not where it was (`umount --lazy`) they are let go of at the next try.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from time import perf_counter
 from rocksdict import WriteBatch
 
 from brokers.embedded.keys import INDEX, MESSAGES
-from brokers.embedded.rocks import has_no_room
+from brokers.embedded.rocks import is_refusal
 from brokers.embedded.steps import Steps
 from brokers.embedded.tables import Tables
 from brokers.embedded.timing import Timing
@@ -359,7 +360,7 @@ class Store(Tables):
         if self._syncing is not None:
             self._retry_timer = again()
             return
-        if self._only_read and self._is_full():
+        if self._only_read and self._is_refused():
             self._retry_timer = again()
             return
         self._stop_threads()
@@ -374,7 +375,7 @@ class Store(Tables):
             self._failure = error if isinstance(error, BrokerUnavailable) else self._told(error)
             self._retry_s = min(self._retry_s * 2, _LONGEST_RETRY_S)
             self._retry_timer = again()
-            if self._db is None and has_no_room(error):
+            if self._db is None and is_refusal(error):
                 self._read_meanwhile(self._failure)
 
     def _read_meanwhile(self, failure: BrokerUnavailable) -> None:

@@ -7,11 +7,12 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rocksdict import Checkpoint, ColumnFamily, CompactOptions, Rdict, ReadOptions
 
 from brokers.embedded.keys import SPACES
-from brokers.embedded.rocks import has_no_room, identity_of, open_rocks, open_to_read, try_room
+from brokers.embedded.rocks import identity_of, is_refusal, open_rocks, open_to_read, try_room
 from popgate.errors import BrokerUnavailable
 
 _BEYOND = b"\xff" * 24
@@ -41,6 +42,8 @@ class Tables:
         """Of the database that was opened, until its owner ends: no other one takes its place."""
         self._only_read = False
         """Whether the files are open for reading only."""
+        self._links: TemporaryDirectory[str] | None = None
+        """What they are read through where the binding may not write its settings file."""
         self._last_change: int | None = None
         """The number of the last change that was there when the files were closed; None: it is not known."""
         self._families: dict[str, Rdict] = {}
@@ -202,19 +205,26 @@ class Tables:
 
     def _open_to_read(self) -> None:
         """Open the files again so that nothing is written. Raises BrokerUnavailable, unless all is there."""
-        db = self._db = open_to_read(self.path, cache_bytes=self._cache_bytes, identity=self._identity)
-        self._only_read = True
+        self._db, self._links = open_to_read(
+            self.path, cache_bytes=self._cache_bytes, identity=self._identity
+        )
+        db, self._only_read = self._db, True
         least, last = self._last_change, db.latest_sequence_number()
         if least is None or last < least:
             raise BrokerUnavailable(f"of {least} changes only {last} are there")
         self._find_spaces(db)
 
-    def _is_full(self) -> bool:
-        """Whether the disk still has no room."""
+    def _is_refused(self) -> bool:
+        """Whether nothing can be written still, to the folder whose files are being read.
+
+        A disk that was unmounted leaves another folder there, or none: its files must be let go of.
+        """
         try:
+            if identity_of(self.path) != self._identity:
+                return False
             try_room(self.path)
         except OSError as error:
-            return has_no_room(error)
+            return is_refusal(error)
         return False
 
     def _find_spaces(self, db: Rdict) -> None:
@@ -234,6 +244,10 @@ class Tables:
             if part is not None:
                 with contextlib.suppress(Exception):  # a failed write makes closing complain again
                     part.close()
+        links, self._links = self._links, None
+        if links is not None:
+            with contextlib.suppress(OSError):
+                links.cleanup()
 
     def _forget_spaces(self, why: str) -> None:
         self._families = _Absent(why)  # type: ignore[assignment]

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
 from brokers.remote.acking import Ack
 from brokers.remote.handling import SUSPENDS_FROM
 from brokers.remote.recent import Recent
@@ -41,7 +42,7 @@ class Want:
     """How much more there is at the broker that was asked last, by its own words."""
 
 
-class Sifting(Settling):
+class Sifting(Settling, ReportsDeadLetters):
     """What popping does with what it got."""
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
@@ -49,6 +50,11 @@ class Sifting(Settling):
         self.recent = Recent(clock)
         self.given_back = 0
         self.buried = 0
+        self._dead_letter_handler: DeadLetterHandler | None = None
+
+    def on_dead_letter(self, handler: DeadLetterHandler) -> None:
+        """Of those that this gateway moves: what a broker does by itself it tells nobody."""
+        self._dead_letter_handler = handler
 
     def _passing(
         self, want: Want, broker: str, answer: Command, messages: list[StoredMessage]
@@ -87,7 +93,7 @@ class Sifting(Settling):
                 undelivered = self.returns.times(request.group, name)
                 if message.attempt - undelivered > config.max_attempts:
                     self.buried += 1
-                    self._in_background(self._bury_used_up(request.topic, request.group, message.receipt))
+                    self._in_background(self._bury_used_up(request.topic, request.group, message))
                     continue
                 if counts_returns:
                     self.returns.delivered(message.receipt, request.group, name)
@@ -112,9 +118,12 @@ class Sifting(Settling):
     async def _free_quietly(self, topic: str, group: str, handle: str) -> None:
         await self._free(topic, group, handle, undelivered=True)
 
-    async def _bury_used_up(self, topic: str, group: str, handle: str) -> None:
+    async def _bury_used_up(self, topic: str, group: str, message: StoredMessage) -> None:
         """Failing that, the message comes again when its time is over, and is buried then."""
         try:
-            await self._bury(None, topic, group, handle)
+            await self._bury(None, topic, group, message.receipt)
         except GatewayError as error:
             _log.warning("a message of %s with no attempts left was not buried: %s", topic, error.sentence)
+            return
+        if self._dead_letter_handler is not None:
+            self._dead_letter_handler(group, topic, message.properties)

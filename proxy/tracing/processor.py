@@ -3,19 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, cast
 
-from brokers.port import Broker
+from opentelemetry.trace import Span
+
+from brokers.capabilities import Redriven, RedrivesDeadLetters
+from brokers.dead_letters import ReportsDeadLetters
+from brokers.port import Broker, CheckHandler
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.model import EndTransaction, Message, Sent, StoredMessage
+from popgate.model import (
+    EndTransaction,
+    Message,
+    Pulled,
+    Resolution,
+    Sent,
+    StoredMessage,
+    TransactionCheck,
+)
+from popgate.naming import dead_letter_topic
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observing import Observer
 from processors.policies.registry import Policies
-from processors.requests import NOTHING_SAID, Receive, Said, Taken
+from processors.releasing import OURS
+from processors.requests import NOTHING_SAID, Pull, Receive, Said, Taken
+from proxy.tracing.lookup import contexts_of_id, contexts_of_places, contexts_of_receipts
 from proxy.tracing.spans import Spans, fail
 
 
@@ -36,6 +51,11 @@ class TracedProcessor(MessagingProcessor):
         super().__init__(stored, clock=clock, limits=limits, policies=policies, observer=observer)
         self._spans = spans
 
+    async def start(self) -> None:
+        await super().start()
+        if isinstance(self._broker, ReportsDeadLetters):
+            self._broker.on_dead_letter(self._spans.died)
+
     def takes_packed(self, _count: int) -> bool:
         """No: what is packed already cannot carry on the context of a span."""
         return False
@@ -48,6 +68,7 @@ class TracedProcessor(MessagingProcessor):
             for result in results:
                 if isinstance(result, GatewayError):
                     fail(span, result)
+            self._spans.sent(messages, results)
             return results
 
     async def _receive(self, context: Context, request: Receive) -> Taken:
@@ -60,6 +81,18 @@ class TracedProcessor(MessagingProcessor):
         if taken.messages:
             self._spans.received(context, request.topic, request.group, taken.messages, began_ns)
         return taken
+
+    async def pull(self, context: Context, request: Pull) -> Pulled:
+        began_ns = time.time_ns()
+        topic, group = request.topic, request.group or ""
+        try:
+            pulled = await super().pull(context, request)
+        except GatewayError as error:
+            self._spans.refused(context, topic, group, error, began_ns, "pull")
+            raise
+        if pulled.messages:
+            self._spans.received(context, topic, group, pulled.messages, began_ns, "pull")
+        return pulled
 
     async def ack(
         self,
@@ -75,9 +108,9 @@ class TracedProcessor(MessagingProcessor):
             for result in results:
                 if result is not None:
                     fail(span, result)
-        self._spans.finished(
-            receipt for receipt, result in zip(receipts, results, strict=True) if result is None
-        )
+            done = [receipt for receipt, result in zip(receipts, results, strict=True) if result is None]
+            await self._link(span, context, topic, group, done)
+        self._spans.finished(done)
         return results
 
     async def change_invisible(
@@ -96,14 +129,16 @@ class TracedProcessor(MessagingProcessor):
             newer = await super().change_invisible(
                 context, topic, group, receipt, invisible_ms, said=said, suspend=suspend
             )
+            await self._link(span, context, topic, group, [receipt])
         self._spans.renamed(receipt, newer)
         return newer
 
     async def dead_letter(
         self, context: Context, topic: str, group: str, receipt: str, *, said: Said = NOTHING_SAID
     ) -> None:
-        with self._spans.settling("dead_letter", context, topic, group, (receipt,), said):
+        with self._spans.settling("dead_letter", context, topic, group, (receipt,), said) as span:
             await super().dead_letter(context, topic, group, receipt, said=said)
+            await self._link(span, context, topic, group, [receipt])
         self._spans.finished((receipt,))
 
     async def give_back(
@@ -115,14 +150,35 @@ class TracedProcessor(MessagingProcessor):
         self._spans.finished(receipts)
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
-        with self._spans.asking("recall", context, topic):
-            return await super().recall(context, topic, recall_handle)
+        with self._spans.asking("recall", context, topic) as span:
+            message_id = await super().recall(context, topic, recall_handle)
+            span.set_attribute("messaging.message.id", message_id)
+            self._spans.link(span, (self._spans.held(topic, message_id) or "",))
+        self._spans.let_go(topic, message_id)
+        return message_id
 
     async def end_transaction(
         self, context: Context, end: EndTransaction, *, trace_context: str = ""
     ) -> None:
-        with self._spans.asking(end.resolution.value, context, end.topic, end.message_id, trace_context):
+        topic, message_id = end.topic, end.message_id
+        with self._spans.asking(end.resolution.value, context, topic, message_id, trace_context) as span:
             await super().end_transaction(context, end)
+            text = self._spans.held(topic, message_id)
+            if text is not None:
+                self._spans.link(span, (text,))
+            elif end.resolution is Resolution.COMMIT and topic and message_id and span.is_recording():
+                # Sent through another replica, or before a restart: what was committed lies in its topic.
+                self._spans.link(span, await contexts_of_id(self._broker, context, topic, message_id))
+        self._spans.let_go(topic, message_id)
+
+    async def _link(
+        self, span: Span, context: Context, topic: str, group: str, receipts: Sequence[str]
+    ) -> None:
+        """Link a span to messages that another replica delivered: they carry their contexts themselves."""
+        unknown = self._spans.unknown(receipts)
+        if unknown and span.is_recording():
+            found = await contexts_of_receipts(self._broker, context, topic, group, unknown)
+            self._spans.link(span, found)
 
 
 class _Storing:
@@ -143,3 +199,52 @@ class _Storing:
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         with self._spans.storing(messages[0].topic, len(messages), self._broker.name):
             return await self._broker.send(context, messages)
+
+    async def change_invisible(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        suspend: bool = False,
+    ) -> str:
+        """What the gateway asks for by itself has a span: a client's request has one already."""
+        if context is not OURS:
+            return await self._broker.change_invisible(
+                context, topic, group, receipt, invisible_ms, suspend=suspend
+            )
+        what = "renew" if invisible_ms else "release"
+        with self._spans.settling(what, context, topic, group, (receipt,)) as span:
+            span.set_attribute("popgate.invisible_ms", invisible_ms)
+            newer = await self._broker.change_invisible(
+                context, topic, group, receipt, invisible_ms, suspend=suspend
+            )
+        self._spans.renamed(receipt, newer)
+        return newer
+
+    def on_check(self, handler: CheckHandler) -> None:
+        def ask(check: TransactionCheck) -> bool | Awaitable[bool]:
+            with self._spans.checking(check) as span:
+                asked = handler(check)
+                if isinstance(asked, bool):
+                    span.set_attribute("popgate.transaction.asked", asked)
+            return asked
+
+        self._broker.on_check(ask)
+
+    async def redrive(
+        self, context: Context, group: str, broker: str, queue_id: int, offsets: Sequence[int]
+    ) -> list[Redriven | GatewayError]:
+        """`brokers.capabilities.RedrivesDeadLetters`, where the broker behind is one."""
+        topic = dead_letter_topic(group)
+        places = [(topic, broker, queue_id, offset) for offset in offsets]
+        texts = await contexts_of_places(self._broker, context, places)
+        with self._spans.redriving(context, topic, group, texts) as span:
+            redriving = cast(RedrivesDeadLetters, self._broker)
+            results = await redriving.redrive(context, group, broker, queue_id, offsets)
+            for result in results:
+                if isinstance(result, GatewayError):
+                    fail(span, result)
+            return results

@@ -1,8 +1,9 @@
 """The spans of a message's way, as OpenTelemetry's semantic conventions for messaging have them.
 
 A producer's context is continued: that of its call (`traceparent` in the metadata), or that of the
-message itself (`trace_context`). A message that has none gets that of the span that stored it. Who
-receives, acknowledges or gives up messages does so on a trace of its own, linked to theirs.
+message itself: `trace_context`, or the user property `traceparent` that OpenTelemetry's propagators write.
+A message that has none gets that of the span that stored it. Who receives, acknowledges or gives up
+messages does so on a trace of its own, linked to theirs; so does the gateway with what it does by itself.
 
 Attributes are ids, names, counts and sizes; never bodies, properties or keys.
 """
@@ -20,14 +21,19 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from popgate import __version__
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.model import Message, StoredMessage
-from popgate.wire.properties import TRACE_CONTEXT, UNIQ_KEY, find_property
+from popgate.model import Message, Sent, StoredMessage, TransactionCheck
+from popgate.wire.properties import LONGEST_BLOCK, TRACE_CONTEXT, UNIQ_KEY, find_property
+from processors.releasing import OURS
 from processors.requests import NOTHING_SAID, Said
 from proxy.tracing.traceparent import encode_traceparent, parse_traceparent
 
 _TRACE_CONTEXT = TRACE_CONTEXT.encode()
+_TRACEPARENT = "traceparent"
+"""The user property in which OpenTelemetry's propagators carry a context. Source: W3C Trace Context, 3.2."""
 _UNIQ_KEY = UNIQ_KEY.encode()
 _MOST_LINKS = 128
+_SYSTEM_BYTES = 2048
+"""Room that a context leaves in a block of properties for what else the system adds, itself included."""
 
 Value = str | int
 Told = dict[str, Value]
@@ -40,6 +46,8 @@ class Spans:
         self._tracer: Tracer = provider.get_tracer("popgate", __version__)
         self._most = most
         self._contexts: dict[str, str] = {}
+        self._held: dict[tuple[str, str], str] = {}
+        """By topic and id, the contexts of delayed and half messages; empty: it is known to have none."""
 
     def __repr__(self) -> str:
         return f"<Spans remembering {len(self._contexts)}>"
@@ -47,7 +55,8 @@ class Spans:
     @contextmanager
     def sending(self, context: Context, messages: Sequence[Message]) -> Iterator[Span]:
         """The send of a producer; its messages carry on its context, or that of this span."""
-        told = _parsed(message.trace_context for message in messages[:_MOST_LINKS])
+        carried = [_carried(message) for message in messages]
+        told = _parsed(carried[:_MOST_LINKS])
         caller = parse_traceparent(context.traceparent)
         parent, links = caller, told
         if parent is None and len(messages) == 1 and told:
@@ -67,10 +76,16 @@ class Spans:
             own = span.get_span_context()
             if own.trace_flags.sampled:
                 text = encode_traceparent(own)
-                for message in messages:
-                    if not message.trace_context and not message.properties:
+                for message, context_text in zip(messages, carried, strict=True):
+                    if not context_text and not message.properties and _has_room(message):
                         message.trace_context = text
             yield span
+
+    def sent(self, messages: Sequence[Message], results: Sequence[Sent | GatewayError]) -> None:
+        """Remember the contexts of messages that are held back: they may be recalled, or committed."""
+        for message, result in zip(messages, results, strict=True):
+            if isinstance(result, Sent) and (result.transaction_id or result.recall_handle):
+                self._hold(message.topic, message.message_id, _carried(message))
 
     @contextmanager
     def storing(self, topic: str, count: int, broker: str) -> Iterator[Span]:
@@ -86,17 +101,26 @@ class Spans:
             yield span
 
     def received(
-        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage], began_ns: int
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        messages: Sequence[StoredMessage],
+        began_ns: int,
+        what: str = "receive",
     ) -> None:
-        """A receive that was answered with messages, told afterwards: most receives wait and find none."""
+        """A receive that was answered with messages, told afterwards: most receives wait and find none.
+
+        `what`: `receive`, or `pull` by position.
+        """
         texts = []
         for message in messages:
-            found = find_property(message.properties, _TRACE_CONTEXT)
-            if found is not None:
-                text = found.decode("ascii", "replace")
+            text = context_of(message.properties)
+            if text:
                 texts.append(text)
+            if message.receipt:
                 self._remember(message.receipt, text)
-        attributes = _attributes("receive", "receive", topic, context, group)
+        attributes = _attributes(what, "receive", topic, context, group)
         attributes["messaging.batch.message_count"] = len(messages)
         if len(messages) == 1:
             (message,) = messages
@@ -104,7 +128,7 @@ class Spans:
             attributes["messaging.message.body.size"] = len(message.body)
             attributes["popgate.message.attempt"] = message.attempt
         span = self._start(
-            f"receive {topic}",
+            f"{what} {topic}",
             SpanKind.CONSUMER,
             attributes,
             parse_traceparent(context.traceparent),
@@ -125,6 +149,7 @@ class Spans:
     ) -> Iterator[Span]:
         """What becomes of deliveries: `what` is ack, change_invisible, dead_letter or give_back.
 
+        Also what the gateway does with them by itself: renew, release.
         `said`: what the client says of the only one of them, or of the last.
         """
         known = (self._contexts.get(receipt, "") for receipt in receipts[:_MOST_LINKS])
@@ -134,6 +159,54 @@ class Spans:
         parent = parse_traceparent(context.traceparent)
         with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, _parsed(known)) as span:
             yield span
+
+    def unknown(self, receipts: Iterable[str]) -> list[str]:
+        """Those whose contexts are not remembered: delivered by another replica, or long ago."""
+        return [receipt for receipt in receipts if receipt not in self._contexts][:_MOST_LINKS]
+
+    def link(self, span: Span, texts: Iterable[str]) -> None:
+        """Link a span to contexts that were found out while it lasted."""
+        for one in _parsed(texts):
+            span.add_link(one)
+
+    def held(self, topic: str, message_id: str) -> str | None:
+        """The context of a delayed or half message; empty: it has none, None: it is not remembered."""
+        return self._held.get((topic, message_id))
+
+    def let_go(self, topic: str, message_id: str) -> None:
+        """A delayed or half message is one no more."""
+        self._held.pop((topic, message_id), None)
+
+    @contextmanager
+    def checking(self, check: TransactionCheck) -> Iterator[Span]:
+        """A producer is asked what became of a half message."""
+        block = check.message.properties
+        text, message_id = context_of(block), _id_of(check.message)
+        if message_id:
+            self._hold(check.topic, message_id, text)
+        attributes = _attributes("check_transaction", "settle", check.topic, OURS)
+        attributes["messaging.message.id"] = message_id
+        attributes["popgate.transaction.checks"] = check.checks
+        name = f"check_transaction {check.topic}"
+        with self._span(name, SpanKind.INTERNAL, attributes, None, _parsed((text,))) as span:
+            yield span
+
+    @contextmanager
+    def redriving(self, context: Context, topic: str, group: str, texts: Sequence[str]) -> Iterator[Span]:
+        """Dead letters with these contexts are given to their group again; `topic` is theirs."""
+        attributes = _attributes("redrive", "settle", topic, context, group)
+        attributes["messaging.batch.message_count"] = len(texts)
+        parent = parse_traceparent(context.traceparent)
+        links = _parsed(texts[:_MOST_LINKS])
+        with self._span(f"redrive {topic}", SpanKind.INTERNAL, attributes, parent, links) as span:
+            yield span
+
+    def died(self, group: str, topic: str, properties: bytes) -> None:
+        """A message became a dead letter because its attempts were used up. A `DeadLetterHandler`."""
+        attributes = _attributes("dead_letter", "settle", topic, OURS, group)
+        attributes["messaging.message.id"] = _id_in(properties)
+        links = _parsed((context_of(properties),))
+        self._start(f"dead_letter {topic}", SpanKind.INTERNAL, attributes, None, links, None).end()
 
     @contextmanager
     def asking(
@@ -152,11 +225,19 @@ class Spans:
         with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, links) as span:
             yield span
 
-    def refused(self, context: Context, topic: str, group: str, error: GatewayError, began_ns: int) -> None:
-        """A receive that failed."""
-        attributes = _attributes("receive", "receive", topic, context, group)
+    def refused(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        error: GatewayError,
+        began_ns: int,
+        what: str = "receive",
+    ) -> None:
+        """A receive or a pull that failed."""
+        attributes = _attributes(what, "receive", topic, context, group)
         parent = parse_traceparent(context.traceparent)
-        span = self._start(f"receive {topic}", SpanKind.CONSUMER, attributes, parent, [], began_ns)
+        span = self._start(f"{what} {topic}", SpanKind.CONSUMER, attributes, parent, [], began_ns)
         fail(span, error)
         span.end()
 
@@ -177,6 +258,12 @@ class Spans:
         if receipt not in contexts and len(contexts) >= self._most:
             del contexts[next(iter(contexts))]
         contexts[receipt] = text
+
+    def _hold(self, topic: str, message_id: str, text: str) -> None:
+        held, key = self._held, (topic, message_id)
+        if key not in held and len(held) >= self._most:
+            del held[next(iter(held))]
+        held[key] = text
 
     @contextmanager
     def _span(
@@ -219,6 +306,14 @@ class Spans:
         )
 
 
+def context_of(properties: bytes) -> str:
+    """The context that a stored message carries, as text; empty where it has none."""
+    found = find_property(properties, _TRACE_CONTEXT)
+    if found is None:
+        found = find_property(properties, _TRACEPARENT.encode())
+    return found.decode("ascii", "replace") if found is not None else ""
+
+
 def fail(span: Span, error: GatewayError) -> None:
     """Tell what went wrong by its name; the sentence may hold what a client sent."""
     span.set_attribute("error.type", error.fault.name)
@@ -255,6 +350,29 @@ def _parsed(texts: Iterable[str]) -> list[SpanContext]:
     return [found for text in texts if (found := parse_traceparent(text)) is not None]
 
 
+def _carried(message: Message) -> str:
+    """The context that a message brings, or got from its send; empty where it has none."""
+    if message.trace_context:
+        return message.trace_context
+    if message.user_properties:
+        own = message.user_properties.get(_TRACEPARENT, "")
+        if parse_traceparent(own) is not None:
+            return own
+    return context_of(message.properties) if message.properties else ""
+
+
+def _has_room(message: Message) -> bool:
+    """Whether a context fits in beside what the client says: tracing makes no message too large."""
+    texts = [*message.user_properties, *message.user_properties.values(), message.message_id, message.tag]
+    texts += [message.message_group, message.born_host, message.producer_group, message.topic, *message.keys]
+    size = sum(len(text.encode("utf-8", "replace")) + 1 for text in texts)
+    return size + _SYSTEM_BYTES <= LONGEST_BLOCK
+
+
 def _id_of(message: StoredMessage) -> str:
-    found = find_property(message.properties, _UNIQ_KEY)
+    return _id_in(message.properties)
+
+
+def _id_in(properties: bytes) -> str:
+    found = find_property(properties, _UNIQ_KEY)
     return found.decode("utf-8", "replace") if found is not None else ""

@@ -67,6 +67,23 @@ class Client:
                     messages.append(frame.message)
         return code, messages
 
+    async def pull(self, topic: str, group: str, queue_id: int) -> list[bytes]:
+        """The bodies that lie at the beginning of a queue; none where they cannot be read."""
+        call = self.channel.unary_stream(
+            SERVICE + "PullMessage",
+            request_serializer=rpc.PullMessageRequest.SerializeToString,
+            response_deserializer=rpc.PullMessageResponse.FromString,
+        )
+        request = rpc.PullMessageRequest(
+            group=pb.Resource(name=group),
+            message_queue=pb.MessageQueue(topic=pb.Resource(name=topic), id=queue_id),
+            batch_size=32,
+            filter_expression=pb.FilterExpression(type=pb.FilterType.TAG, expression="*"),
+            long_polling_timeout=Duration(seconds=0),
+        )
+        frames = call(request, metadata=metadata(self.name), timeout=PATIENCE_S)
+        return [frame.message.body async for frame in frames if frame.WhichOneof("content") == "message"]
+
     async def ack(self, topic: str, group: str, messages: list[pb.Message]) -> None:
         entries = [
             rpc.AckMessageEntry(

@@ -85,6 +85,30 @@ def names(popgate: Popgate) -> Iterator[tuple[str, str]]:
     assert popgate("group", "delete", group, "--yes")[0] == OK
 
 
+def test_group_create_makes_what_apply_can(
+    told: Callable[..., Any], popgate: Popgate, names: tuple[str, str]
+) -> None:
+    topic, other = names
+    group = f"{other}-lite"
+    made = popgate(
+        *("group", "create", group, "--lite", topic, "--no-consume", "--ordered", "--consume-timeout", "2m"),
+        *("--retry", "1s,5s,1m", "--retry-from", "1"),
+    )
+    assert made[0] == OK, made
+    try:
+        shown = told("group", "show", group)
+        assert shown["attributes"] == {"lite.bind.topic": topic}
+        assert (shown["consume_enabled"], shown["ordered"]) == (False, True)
+        assert shown["consume_timeout_ms"] == 120_000
+        retry = shown["retry"]
+        assert retry["delays_ms"][retry["first_step"] :] == [5_000, 60_000]
+    finally:
+        assert popgate("group", "delete", group, "--yes")[0] == OK
+    code, _, err = popgate("group", "create", group, "--attribute", "owner=me")
+    assert code == FAILED
+    assert "the attribute 'owner', which broker" in err
+
+
 def test_messages_topics_and_groups_are_shown_as_they_are(
     told: Callable[..., Any], popgate: Popgate, names: tuple[str, str]
 ) -> None:

@@ -63,14 +63,13 @@ class Disk:
         self.trigger.write_text("test")
 
     async def mend(self) -> None:
-        """As an operator does it: unmount, which needs that nobody has a file open there, check, mount."""
+        """As an operator does it: unmount, wait until nobody has a file open there, check, mount."""
+        loop = Path(self._device()).name
+        self._run(*self.inside("umount", "--lazy", str(self.mounted)))
+        # The kernel takes the image away when the last file on it is closed.
         async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    self._run(*self.inside("umount", str(self.mounted)))
-                    break
-                except OSError:
-                    await asyncio.sleep(LOOK_S)
+            while Path("/sys/block", loop, "loop/backing_file").exists():
+                await asyncio.sleep(LOOK_S)
         self._run("e2fsck", "-fp", str(self.image), fine=(0, 1))
         self.mount()
 
@@ -158,6 +157,13 @@ async def test_a_disk_that_becomes_read_only_is_told_and_all_goes_on_when_it_is_
         assert f"the store in {disk.mounted}/data/store cannot be " in why
         assert "Read-only file system" in why
         assert readiness(gateway) == (503, "failing")
+        # What needs no write goes on, while the disk is as it is.
+        pulled: set[bytes] = set()
+        async with asyncio.timeout(PATIENCE_S):
+            while not set(answered) <= pulled:
+                for queue_id in range(8):
+                    pulled.update(await consumer.pull("orders", "workers", queue_id))
+        assert "Read-only file system" in await send()
 
         await disk.mend()
         async with asyncio.timeout(PATIENCE_S):

@@ -58,18 +58,25 @@ async def test_a_full_disk_fails_aloud_and_everything_goes_on_when_it_is_over(
     assert (await client.ack(*(handle(m) for m in messages))).status.code == Code.OK
 
 
-async def test_positions_are_read_on_while_the_disk_is_full_and_what_must_be_written_is_refused(
-    world: Any, handle: Any
+@pytest.mark.parametrize(
+    ("trouble", "words"),
+    [("full", "No space left on device"), ("readonly", "Read-only file system")],
+    ids=["full", "read-only"],
+)
+async def test_positions_are_read_on_while_nothing_can_be_written(
+    world: Any, handle: Any, trouble: str, words: str
 ) -> None:
-    """A delivery that cannot be written down would come again when its client has done the work."""
-    gateway = await world.gateway("seed=1;full=commit:after=1000000:for=60s:times=1")
+    """What must be written is refused: such a delivery would come again when its client has done the work."""
+    gateway = await world.gateway(f"seed=1;{trouble}=commit:after=1000000:for=60s:times=1")
     await gateway.broker.create_topic(TopicConfig("t", read_queues=1, write_queues=1))
     client = world.client(gateway)
     for n in range(3):
         await client.send_one(body=b"%d" % n)
     (held,) = await client.receive(batch_size=1, invisible_duration=Duration(seconds=3600))
     gateway.arm("commit")
-    assert (await client.send(client.message(body=b"lost"))).status.code == Code.HA_NOT_AVAILABLE
+    lost = await client.send(client.message(body=b"lost"))
+    assert lost.status.code == Code.HA_NOT_AVAILABLE
+    assert words in lost.status.message
     for _ in range(3):
         await gateway.pass_s(12)
         assert gateway.broker.figures()["store_failing"] == 1
@@ -81,11 +88,12 @@ async def test_positions_are_read_on_while_the_disk_is_full_and_what_must_be_wri
         assert [message.body for message in found] == [held.body]
         (status,) = [f.status for f in await client.frames() if f.WhichOneof("content") == "status"]
         assert status.code == Code.HA_NOT_AVAILABLE
-        assert "No space left on device" in status.message
+        assert words in status.message
     await gateway.pass_s(60)
     assert gateway.broker.figures()["store_failing"] == 0
     messages = [held, *await client.receive()]
     assert sorted(m.body for m in messages) == [b"0", b"1", b"2"]
+    assert (await client.ack(*(handle(m) for m in messages))).status.code == Code.OK
 
 
 @pytest.mark.parametrize("hours", [-100, -1, 1, 100])

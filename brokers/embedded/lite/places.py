@@ -123,7 +123,7 @@ class Place:
             want.looks -= cost_of(found[0] if found is not None else None)
             want.changed = True
             if found is not None:
-                self._copy_to_dead_letters(found[0])
+                self._copy_to_dead_letters(found[0], spent=True)
             self.frontier = max(self.frontier, offset + 1)
             self.finish(offset)
             return True
@@ -182,7 +182,7 @@ class Place:
         entry = Entry(due_ms, old.pop_ms, attempt, not suspend, renewals=renewals)
         self.entries[offset] = entry
         if due_ms <= now_ms and attempt >= self._most_attempts():
-            self.bury(offset)
+            self.bury(offset, spent=True)
         return entry
 
     def free(self, offset: int, now_ms: int) -> None:
@@ -191,11 +191,11 @@ class Place:
         old = self.entries[offset]
         self.entries[offset] = Entry(now_ms, old.pop_ms, old.attempt - 1, False)
 
-    def bury(self, offset: int) -> int:
-        """Move a message to the dead letters; the looks that it cost."""
+    def bury(self, offset: int, *, spent: bool = False) -> int:
+        """Move a message to the dead letters; the looks that it cost. `spent`: its attempts are used up."""
         [found] = self.parts.lites.read(self.lite, [offset])
         if found is not None:
-            self._copy_to_dead_letters(found[0])
+            self._copy_to_dead_letters(found[0], spent=spent)
         self.finish(offset)
         return cost_of(found[0] if found is not None else None)
 
@@ -204,7 +204,7 @@ class Place:
         cost = 1
         for offset in [offset for offset, entry in self.entries.items() if entry.due_ms <= now_ms]:
             if self.entries[offset].attempt >= self._most_attempts():
-                cost += self.bury(offset)
+                cost += self.bury(offset, spent=True)
         return cost
 
     def seek(self, offset: int) -> None:
@@ -242,8 +242,8 @@ class Place:
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _copy_to_dead_letters(self, record: bytes) -> None:
-        self.parts.dead_letters.add(self.group, self.lite.topic, record)
+    def _copy_to_dead_letters(self, record: bytes, *, spent: bool) -> None:
+        self.parts.dead_letters.add(self.group, self.lite.topic, record, spent=spent)
         self.parts.tallies.dead_lettered += 1
 
     def _is_held(self, offset: int, now_ms: int) -> bool:

@@ -111,9 +111,24 @@ async def test_opening_again_can_fail_too(make: Make, clock: MovableClock) -> No
         await put(store, b"a")
     clock.advance(0.3)
     assert store.failing
+    with pytest.raises(BrokerUnavailable):  # a disk with errors is not read either
+        store.first(MESSAGES, b"")
     clock.advance(10)
     assert not store.failing
     assert store.faults.calls["open"] == 3
+
+
+async def test_a_disk_can_be_read_only_for_a_while(make: Make, clock: MovableClock) -> None:
+    store = make("seed=1;readonly=commit:for=5s:after=1:times=1")
+    await put(store, b"a")
+    for _ in range(2):
+        with pytest.raises(BrokerUnavailable, match="Read-only file system"):
+            await put(store, b"b")
+        clock.advance(1)
+        assert [key for key, _ in store.scan(MESSAGES, b"")] == [b"a"]
+    clock.advance(10)
+    await put(store, b"c")
+    assert [key for key, _ in store.scan(MESSAGES, b"")] == [b"a", b"c"]
 
 
 @pytest.mark.parametrize(

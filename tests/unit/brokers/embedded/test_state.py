@@ -139,10 +139,10 @@ async def test_dead_letters_of_a_lowered_number_of_attempts_are_made_a_few_at_a_
     add = broker._state.parts.dead_letters.add
     made = 0
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any, **options: Any) -> None:
         nonlocal made
         made += 1
-        add(*arguments)
+        add(*arguments, **options)
 
     broker._state.parts.dead_letters.add = counted  # type: ignore[method-assign]
     popping = asyncio.create_task(broker.pop(CONTEXT, pop_of()))

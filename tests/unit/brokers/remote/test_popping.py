@@ -265,12 +265,15 @@ async def test_filters_are_passed_on_and_looked_at_again(broker, shelves, reques
 async def test_a_message_without_attempts_left_is_buried_and_not_delivered(broker, shelves, request_of):
     shelves.config["retryMaxTimes"] = 2
     shelves.put("broker-a", record(0, b"used up", reconsumed=3), record(1, b"last", reconsumed=2))
+    reported: list[tuple[str, str]] = []
+    broker.on_dead_letter(lambda group, topic, _: reported.append((group, topic)))
     got = await broker.pop(CONTEXT, request_of(broker="broker-a"))
     assert bodies(got) == [b"last"]
     await shelves.until(lambda: shelves.asked(RequestCode.ACK_MESSAGE))
     (back,) = shelves.asked(RequestCode.CONSUMER_SEND_MSG_BACK)
     assert (back.fields["delayLevel"], back.fields["offset"], back.fields["originTopic"]) == ("-1", "0", "T")
     assert shelves.asked(RequestCode.ACK_MESSAGE)[0].fields["offset"] == "0"
+    await shelves.until(lambda: reported == [("G", "T")])
 
 
 async def test_what_could_not_be_buried_is_not_finished(broker, shelves, request_of, caplog):

@@ -1,0 +1,90 @@
+"""Contexts of messages that this process has not delivered: read from the messages, which carry them.
+
+Only for spans, so it is bounded: so many messages, and for so long; what is not found by then, or cannot
+be read any more, has no link. Messages of lite topics are not found: their receipts name places in an index.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+
+from brokers.port import Broker
+from popgate.context import Context
+from popgate.errors import GatewayError, IllegalReceipt
+from popgate.filters import compile_filter
+from popgate.model import FilterKind
+from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.receipt import OF_RETRY_V1, OF_TOPIC, parse_receipt
+from proxy.tracing.spans import context_of
+
+_MOST = 128
+_PATIENCE_S = 1.0
+"""A client waits for its answer meanwhile."""
+_EVERYTHING = compile_filter(FilterKind.TAG, "*")
+
+Place = tuple[str, str, int, int]
+"""topic, broker, queue, offset"""
+
+
+async def contexts_of_receipts(
+    broker: Broker, context: Context, topic: str, group: str, receipts: Sequence[str]
+) -> list[str]:
+    """Of the messages that these receipts name; none for what is no receipt."""
+    places = []
+    for text in receipts:
+        try:
+            receipt = parse_receipt(text)
+        except IllegalReceipt:
+            continue
+        name = topic
+        if receipt.topic_type != OF_TOPIC:
+            make = pop_retry_topic_v1 if receipt.topic_type == OF_RETRY_V1 else pop_retry_topic_v2
+            name = make(group, topic)
+        places.append((name, receipt.broker, receipt.queue_id, receipt.offset))
+    return await contexts_of_places(broker, context, places)
+
+
+async def contexts_of_places(broker: Broker, context: Context, places: Sequence[Place]) -> list[str]:
+    """One each for the first 128, in order, empty for what is not found; and empty ones for the rest."""
+    own = replace(context, allowance=None)
+    found = await _in_time([_at(broker, own, place) for place in places[:_MOST]])
+    return [*found, *[""] * (len(places) - len(found))]
+
+
+async def contexts_of_id(broker: Broker, context: Context, topic: str, message_id: str) -> list[str]:
+    """Of the newest message in the topic that has this id."""
+    return await _in_time([_of(broker, replace(context, allowance=None), topic, message_id)])
+
+
+async def _in_time(looks: Sequence[Coroutine[None, None, str]]) -> list[str]:
+    """The results, empty for what takes too long. No task of the caller's is needed for it."""
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(look) for look in looks]
+    if not tasks:
+        return []
+    try:
+        await asyncio.wait(tasks, timeout=_PATIENCE_S)
+    finally:
+        for task in tasks:
+            task.cancel()
+    return [task.result() if task.done() and not task.cancelled() else "" for task in tasks]
+
+
+async def _at(broker: Broker, context: Context, place: Place) -> str:
+    try:
+        pulled = await broker.pull(
+            context, *place, max_messages=1, max_bytes=1, passing=_EVERYTHING, wait_until=None
+        )
+    except GatewayError:
+        return ""
+    return next((context_of(one.properties) for one in pulled.messages if one.offset == place[3]), "")
+
+
+async def _of(broker: Broker, context: Context, topic: str, message_id: str) -> str:
+    try:
+        found = await broker.find_by_id(context, topic, message_id)
+    except GatewayError:
+        return ""
+    return context_of(found[-1].properties) if found else ""
