@@ -64,14 +64,19 @@ class GatewayError(Exception):
 
     `fault` says what kind it is, `retryable` whether the same request may succeed later,
     `sentence` is the text for a person: cause and limit, never data of other users.
+    `known_as` is what RocketMQ's own proxy answers in the same case: users and test suites search for it,
+    so its clients are answered with both. Empty where that proxy has no fixed words, or other ones are true.
     """
 
     fault: Fault = Fault.INTERNAL
     retryable: bool = False
+    known_as: str = ""
 
-    def __init__(self, sentence: str) -> None:
+    def __init__(self, sentence: str, known_as: str = "") -> None:
         super().__init__(sentence)
         self.sentence = sentence
+        if known_as:
+            self.known_as = known_as
 
 
 class BadRequest(GatewayError):
@@ -79,16 +84,16 @@ class BadRequest(GatewayError):
 
     fault = Fault.BAD_REQUEST
 
-    def __init__(self, sentence: str, fault: Fault = Fault.BAD_REQUEST) -> None:
-        super().__init__(sentence)
+    def __init__(self, sentence: str, fault: Fault = Fault.BAD_REQUEST, known_as: str = "") -> None:
+        super().__init__(sentence, known_as)
         self.fault = fault
 
 
 class IllegalTopic(BadRequest):
     """A topic name that breaks a naming rule."""
 
-    def __init__(self, name: str, rule: str) -> None:
-        super().__init__(f"illegal topic name {shown(name)}: {rule}", Fault.ILLEGAL_TOPIC)
+    def __init__(self, name: str, rule: str, known_as: str = "") -> None:
+        super().__init__(f"illegal topic name {shown(name)}: {rule}", Fault.ILLEGAL_TOPIC, known_as)
         self.name = name
         self.rule = rule
 
@@ -96,8 +101,8 @@ class IllegalTopic(BadRequest):
 class IllegalGroup(BadRequest):
     """A consumer group name that breaks a naming rule."""
 
-    def __init__(self, name: str, rule: str) -> None:
-        super().__init__(f"illegal consumer group name {shown(name)}: {rule}", Fault.ILLEGAL_GROUP)
+    def __init__(self, name: str, rule: str, known_as: str = "") -> None:
+        super().__init__(f"illegal consumer group name {shown(name)}: {rule}", Fault.ILLEGAL_GROUP, known_as)
         self.name = name
         self.rule = rule
 
@@ -105,14 +110,18 @@ class IllegalGroup(BadRequest):
 class IllegalReceipt(BadRequest):
     """A receipt handle that no broker can have given out, or one for something else."""
 
-    def __init__(self, handle: str, why: str) -> None:
-        super().__init__(f"invalid receipt handle {shown(handle)}: {why}", Fault.ILLEGAL_RECEIPT)
+    known_as = "INVALID_RECEIPT_HANDLE"
+
+    def __init__(self, handle: str, why: str, known_as: str = "") -> None:
+        super().__init__(f"invalid receipt handle {shown(handle)}: {why}", Fault.ILLEGAL_RECEIPT, known_as)
         self.handle = handle
         self.why = why
 
 
 class ReceiptExpired(IllegalReceipt):
     """A receipt handle whose message has come back, or was given to somebody else since."""
+
+    known_as = "INVALID_RECEIPT_HANDLE: receipt handle is expired"
 
     def __init__(self, handle: str, why: str = "its invisible time is over") -> None:
         super().__init__(handle, why)
@@ -130,6 +139,8 @@ class IllegalOffset(BadRequest):
 class IllegalFilter(BadRequest):
     """A filter expression that cannot be parsed; `position` is the 0-based character."""
 
+    known_as = "expression format is not correct"
+
     def __init__(self, expression: str, why: str, position: int = -1) -> None:
         place = f" at character {position}" if position >= 0 else ""
         super().__init__(f"illegal filter expression {shown(expression)}: {why}{place}", Fault.ILLEGAL_FILTER)
@@ -142,7 +153,11 @@ class BodyTooLarge(BadRequest):
     """A message body above the limit; both in bytes."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"the message body has {size} bytes, the limit is {limit}", Fault.BODY_TOO_LARGE)
+        super().__init__(
+            f"the message body has {size} bytes, the limit is {limit}",
+            Fault.BODY_TOO_LARGE,
+            f"message body cannot exceed the max {limit}",
+        )
         self.size = size
         self.limit = limit
 
@@ -151,7 +166,13 @@ class PropertiesTooLarge(BadRequest):
     """Too many user properties, or too many bytes of them; `what` names the unit."""
 
     def __init__(self, size: int, limit: int, what: str) -> None:
-        super().__init__(f"the message has {size} {what}, the limit is {limit}", Fault.PROPERTIES_TOO_LARGE)
+        number = what == "user properties"
+        many = "too many user properties" if number else "the total size of user property is too large"
+        super().__init__(
+            f"the message has {size} {what}, the limit is {limit}",
+            Fault.PROPERTIES_TOO_LARGE,
+            f"{many}, max is {limit}",
+        )
         self.size = size
         self.limit = limit
 
@@ -164,6 +185,7 @@ class DelayTooLong(BadRequest):
             f"the delivery time is {delay_ms} ms ahead, the longest delay is {limit_ms} ms"
             f" ({limit_ms // 1000} s)",
             Fault.ILLEGAL_DELIVERY_TIME,
+            f"the max delay time of message is too large, max is {limit_ms}",
         )
         self.delay_ms = delay_ms
         self.limit_ms = limit_ms
@@ -172,8 +194,8 @@ class DelayTooLong(BadRequest):
 class IllegalTransactionId(BadRequest):
     """A transaction id that this cluster did not give out, or one that ended the other way."""
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"invalid transaction id: {why}", Fault.ILLEGAL_TRANSACTION_ID)
+    def __init__(self, why: str, known_as: str = "") -> None:
+        super().__init__(f"invalid transaction id: {why}", Fault.ILLEGAL_TRANSACTION_ID, known_as)
         self.why = why
 
 
@@ -182,7 +204,9 @@ class MessageTypeMismatch(BadRequest):
 
     def __init__(self, topic: str, accepts: str, got: str) -> None:
         super().__init__(
-            f"topic {topic} takes {accepts} messages, this one is {got}", Fault.MESSAGE_TYPE_MISMATCH
+            f"topic {topic} takes {accepts} messages, this one is {got}",
+            Fault.MESSAGE_TYPE_MISMATCH,
+            f"TopicMessageType validate failed, the expected type is {accepts}, but actual type is {got}",
         )
         self.topic = topic
         self.accepts = accepts
@@ -241,6 +265,7 @@ class NotFound(GatewayError):
 class TopicNotFound(NotFound):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic {topic} does not exist", Fault.TOPIC_NOT_FOUND)
+        self.known_as = f"No topic route info in name server for the topic: {topic}"
         self.topic = topic
 
 
@@ -307,9 +332,12 @@ class TooManyRequests(GatewayError):
 
     fault = Fault.TOO_MANY_REQUESTS
     retryable = True
+    known_as = "flow limit"
 
-    def __init__(self, sentence: str, retry_after: float = 1.0, *, alone: bool = False) -> None:
-        super().__init__(sentence)
+    def __init__(
+        self, sentence: str, retry_after: float = 1.0, *, alone: bool = False, known_as: str = ""
+    ) -> None:
+        super().__init__(sentence, known_as)
         self.retry_after = retry_after
         self.alone = alone
 

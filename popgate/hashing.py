@@ -6,11 +6,16 @@ from functools import lru_cache
 
 _U32 = (1 << 32) - 1
 _U64 = (1 << 64) - 1
+_SHORT = 256
+"""Characters of a text whose hash is kept among many; of longer ones, tags of up to 32 KiB, few are kept."""
 
 
-@lru_cache(maxsize=8192)
 def java_hash(text: str) -> int:
     """Java's `String.hashCode`: over UTF-16 units, as a signed 32 bit number."""
+    return _short_hash(text) if len(text) <= _SHORT else _long_hash(text)
+
+
+def _hash(text: str) -> int:
     value = 0
     if text.isascii():
         for unit in text.encode():
@@ -20,6 +25,10 @@ def java_hash(text: str) -> int:
         for high, low in zip(units[::2], units[1::2], strict=True):
             value = value * 31 + (high << 8 | low) & _U32
     return value - (1 << 32) if value >> 31 else value
+
+
+_short_hash = lru_cache(maxsize=8192)(_hash)
+_long_hash = lru_cache(maxsize=64)(_hash)
 
 
 def consistent_hash(value: int, buckets: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from popgate.errors import IllegalGroup, IllegalLiteTopic, IllegalTopic
+from popgate.errors import IllegalGroup, IllegalLiteTopic, IllegalTopic, shown
 
 TOPIC_LONGEST = 127
 GROUP_LONGEST = 120
@@ -17,6 +17,8 @@ TRANSACTION_CHECKS_EXHAUSTED_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
 
 _LEGAL_LITE = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _LEGAL = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_ALLOWED = "only letters, digits and % | - _ are allowed"
+_ALLOWING = "allowing only ^[%|a-zA-Z0-9_-]+$"
 _SYSTEM_TOPICS = frozenset(
     {
         "TBW102",
@@ -39,13 +41,19 @@ _SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 def check_topic(name: str) -> str:
     """Return `name` if a client may use it as a topic; else raise IllegalTopic with the rule."""
     if not name.strip():
-        raise IllegalTopic(name, "it must not be blank")
+        raise IllegalTopic(name, "it must not be blank", "The specified topic is blank")
     if len(name) > TOPIC_LONGEST:
-        raise IllegalTopic(name, f"it has {len(name)} characters, the limit is {TOPIC_LONGEST}")
+        raise IllegalTopic(
+            name,
+            f"it has {len(name)} characters, the limit is {TOPIC_LONGEST}",
+            f"The specified topic is longer than topic max length {TOPIC_LONGEST}.",
+        )
     if not _LEGAL.match(name):
-        raise IllegalTopic(name, "only letters, digits and % | - _ are allowed")
+        raise IllegalTopic(
+            name, _ALLOWED, f"The specified topic[{_bare(name)}] contains illegal characters, {_ALLOWING}"
+        )
     if is_system_topic(name):
-        raise IllegalTopic(name, "it belongs to the system")
+        raise IllegalTopic(name, "it belongs to the system", "cannot access system topic")
     return name
 
 
@@ -53,14 +61,25 @@ def check_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """Return `name` if a client may use it as a consumer group; else raise IllegalGroup with the rule."""
     if not name.strip():
-        raise IllegalGroup(name, "it must not be blank")
+        raise IllegalGroup(name, "it must not be blank", "the specified group is blank")
     if len(name) > GROUP_LONGEST:
-        raise IllegalGroup(name, f"it has {len(name)} characters, the limit is {GROUP_LONGEST}")
+        raise IllegalGroup(
+            name,
+            f"it has {len(name)} characters, the limit is {GROUP_LONGEST}",
+            f"the specified group[{_bare(name)}] is longer than group max length: {GROUP_LONGEST}.",
+        )
     if not _LEGAL.match(name):
-        raise IllegalGroup(name, "only letters, digits and % | - _ are allowed")
+        raise IllegalGroup(
+            name, _ALLOWED, f"the specified group[{_bare(name)}] contains illegal characters, {_ALLOWING}"
+        )
     if name.startswith((_SYSTEM_GROUP_PREFIX, MEMBER_PREFIX)):
-        raise IllegalGroup(name, "it belongs to the system")
+        raise IllegalGroup(name, "it belongs to the system", "cannot use system consumer group")
     return name
+
+
+def _bare(name: str) -> str:
+    """A name from outside as `shown` makes it harmless, without the quotes."""
+    return shown(name)[1:-1]
 
 
 def check_lite_topic(name: str, longest: int) -> str:

@@ -16,6 +16,10 @@ ORDERED = 999
 OF_TOPIC, OF_RETRY_V1, OF_RETRY_V2 = range(3)
 """The topic types: of the topic itself, of the group's pop retry topic by its older or its newer name."""
 
+NO_BROKER = "INVALID_RECEIPT_HANDLE: cannot find broker"
+NO_RECALL_HANDLE = "recall handle is invalid"
+"""What RocketMQ answers to a receipt handle of a broker that it does not know, and to a recall handle that is
+none (`GatewayError.known_as`)."""
 _LONGEST = 512
 
 

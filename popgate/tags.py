@@ -8,6 +8,9 @@ from popgate.model import FilterKind
 from popgate.wire.properties import find_property
 
 ALL = "*"
+LONGEST = 32 * 1024
+"""Characters of an expression: as long as any tag that can be stored, since all properties of a message
+together have at most 32,767 bytes."""
 
 
 def tag_code(text: str) -> int:

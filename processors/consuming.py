@@ -60,13 +60,20 @@ def invisible_time(request: Receive, group: GroupConfig, limits: Limits) -> int:
     """
     if request.auto_renew or request.invisible_ms is None:
         return group.consume_timeout_ms
-    if not limits.min_invisible_ms <= request.invisible_ms <= limits.max_invisible_ms:
-        raise BadRequest(
-            f"the invisible time is {request.invisible_ms} ms, it must be at least"
-            f" {limits.min_invisible_ms} ms and at most {limits.max_invisible_ms} ms",
-            Fault.ILLEGAL_INVISIBLE_TIME,
-        )
+    _check_invisible(request.invisible_ms, limits.min_invisible_ms, limits.max_invisible_ms)
     return request.invisible_ms
+
+
+def _check_invisible(invisible_ms: int, least_ms: int, most_ms: int) -> None:
+    if least_ms <= invisible_ms <= most_ms:
+        return
+    small = invisible_ms < least_ms
+    raise BadRequest(
+        f"the invisible time is {invisible_ms} ms, it must be at least {least_ms} ms"
+        f" and at most {most_ms} ms",
+        Fault.ILLEGAL_INVISIBLE_TIME,
+        f"the invisibleTime is too {f'small. min is {least_ms}' if small else f'large. max is {most_ms}'}",
+    )
 
 
 def surely_held_until(asked: float, answered: float, invisible_ms: int) -> float:
@@ -82,12 +89,7 @@ def surely_held_until(asked: float, answered: float, invisible_ms: int) -> float
 
 def check_change(invisible_ms: int, limits: Limits) -> None:
     """Raises BadRequest ILLEGAL_INVISIBLE_TIME for a change outside 0 … the longest invisible time."""
-    if not 0 <= invisible_ms <= limits.max_invisible_ms:
-        raise BadRequest(
-            f"the invisible time is {invisible_ms} ms, it must be at least 0 ms"
-            f" and at most {limits.max_invisible_ms} ms",
-            Fault.ILLEGAL_INVISIBLE_TIME,
-        )
+    _check_invisible(invisible_ms, 0, limits.max_invisible_ms)
 
 
 def wait_until(context: Context, wait_s: float | None, limits: Limits, now: float) -> float | None:

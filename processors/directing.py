@@ -365,7 +365,10 @@ class Directing:
     def _check_waiting(self) -> None:
         """Before a request that may wait for messages. Raises TooManyRequests."""
         if self._waiting >= self._limits.max_waiting:
-            raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
+            raise TooManyRequests(
+                f"the limit of {self._limits.max_waiting} waiting receives is reached",
+                known_as="polling full",
+            )
 
 
 def _readable(topic: str) -> str:

@@ -275,7 +275,7 @@ class MessagingProcessor(Classic):
             pop = pop_of(context, request, config, self._limits, began)
             readable = (await self._routing.route(topic)).readable
             if not readable:
-                raise Forbidden(f"topic {topic} has no readable queue")
+                raise Forbidden(f"topic {topic} has no readable queue", "no readable queue")
             lite = takes_lite_topics(config, topic)
             if lite and not pop.filter.everything:
                 raise IllegalFilter(pop.filter.expression, "lite topics are received whole")

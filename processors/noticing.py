@@ -45,7 +45,10 @@ class Noticing:
         """
         until = wait_until(context, wait_s, self._limits, self._clock.monotonic())
         if self._waiting >= self._limits.max_waiting:
-            raise TooManyRequests(f"the limit of {self._limits.max_waiting} waiting receives is reached")
+            raise TooManyRequests(
+                f"the limit of {self._limits.max_waiting} waiting receives is reached",
+                known_as="polling full",
+            )
         self._waiting += 1
         try:
             while True:

@@ -57,7 +57,7 @@ def topic_of(messages: Sequence[Message], limits: Limits, *, system: bool = Fals
     Raises MESSAGE_CORRUPTED for none or several, IllegalTopic, BadRequest.
     """
     if not messages:
-        raise BadRequest("a send needs at least one message", Fault.MESSAGE_CORRUPTED)
+        raise BadRequest("a send needs at least one message", Fault.MESSAGE_CORRUPTED, "no message to send")
     topic = messages[0].topic
     if not (system and is_system_topic(topic)):
         check_topic(topic)
@@ -68,6 +68,7 @@ def topic_of(messages: Sequence[Message], limits: Limits, *, system: bool = Fals
                     f"the messages of one send go to one topic, these go to {topic}"
                     f" and {shown(message.topic)}",
                     Fault.MESSAGE_CORRUPTED,
+                    "topic in message is not same",
                 )
         check_count(len(messages), limits)
     return topic
@@ -87,7 +88,11 @@ def check_message(message: Message, limits: Limits, *, now_ms: int, max_delay_ms
     """
     size = len(message.body)
     if not size and limits.refuse_empty_bodies:
-        raise BadRequest("the message body is empty, it needs at least 1 byte", Fault.BODY_EMPTY)
+        raise BadRequest(
+            "the message body is empty, it needs at least 1 byte",
+            Fault.BODY_EMPTY,
+            "message body cannot be empty",
+        )
     if size > limits.max_body_bytes > 0:
         raise BodyTooLarge(size, limits.max_body_bytes)
     if not message.properties:
@@ -100,7 +105,9 @@ def check_message(message: Message, limits: Limits, *, now_ms: int, max_delay_ms
     if message.recovery_ms > limits.max_recovery_ms and message.type is MessageType.TRANSACTION:
         raise BadRequest(
             f"the transaction recovery time is {message.recovery_ms // 1000} s,"
-            f" the limit is {limits.max_recovery_ms // 1000} s"
+            f" the limit is {limits.max_recovery_ms // 1000} s",
+            known_as="the max transaction recovery time of message is too large, max is"
+            f" {limits.max_recovery_ms // 1000}",
         )
     if message.deliver_at_ms > now_ms + max_delay_ms:
         raise DelayTooLong(message.deliver_at_ms - now_ms, max_delay_ms)
@@ -236,9 +243,17 @@ def _check_texts(message: Message, limits: Limits) -> None:
     for key in message.keys:
         if key:
             if key.isspace():
-                raise BadRequest("a message key must not be blank", Fault.ILLEGAL_KEY)
+                raise BadRequest(
+                    "a message key must not be blank",
+                    Fault.ILLEGAL_KEY,
+                    "key cannot be the char sequence of whitespace",
+                )
             if _control(key):
-                raise BadRequest(f"the message key {shown(key)} holds a control character", Fault.ILLEGAL_KEY)
+                raise BadRequest(
+                    f"the message key {shown(key)} holds a control character",
+                    Fault.ILLEGAL_KEY,
+                    "key cannot contain control character",
+                )
             size += _length(key)
     if size > limits.max_properties_bytes:
         raise PropertiesTooLarge(
@@ -254,6 +269,7 @@ def _find_bad_property(message: Message) -> None:
             raise BadRequest(
                 f"the user property {shown(key)} has a name that belongs to the system",
                 Fault.ILLEGAL_PROPERTY_KEY,
+                f"property is used by system: {key}",
             )
     for key, value in message.user_properties.items():
         where = "name" if _control(key) else "value" if _control(value) else ""
@@ -261,21 +277,34 @@ def _find_bad_property(message: Message) -> None:
             raise BadRequest(
                 f"the user property {shown(key)} holds a control character in its {where}",
                 Fault.ILLEGAL_PROPERTY_KEY,
+                f"the {'key' if where == 'name' else where} of property cannot contain control character",
             )
 
 
 def _check_tag(tag: str) -> None:
     if tag.isspace():
-        raise BadRequest("the message tag must not be blank", Fault.ILLEGAL_TAG)
+        raise BadRequest(
+            "the message tag must not be blank",
+            Fault.ILLEGAL_TAG,
+            "tag cannot be the char sequence of whitespace",
+        )
     if "|" in tag:
-        raise BadRequest(f"the message tag {shown(tag)} holds the character |", Fault.ILLEGAL_TAG)
+        raise BadRequest(
+            f"the message tag {shown(tag)} holds the character |", Fault.ILLEGAL_TAG, "tag cannot contain '|'"
+        )
     if _control(tag):
-        raise BadRequest(f"the message tag {shown(tag)} holds a control character", Fault.ILLEGAL_TAG)
+        raise BadRequest(
+            f"the message tag {shown(tag)} holds a control character",
+            Fault.ILLEGAL_TAG,
+            "tag cannot contain control character",
+        )
 
 
 def _check_message_id(message_id: str, limits: Limits) -> None:
     if not message_id or message_id.isspace():
-        raise BadRequest("the message id must not be blank", Fault.ILLEGAL_MESSAGE_ID)
+        raise BadRequest(
+            "the message id must not be blank", Fault.ILLEGAL_MESSAGE_ID, "message id cannot be empty"
+        )
     if _control(message_id):
         raise BadRequest(
             f"the message id {shown(message_id)} holds a control character", Fault.ILLEGAL_MESSAGE_ID
@@ -289,15 +318,24 @@ def _check_message_id(message_id: str, limits: Limits) -> None:
 
 def _check_message_group(message_group: str, longest: int) -> None:
     if message_group.isspace():
-        raise BadRequest("the message group must not be blank", Fault.ILLEGAL_MESSAGE_GROUP)
+        raise BadRequest(
+            "the message group must not be blank",
+            Fault.ILLEGAL_MESSAGE_GROUP,
+            "message group cannot be the char sequence of whitespace",
+        )
     size = _length(message_group)
     if size > longest > 0:
         raise BadRequest(
-            f"the message group has {size} bytes, the limit is {longest}", Fault.ILLEGAL_MESSAGE_GROUP
+            f"the message group has {size} bytes, the limit is {longest}",
+            Fault.ILLEGAL_MESSAGE_GROUP,
+            # RocketMQ's size is the first that is too long.
+            f"message group exceed the max size {longest + 1}",
         )
     if _control(message_group):
         raise BadRequest(
-            f"the message group {shown(message_group)} holds a control character", Fault.ILLEGAL_MESSAGE_GROUP
+            f"the message group {shown(message_group)} holds a control character",
+            Fault.ILLEGAL_MESSAGE_GROUP,
+            "message group cannot contain control character",
         )
 
 

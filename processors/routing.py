@@ -77,7 +77,7 @@ def place(
     """
     route, queues = to.route, to.writable
     if not queues and pick is not None:
-        raise Forbidden(f"topic {route.topic} has no writable queue")
+        raise Forbidden(f"topic {route.topic} has no writable queue", "no writable queue")
     check_types = check_types and bool(route.message_types)
     shared = None
     checked = None
@@ -211,7 +211,7 @@ class Routing:
         """
         route, readable = to.route, to.readable
         if not readable:
-            raise Forbidden(f"topic {route.topic} has no readable queue")
+            raise Forbidden(f"topic {route.topic} has no readable queue", "no readable queue")
         if group.ordered and not takes_lite_topics(group, route.topic):
             return Assignments(route, group, readable)
         brokers = {queue.broker: Queue(queue.broker, -1, queue.permission) for queue in readable}

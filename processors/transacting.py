@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from popgate.errors import BadRequest, IllegalTransactionId, shown
 from popgate.model import EndTransaction, MessageType, Route
+from popgate.receipt import NO_RECALL_HANDLE
 from processors.routing import check_type
 
 _LONGEST_ID = 4096
@@ -15,7 +16,7 @@ def check_end(end: EndTransaction) -> None:
     if end.place is not None:
         return
     if not end.transaction_id.strip():
-        raise IllegalTransactionId("it must not be blank")
+        raise IllegalTransactionId("it must not be blank", "transaction id cannot be empty")
     if len(end.transaction_id) > _LONGEST_ID:
         raise IllegalTransactionId(f"it has {len(end.transaction_id)} characters, the limit is {_LONGEST_ID}")
 
@@ -25,9 +26,10 @@ def check_recall(recall_handle: str, route: Route, *, check_types: bool) -> None
     if check_types:
         check_type(MessageType.DELAY, route)
     if not recall_handle.strip():
-        raise BadRequest("the recall handle must not be blank")
+        raise BadRequest("the recall handle must not be blank", known_as=NO_RECALL_HANDLE)
     if len(recall_handle) > _LONGEST_ID:
         raise BadRequest(
             f"the recall handle {shown(recall_handle)} has {len(recall_handle)} characters,"
-            f" the limit is {_LONGEST_ID}"
+            f" the limit is {_LONGEST_ID}",
+            known_as=NO_RECALL_HANDLE,
         )

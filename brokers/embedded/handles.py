@@ -8,7 +8,7 @@ from brokers.embedded.ledger import Ledger
 from brokers.embedded.share import Share
 from brokers.embedded.topics import Topic
 from popgate.errors import IllegalReceipt, ReceiptExpired
-from popgate.receipt import OF_TOPIC, ORDERED, Receipt, parse_receipt
+from popgate.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt
 
 _LOW_OFFSET = (1 << OFFSET_BITS) - 1
 _FINISHED = "the message is finished already"
@@ -98,7 +98,7 @@ def _find_carefully(
 def _ledger_of(share: Share | None, topic: Topic, broker: str, handle: str) -> tuple[Ledger, Receipt]:
     receipt = parse_receipt(handle)
     if receipt.broker != broker:
-        raise IllegalReceipt(handle, "it was given out by another broker")
+        raise IllegalReceipt(handle, "it was given out by another broker", NO_BROKER)
     if receipt.topic_type != OF_TOPIC:
         share = share.retries if share is not None else None
         if share is not None:

@@ -24,6 +24,7 @@ from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
 from popgate.errors import BadRequest, NotFound, PeerWireError, shown
+from popgate.receipt import NO_RECALL_HANDLE
 from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
 from popgate.wire.records import record_properties
 
@@ -53,7 +54,8 @@ def parse_recall_handle(handle: str) -> RecallHandle:
     """Raises BadRequest for anything that `RecallHandle.encode` cannot have made."""
     if len(handle) > _LONGEST_HANDLE:
         raise BadRequest(
-            f"invalid recall handle: it has {len(handle)} characters, the limit is {_LONGEST_HANDLE}"
+            f"invalid recall handle: it has {len(handle)} characters, the limit is {_LONGEST_HANDLE}",
+            known_as=NO_RECALL_HANDLE,
         )
     try:
         text = base64.b64decode(handle.encode("ascii"), altchars=b"-_", validate=True).decode()
@@ -69,7 +71,7 @@ def parse_recall_handle(handle: str) -> RecallHandle:
 
 
 def _bad(handle: str, why: str) -> BadRequest:
-    return BadRequest(f"invalid recall handle {shown(handle)}: {why}")
+    return BadRequest(f"invalid recall handle {shown(handle)}: {why}", known_as=NO_RECALL_HANDLE)
 
 
 def record_texts(record: bytes) -> tuple[bytes, list[bytes]]:

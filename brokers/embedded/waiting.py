@@ -20,6 +20,9 @@ _SMALLEST_SWEEP = 1_024
 _SOON_S = 0.0005
 """Timers ring a little early, and floats are not exact: who has less time left than this has none."""
 
+_FULL = "polling full"
+"""RocketMQ's words for that."""
+
 
 class Waiter:
     """One who waits. `queue_id` -1: any queue will do. `room`: how many messages it would take.
@@ -76,11 +79,14 @@ class Waiting:
         A caller that is cancelled after it was woken passes the wake on. Raises TooManyRequests.
         """
         if self._size >= self._settings.max_waiting_pops:
-            raise TooManyRequests(f"{self._size} requests wait for messages already, the limit is reached")
+            raise TooManyRequests(
+                f"{self._size} requests wait for messages already, the limit is reached", known_as=_FULL
+            )
         line = self._line(topic_id, key)
         if len(line.waiters) >= self._settings.max_waiting_pops_per_group:
             raise TooManyRequests(
-                f"{len(line.waiters)} requests wait for the same messages already, the limit is reached"
+                f"{len(line.waiters)} requests wait for the same messages already, the limit is reached",
+                known_as=_FULL,
             )
         waiter = Waiter(line, asyncio.get_running_loop().create_future(), queue_id, room, self._wakes)
         line.waiters[waiter] = None

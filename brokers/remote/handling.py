@@ -24,7 +24,7 @@ from popgate.errors import (
     IllegalReceipt,
     ReceiptExpired,
 )
-from popgate.receipt import OF_TOPIC, Receipt, parse_receipt
+from popgate.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
 from popgate.wire.routes import TopicRoute
@@ -92,7 +92,7 @@ class Handling(Groups):
         queues = next((one for one in route.queues if one.broker == broker), None)
         if queues is None:
             if route.broker(broker) is None and self.routes.clusters.get(broker) is None:
-                raise IllegalReceipt(handle, "no broker of that name is known")
+                raise IllegalReceipt(handle, "no broker of that name is known", NO_BROKER)
         elif (
             receipt.topic_type == OF_TOPIC
             and not route.mappings

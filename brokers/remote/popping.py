@@ -309,7 +309,7 @@ class Popping(Sifting):
                 self.unserved.refused(key.group, broker, error.sentence)
             raise
         if answer.fields.get("pollingFull") == "true":
-            raise TooManyRequests(f"broker {broker} has no room for those who wait")
+            raise TooManyRequests(f"broker {broker} has no room for those who wait", known_as="polling full")
         return answer.fields.get("hasMsg") == "true"
 
 

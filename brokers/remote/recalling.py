@@ -17,6 +17,7 @@ from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
+from popgate.receipt import NO_RECALL_HANDLE
 from popgate.wire.codes import RequestCode, ResponseCode
 
 _LONGEST = 4_096
@@ -41,9 +42,11 @@ def read_recall_handle(handle: str) -> Recall:
         except (binascii.Error, ValueError):
             parts = []
     if len(parts) < 5 or parts[0] != "v1" or not (parts[3].isascii() and parts[3].isdigit()):
-        raise BadRequest(f"the recall handle {shown(handle)} is malformed")
+        raise BadRequest(f"the recall handle {shown(handle)} is malformed", known_as=NO_RECALL_HANDLE)
     if len(parts[3]) > 18:
-        raise BadRequest(f"the recall handle {shown(handle)} is for no time that there is")
+        raise BadRequest(
+            f"the recall handle {shown(handle)} is for no time that there is", known_as=NO_RECALL_HANDLE
+        )
     return Recall(parts[1], parts[2], int(parts[3]), parts[4])
 
 

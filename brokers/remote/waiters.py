@@ -114,7 +114,10 @@ class Waiters:
     def join(self, key: LineKey, until: float, *, first: bool = False) -> Waiter:
         """Stand in a line; `wait` must follow. `first`: before all others. Raises TooManyRequests."""
         if self._size >= self._most:
-            raise TooManyRequests(f"{self._size} requests wait for messages already, the limit is reached")
+            raise TooManyRequests(
+                f"{self._size} requests wait for messages already, the limit is reached",
+                known_as="polling full",
+            )
         line = self._lines.get(key)
         if line is None:
             line = self._lines[key] = Line(key)

@@ -110,11 +110,13 @@ _CODES = {fault: code_of(fault) for fault in Fault}
 
 
 def status_of(error: GatewayError, context: Context) -> Status:
-    """The status to answer this client with."""
+    """The status to answer this client with: RocketMQ's words for the failure, then cause and limit."""
     code = _CODES[error.fault]
     if error.fault is Fault.ILLEGAL_POLLING_TIME and not knows_polling_time(context.client_version):
         code = Code.BAD_REQUEST
-    return Status(code=code_for(context, code), message=error.sentence)
+    known_as = error.known_as
+    message = f"{known_as}: {error.sentence}" if known_as else error.sentence
+    return Status(code=code_for(context, code), message=message)
 
 
 def knows_polling_time(version: str) -> bool:

@@ -37,6 +37,7 @@ def check_client_id(context: Context) -> None:
         raise BadRequest(
             "the header x-mq-client-id is missing or blank: every request must carry the client's id",
             Fault.CLIENT_ID_REQUIRED,
+            "client id cannot be empty",
         )
     if "\n" in context.client_id:
         # Clients are kept by their ids, and classic ones by those with their groups behind a line's end.

@@ -95,6 +95,7 @@ class MessagingService(Positions):
                 f"client {shown(context.client_id)} is not known here and does not say what it is:"
                 " a heartbeat names a client type, or the telemetry stream has brought the settings",
                 Fault.CLIENT_TYPE_UNKNOWN,
+                "cannot find client settings for this client",
             )
         if request.HasField("group") and not _is_producer(client, request):
             check_group(request.group.name)
@@ -348,6 +349,7 @@ def _check_one_topic(topics: Sequence[pb.Resource]) -> None:
                 f"the messages of one send go to one topic, these go to {shown(_full(first))}"
                 f" and {shown(_full(topic))}",
                 Fault.MESSAGE_CORRUPTED,
+                "topic in message is not same",
             )
 
 

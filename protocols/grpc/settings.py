@@ -53,7 +53,10 @@ def kind_in(settings: pb.Settings) -> ClientKind:
     """
     side = settings.WhichOneof("pub_sub")
     if side is None:
-        raise BadRequest("there is no publishing or subscription data in the settings")
+        raise BadRequest(
+            "the settings are neither those of a producer nor of a consumer",
+            known_as="there is no publishing or subscription data in settings",
+        )
     kind = _KINDS.get(settings.client_type)
     if kind is None:
         if settings.client_type != pb.ClientType.CLIENT_TYPE_UNSPECIFIED:

@@ -124,14 +124,15 @@ class TelemetryStream:
     async def _refuse(self, error: GatewayError) -> None:
         """Settings cannot be: the stream ends. Raises CallFailed where its client is to see a failure."""
         # Node.js reads the command, Go and Java read how the stream ends.
-        await self._outbox.write(TelemetryCommand(status=status_of(error, self._context)))
+        status = status_of(error, self._context)
+        await self._outbox.write(TelemetryCommand(status=status))
         if is_rust(self._context):
             # It reads on after a failure, for ever, and writes each to its log: 5 GB in 14 minutes.
             # A stream that ended well it leaves alone, and its receives and sends are told the reason.
             return
         theirs = is_clients_fault(error.fault)
         raise CallFailed(
-            CallStatus.INVALID_ARGUMENT if theirs else CallStatus.UNAVAILABLE, error.sentence
+            CallStatus.INVALID_ARGUMENT if theirs else CallStatus.UNAVAILABLE, status.message
         ) from error
 
     def _tell_again(self, rests: tuple[float, ...]) -> None:

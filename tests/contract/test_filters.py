@@ -36,6 +36,29 @@ async def test_tags_with_the_same_java_hash_are_told_apart(user, texts):
     await user.nothing(topic, group, tags="Aa")
 
 
+@pytest.mark.parametrize("size", [10 * 1024, 16 * 1024 - 64])
+async def test_a_tag_as_long_as_may_be_sent_can_be_subscribed_to(user, texts, size):
+    topic, group = await user.topic(), await user.group()
+    tag = "t" * size
+    await user.put(
+        user.message(topic, "long", tag=tag),
+        user.message(topic, "other", tag=tag[:-1] + "u"),
+        user.message(topic, "short", tag="t"),
+    )
+    assert texts(await user.collect(topic, group, 1, tags=tag)) == ["long"]
+    await user.nothing(topic, group, tags=tag)
+
+
+async def test_a_long_list_of_tags_chooses_what_is_delivered(user, texts):
+    topic, group = await user.topic(), await user.group()
+    await send_tags(user, topic, "red", "blue", "green")
+    many = [f"tag-{n:05}" for n in range(1400)]
+    tags = "||".join(["green", *many, "red"])
+    assert 14 * 1024 < len(tags) < 16 * 1024
+    assert sorted(texts(await user.collect(topic, group, 2, tags=tags))) == ["green", "red"]
+    await user.nothing(topic, group, tags=tags)
+
+
 @pytest.mark.parametrize(
     ("sql", "expected"),
     [

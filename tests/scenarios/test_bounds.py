@@ -15,7 +15,7 @@ import pytest
 from google.protobuf.message import Message
 
 from popgate.context import Context
-from popgate.filters import compile_filter
+from popgate.filters import _short_filter
 from popgate.model import GroupConfig, TopicConfig
 from processors.limits import Limits
 from processors.requests import Receive
@@ -77,7 +77,7 @@ async def test_scenario_24_groups_clients_and_filters_that_came_and_went_leave_n
         await world.until(lambda: kept(gateway) == before)
         sizes.append(kept(gateway))
     assert sizes == [before] * 3
-    assert compile_filter.cache_info().currsize <= 1024
+    assert _short_filter.cache_info().currsize <= 1024
 
 
 async def test_scenario_24_the_same_work_again_and_again_takes_no_more_memory(world: Any) -> None:

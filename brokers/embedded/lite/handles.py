@@ -7,7 +7,7 @@ from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.places import LITE_QUEUE, Place
 from brokers.embedded.topics import Group, Topic
 from popgate.errors import IllegalReceipt, ReceiptExpired
-from popgate.receipt import Receipt, parse_receipt
+from popgate.receipt import NO_BROKER, Receipt, parse_receipt
 
 
 def find_delivery(
@@ -57,7 +57,7 @@ def find_undelivered(
 def _place_of(lites: Lites, topic: Topic, group: Group, broker: str, handle: str) -> tuple[Place, Receipt]:
     receipt = parse_receipt(handle)
     if receipt.broker != broker:
-        raise IllegalReceipt(handle, "it was given out by another broker")
+        raise IllegalReceipt(handle, "it was given out by another broker", NO_BROKER)
     if receipt.queue_id != LITE_QUEUE:
         raise IllegalReceipt(handle, "it is for no message of a lite topic")
     place = lites.find_place(group, topic, max(receipt.commit_offset, 0))

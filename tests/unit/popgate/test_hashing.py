@@ -2,6 +2,7 @@
 
 import pytest
 
+from popgate import hashing
 from popgate.hashing import consistent_hash, java_hash
 
 
@@ -21,6 +22,17 @@ from popgate.hashing import consistent_hash, java_hash
 )
 def test_java_hash_is_the_one_of_java(text: str, expected: int) -> None:
     assert java_hash(text) == expected
+
+
+def test_of_long_texts_few_are_kept() -> None:
+    """A tag has up to 32 KiB: thousands of them would be much to keep."""
+    for number in range(70):
+        text = f"{number}".ljust(32_767, "x")
+        value = 0
+        for letter in text[-3:]:
+            value = value * 31 + ord(letter)
+        assert (java_hash(text) - java_hash(text[:-3]) * 31**3 - value) % (1 << 32) == 0
+    assert hashing._long_hash.cache_info().currsize <= 64
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,10 @@ async def test_a_topic_and_a_group_that_are_not_there_and_are_not_made(town: Any
     gateway = await town.gateway(limits=Limits(auto_create_topics=False, auto_create_groups=False))
     client = town.client(gateway)
     for status in (await status_of_send(client), (await client.route()).status):
-        assert (status.code, status.message) == (Code.TOPIC_NOT_FOUND, "topic t does not exist")
+        assert (status.code, status.message) == (
+            Code.TOPIC_NOT_FOUND,
+            "No topic route info in name server for the topic: t: topic t does not exist",
+        )
     status = await status_of_receive(client)
     assert (status.code, status.message) == (
         Code.CONSUMER_GROUP_NOT_FOUND,
@@ -144,7 +147,10 @@ async def test_a_message_of_another_type_than_its_topic_takes(client: Any, gatew
     await gateway.broker.create_topic(TopicConfig("fifo", message_types=(MessageType.FIFO,)))
     status = await status_of_send(client, topic="fifo")
     assert status.code == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
-    assert status.message == "topic fifo takes FIFO messages, this one is NORMAL"
+    assert status.message == (
+        "TopicMessageType validate failed, the expected type is FIFO, but actual type is NORMAL:"
+        " topic fifo takes FIFO messages, this one is NORMAL"
+    )
 
 
 async def test_what_is_echoed_for_every_queue_and_message_has_a_bound(client: Any) -> None:
@@ -186,7 +192,9 @@ async def test_what_is_echoed_for_every_queue_and_message_has_a_bound(client: An
 async def test_a_batch_that_mixes_topics(client: Any) -> None:
     answer = await client.send(client.message("t"), client.message("u"))
     assert answer.status.code == Code.MESSAGE_CORRUPTED
-    assert answer.status.message == "the messages of one send go to one topic, these go to 't' and 'u'"
+    assert answer.status.message == (
+        "topic in message is not same: the messages of one send go to one topic, these go to 't' and 'u'"
+    )
     assert not answer.entries
 
 
@@ -242,7 +250,8 @@ async def test_a_change_outside_the_limits(client: Any) -> None:
     status = (await client.change(message.system_properties.receipt_handle, 43_201)).status
     assert status.code == Code.ILLEGAL_INVISIBLE_TIME
     assert status.message == (
-        "the invisible time is 43201000 ms, it must be at least 0 ms and at most 43200000 ms"
+        "the invisibleTime is too large. max is 43200000:"
+        " the invisible time is 43201000 ms, it must be at least 0 ms and at most 43200000 ms"
     )
 
 

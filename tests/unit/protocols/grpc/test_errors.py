@@ -107,7 +107,8 @@ def test_no_fault_of_a_client_is_told_as_internal() -> None:
 )
 def test_an_error_becomes_its_code_and_its_sentence(error: GatewayError, code: int) -> None:
     status = status_of(error, Context(client_version="5.2.0"))
-    assert (status.code, status.message) == (code, error.sentence)
+    known_as = f"{error.known_as}: " if error.known_as else ""
+    assert (status.code, status.message) == (code, known_as + error.sentence)
 
 
 @pytest.mark.parametrize(

@@ -359,7 +359,10 @@ async def test_errors_name_what_the_client_knows(town: Any, tenants: list[Tenant
     queue = one.queue()
     query = rpc.QueryOffsetRequest(message_queue=queue, query_offset_policy=pb.END)
     answer = await one.call("QueryOffset", query)
-    assert (answer.status.code, answer.status.message) == (Code.TOPIC_NOT_FOUND, "topic t does not exist")
+    assert (answer.status.code, answer.status.message) == (
+        Code.TOPIC_NOT_FOUND,
+        "No topic route info in name server for the topic: t: topic t does not exist",
+    )
     frames = await one.frames(one.client.receive_request("bad name"))
     assert frames[0].status.code == Code.ILLEGAL_TOPIC
     assert "'bad name'" in frames[0].status.message

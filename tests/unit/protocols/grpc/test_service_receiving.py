@@ -140,6 +140,18 @@ async def test_filters_are_those_of_the_request(client: Any) -> None:
     assert [m.body for m in await client.receive(group="h", **sql)] == [b"b"]
 
 
+async def test_a_push_consumer_subscribes_to_a_tag_of_10_kb(client: Any) -> None:
+    tag = "t" * 10_000
+    await client.send_one(tag=tag, body=b"mine")
+    await client.send_one(tag=tag + "u", body=b"another's")
+    settings = client.subscribing()
+    settings.subscription.subscriptions[0].expression.expression = tag
+    stream = await client.introduce(settings)
+    assert stream.settings.subscription.subscriptions[0].expression.expression == tag
+    received = await client.receive(expression=tag, auto_renew=True)
+    assert [message.body for message in received] == [b"mine"]
+
+
 async def test_scenario_25_a_poll_shorter_than_five_seconds_waits_as_long_as_asked_and_no_longer(
     town: Any,
 ) -> None:

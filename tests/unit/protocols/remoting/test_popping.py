@@ -242,6 +242,7 @@ async def test_filters_count(stage: Stage, room: Popping) -> None:
     caller = Caller(room)
     answer = await caller.ok(POP, asked(exp="b"))
     assert [got.record.body for got in taken(answer, "")] == [b"body 1", b"body 3"]
+    assert (await caller.ask(POP, asked(exp="b" * 10_000))).code == ResponseCode.POLLING_TIMEOUT
     refused = await caller.ask(POP, asked(expType="SQL92", exp="a >"))
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 

@@ -112,6 +112,12 @@ async def test_tags_are_looked_at(stage: Stage, caller: Caller) -> None:
     assert len(bodies(await caller.ok(PULL, fields(subscription=None, expressionType=None)))) == 4
 
 
+async def test_a_tag_of_10_kb_is_looked_at(stage: Stage, caller: Caller) -> None:
+    tag = "t" * 10_000
+    await send(stage, f"{tag}:1".encode(), f"{tag}u:2".encode(), b"t:3")
+    assert bodies(await caller.ok(PULL, fields(subscription=tag))) == [f"{tag}:1".encode()]
+
+
 async def test_sql_is_looked_at(stage: Stage, caller: Caller) -> None:
     for price in (1, 20, 3, 40):
         await send(stage, b"m%d" % price, user_properties={"price": str(price)})
