@@ -23,7 +23,7 @@ _log = logger("popgate.supervisor")
 
 LONGER_S = 15.0
 """How long a process may take beyond its drain before it is killed, while others go on,"""
-_LAST_S = 5.0
+_LAST_S = 10.0
 """and when the gateway ends as a whole, beyond the time in which that must be gone."""
 ASK_S = 5.0
 _MOST_UNANSWERED = 12
