@@ -151,9 +151,8 @@ class Embedded(Group):
     repeat_window_s: Seconds = Field(default=600.0, le=86_400)
     """A second send of a message id within this time is answered as the first, and not stored; 0: it is."""
     max_known_sends: Count = Field(default=1_048_576, ge=2, le=1 << 26)
-    """Message ids known for that, 80 bytes of memory each, as many as are sent. When more are sent in that
-    time, the window is shorter (the latest half of them at least): the log says so, and the metric
-    popgate_broker_repeat_window_seconds."""
+    """Message ids known for that, 80 bytes of memory each. When more are sent in that time the window is
+    shorter (the latest half at least): the log and popgate_broker_repeat_window_seconds say so."""
 
 
 class Lite(Group):
@@ -397,6 +396,5 @@ class Stopping(Group):
     """How long it first serves on, new connections too, while `/ready` and gRPC's health check say that it
     leaves: so long balancers have to send clients elsewhere. Part of `drain_s`, half at most; 0: none."""
     drain_s: Seconds = Field(default=10.0, le=3600)
-    """How long the gateway may take to end, whatever hangs. What is under way is finished, or cut off when a
-    tenth of it is left, 1 s at most, which is for closing the broker. Where others serve clients meanwhile
-    (before a RocketMQ cluster, or as a guest of a shared broker) `Telemetry` streams last as long."""
+    """How long the gateway may take to end, whatever hangs; requests are cut off when a tenth of it is left,
+    1 s at most. Before a RocketMQ cluster or a shared broker `Telemetry` streams may last as long."""
