@@ -79,7 +79,7 @@ class Absence:
             self._ask(list(addresses))
         if self.away_s() >= AWAY_S and not self._told:
             self._told = True
-            _log.error("%s", self.missing())
+            _log.warning("%s", self.missing())
 
     def _ask(self, addresses: list[str]) -> None:
         """A heartbeat without clients costs a broker nothing, and it is answered."""

@@ -175,7 +175,7 @@ async def test_scenario_24_a_slow_reader_holds_its_own_budget_and_nobody_elses(
     calls, refused = await as_many_as_pass(slow, batch_size=4)
     # It got as much as its budget has room for, and at most one message more.
     used, limit = numbers_in(refused)
-    assert refused.startswith("connection 127.0.0.1:")
+    assert refused.startswith("flow limit: connection 127.0.0.1:")
     assert (limit, limit <= used <= limit + (1 << 20) + KB) == (3 << 20, True)
     answer = await slow.send(slow.message(body=b"x" * (1 << 20)))
     assert answer.status.code == Code.TOO_MANY_REQUESTS
@@ -200,7 +200,7 @@ async def test_scenario_24_a_group_that_uses_up_its_budget_does_not_stop_others(
         await client.send_one(body=b"%x" % (number % 16) * (1 << 20))
     calls, refused = await as_many_as_pass(reader_of(gateway), group="greedy", batch_size=1)
     used, limit = numbers_in(refused)
-    assert refused.startswith("consumer group greedy has ")
+    assert refused.startswith("flow limit: consumer group greedy has ")
     assert (limit, limit <= used <= limit + (1 << 20) + KB) == (2 << 20, True)
     assert len(await world.client(gateway).receive(group="modest")) >= 1
     for call in calls:
