@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 
+import structlog
+
 from brokers.port import Broker
 from popgate.context import Context
 from popgate.errors import GatewayError, IllegalReceipt
@@ -17,11 +19,13 @@ from popgate.filters import compile_filter
 from popgate.model import FilterKind
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.receipt import OF_RETRY_V1, OF_TOPIC, parse_receipt
-from proxy.tracing.spans import context_of
+from proxy.tracing.contexts import context_of
+
+_log = structlog.get_logger()
 
 _MOST = 128
 _PATIENCE_S = 1.0
-"""A client waits for its answer meanwhile."""
+"""A span is kept open meanwhile; no client waits for it."""
 _EVERYTHING = compile_filter(FilterKind.TAG, "*")
 
 Place = tuple[str, str, int, int]
@@ -48,18 +52,22 @@ async def contexts_of_receipts(
 
 async def contexts_of_places(broker: Broker, context: Context, places: Sequence[Place]) -> list[str]:
     """One each for the first 128, in order, empty for what is not found; and empty ones for the rest."""
-    own = replace(context, allowance=None)
-    found = await _in_time([_at(broker, own, place) for place in places[:_MOST]])
+    found = await _in_time([_at(broker, _own(context), place) for place in places[:_MOST]])
     return [*found, *[""] * (len(places) - len(found))]
 
 
 async def contexts_of_id(broker: Broker, context: Context, topic: str, message_id: str) -> list[str]:
     """Of the newest message in the topic that has this id."""
-    return await _in_time([_of(broker, replace(context, allowance=None), topic, message_id)])
+    return await _in_time([_of(broker, _own(context), topic, message_id)])
+
+
+def _own(context: Context) -> Context:
+    """Of a look-up, which goes on after its request: the room and the time of that are not its own."""
+    return replace(context, allowance=None, deadline=None)
 
 
 async def _in_time(looks: Sequence[Coroutine[None, None, str]]) -> list[str]:
-    """The results, empty for what takes too long. No task of the caller's is needed for it."""
+    """The results, empty for what fails or takes too long: a span can do without."""
     loop = asyncio.get_running_loop()
     tasks = [loop.create_task(look) for look in looks]
     if not tasks:
@@ -69,7 +77,16 @@ async def _in_time(looks: Sequence[Coroutine[None, None, str]]) -> list[str]:
     finally:
         for task in tasks:
             task.cancel()
-    return [task.result() if task.done() and not task.cancelled() else "" for task in tasks]
+    return [_result(task) for task in tasks]
+
+
+def _result(task: asyncio.Task[str]) -> str:
+    if not task.done() or task.cancelled():
+        return ""
+    if error := task.exception():
+        _log.warning("a span has no link: looking up its message failed", error=repr(error))
+        return ""
+    return task.result()
 
 
 async def _at(broker: Broker, context: Context, place: Place) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Sequence
+from functools import partial
 from typing import Any, cast
 
 from opentelemetry.trace import Span
@@ -55,6 +56,10 @@ class TracedProcessor(MessagingProcessor):
         await super().start()
         if isinstance(self._broker, ReportsDeadLetters):
             self._broker.on_dead_letter(self._spans.died)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._spans.linked()
 
     def takes_packed(self, _count: int) -> bool:
         """No: what is packed already cannot carry on the context of a span."""
@@ -109,7 +114,7 @@ class TracedProcessor(MessagingProcessor):
                 if result is not None:
                     fail(span, result)
             done = [receipt for receipt, result in zip(receipts, results, strict=True) if result is None]
-            await self._link(span, context, topic, group, done)
+            self._link(span, context, topic, group, done)
         self._spans.finished(done)
         return results
 
@@ -129,7 +134,7 @@ class TracedProcessor(MessagingProcessor):
             newer = await super().change_invisible(
                 context, topic, group, receipt, invisible_ms, said=said, suspend=suspend
             )
-            await self._link(span, context, topic, group, [receipt])
+            self._link(span, context, topic, group, [receipt])
         self._spans.renamed(receipt, newer)
         return newer
 
@@ -138,7 +143,7 @@ class TracedProcessor(MessagingProcessor):
     ) -> None:
         with self._spans.settling("dead_letter", context, topic, group, (receipt,), said) as span:
             await super().dead_letter(context, topic, group, receipt, said=said)
-            await self._link(span, context, topic, group, [receipt])
+            self._link(span, context, topic, group, [receipt])
         self._spans.finished((receipt,))
 
     async def give_back(
@@ -166,19 +171,17 @@ class TracedProcessor(MessagingProcessor):
             text = self._spans.held(topic, message_id)
             if text is not None:
                 self._spans.link(span, (text,))
-            elif end.resolution is Resolution.COMMIT and topic and message_id and span.is_recording():
+            elif end.resolution is Resolution.COMMIT and topic and message_id:
                 # Sent through another replica, or before a restart: what was committed lies in its topic.
-                self._spans.link(span, await contexts_of_id(self._broker, context, topic, message_id))
+                find = partial(contexts_of_id, self._broker, context, topic, message_id)
+                self._spans.link_later(span, find)
         self._spans.let_go(topic, message_id)
 
-    async def _link(
-        self, span: Span, context: Context, topic: str, group: str, receipts: Sequence[str]
-    ) -> None:
+    def _link(self, span: Span, context: Context, topic: str, group: str, receipts: Sequence[str]) -> None:
         """Link a span to messages that another replica delivered: they carry their contexts themselves."""
-        unknown = self._spans.unknown(receipts)
-        if unknown and span.is_recording():
-            found = await contexts_of_receipts(self._broker, context, topic, group, unknown)
-            self._spans.link(span, found)
+        if unknown := self._spans.unknown(receipts):
+            find = partial(contexts_of_receipts, self._broker, context, topic, group, unknown)
+            self._spans.link_later(span, find)
 
 
 class _Storing:
@@ -240,8 +243,9 @@ class _Storing:
         """`brokers.capabilities.RedrivesDeadLetters`, where the broker behind is one."""
         topic = dead_letter_topic(group)
         places = [(topic, broker, queue_id, offset) for offset in offsets]
-        texts = await contexts_of_places(self._broker, context, places)
-        with self._spans.redriving(context, topic, group, texts) as span:
+        with self._spans.redriving(context, topic, group, len(offsets)) as span:
+            if span.is_recording():
+                self._spans.link(span, await contexts_of_places(self._broker, context, places))
             redriving = cast(RedrivesDeadLetters, self._broker)
             results = await redriving.redrive(context, group, broker, queue_id, offsets)
             for result in results:

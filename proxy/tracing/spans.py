@@ -10,8 +10,9 @@ Attributes are ids, names, counts and sizes; never bodies, properties or keys.
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from opentelemetry import trace
@@ -22,21 +23,19 @@ from popgate import __version__
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Message, Sent, StoredMessage, TransactionCheck
-from popgate.wire.properties import LONGEST_BLOCK, TRACE_CONTEXT, UNIQ_KEY, find_property
 from processors.releasing import OURS
 from processors.requests import NOTHING_SAID, Said
+from proxy.tracing.contexts import carried, context_of, has_room, id_in, id_of, parsed
 from proxy.tracing.traceparent import encode_traceparent, parse_traceparent
 
-_TRACE_CONTEXT = TRACE_CONTEXT.encode()
-_TRACEPARENT = "traceparent"
-"""The user property in which OpenTelemetry's propagators carry a context. Source: W3C Trace Context, 3.2."""
-_UNIQ_KEY = UNIQ_KEY.encode()
 _MOST_LINKS = 128
-_SYSTEM_BYTES = 2048
-"""Room that a context leaves in a block of properties for what else the system adds, itself included."""
+_MOST_LATE = 256
+"""Spans that may wait for their links at the same time; further ones end without."""
 
 Value = str | int
 Told = dict[str, Value]
+Finding = Callable[[], Coroutine[None, None, list[str]]]
+"""Looks up the contexts of messages."""
 
 
 class Spans:
@@ -48,6 +47,8 @@ class Spans:
         self._contexts: dict[str, str] = {}
         self._held: dict[tuple[str, str], str] = {}
         """By topic and id, the contexts of delayed and half messages; empty: it is known to have none."""
+        self._late: dict[Span, Finding] = {}
+        self._linking: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"<Spans remembering {len(self._contexts)}>"
@@ -55,8 +56,8 @@ class Spans:
     @contextmanager
     def sending(self, context: Context, messages: Sequence[Message]) -> Iterator[Span]:
         """The send of a producer; its messages carry on its context, or that of this span."""
-        carried = [_carried(message) for message in messages]
-        told = _parsed(carried[:_MOST_LINKS])
+        texts = [carried(message) for message in messages]
+        told = parsed(texts[:_MOST_LINKS])
         caller = parse_traceparent(context.traceparent)
         parent, links = caller, told
         if parent is None and len(messages) == 1 and told:
@@ -76,8 +77,8 @@ class Spans:
             own = span.get_span_context()
             if own.trace_flags.sampled:
                 text = encode_traceparent(own)
-                for message, context_text in zip(messages, carried, strict=True):
-                    if not context_text and not message.properties and _has_room(message):
+                for message, context_text in zip(messages, texts, strict=True):
+                    if not context_text and not message.properties and has_room(message):
                         message.trace_context = text
             yield span
 
@@ -85,7 +86,7 @@ class Spans:
         """Remember the contexts of messages that are held back: they may be recalled, or committed."""
         for message, result in zip(messages, results, strict=True):
             if isinstance(result, Sent) and (result.transaction_id or result.recall_handle):
-                self._hold(message.topic, message.message_id, _carried(message))
+                self._hold(message.topic, message.message_id, carried(message))
 
     @contextmanager
     def storing(self, topic: str, count: int, broker: str) -> Iterator[Span]:
@@ -124,7 +125,7 @@ class Spans:
         attributes["messaging.batch.message_count"] = len(messages)
         if len(messages) == 1:
             (message,) = messages
-            attributes["messaging.message.id"] = _id_of(message)
+            attributes["messaging.message.id"] = id_of(message)
             attributes["messaging.message.body.size"] = len(message.body)
             attributes["popgate.message.attempt"] = message.attempt
         span = self._start(
@@ -132,7 +133,7 @@ class Spans:
             SpanKind.CONSUMER,
             attributes,
             parse_traceparent(context.traceparent),
-            _parsed(texts[:_MOST_LINKS]),
+            parsed(texts[:_MOST_LINKS]),
             began_ns,
         )
         span.end()
@@ -157,7 +158,7 @@ class Spans:
         attributes["messaging.batch.message_count"] = len(receipts)
         attributes |= _said(said)
         parent = parse_traceparent(context.traceparent)
-        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, _parsed(known)) as span:
+        with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, parsed(known)) as span:
             yield span
 
     def unknown(self, receipts: Iterable[str]) -> list[str]:
@@ -166,8 +167,21 @@ class Spans:
 
     def link(self, span: Span, texts: Iterable[str]) -> None:
         """Link a span to contexts that were found out while it lasted."""
-        for one in _parsed(texts):
+        for one in parsed(texts):
             span.add_link(one)
+
+    def link_later(self, span: Span, find: Finding) -> None:
+        """Link a span of this class to what `find` finds once it is over: its request is not held up.
+
+        The span is told as it was, with the time at which it was over.
+        """
+        if span.is_recording() and len(self._linking) + len(self._late) < _MOST_LATE:
+            self._late[span] = find
+
+    async def linked(self) -> None:
+        """Wait for all spans that are over and not yet linked."""
+        while self._linking:
+            await asyncio.wait(self._linking)
 
     def held(self, topic: str, message_id: str) -> str | None:
         """The context of a delayed or half message; empty: it has none, None: it is not remembered."""
@@ -181,31 +195,30 @@ class Spans:
     def checking(self, check: TransactionCheck) -> Iterator[Span]:
         """A producer is asked what became of a half message."""
         block = check.message.properties
-        text, message_id = context_of(block), _id_of(check.message)
+        text, message_id = context_of(block), id_of(check.message)
         if message_id:
             self._hold(check.topic, message_id, text)
         attributes = _attributes("check_transaction", "settle", check.topic, OURS)
         attributes["messaging.message.id"] = message_id
         attributes["popgate.transaction.checks"] = check.checks
         name = f"check_transaction {check.topic}"
-        with self._span(name, SpanKind.INTERNAL, attributes, None, _parsed((text,))) as span:
+        with self._span(name, SpanKind.INTERNAL, attributes, None, parsed((text,))) as span:
             yield span
 
     @contextmanager
-    def redriving(self, context: Context, topic: str, group: str, texts: Sequence[str]) -> Iterator[Span]:
-        """Dead letters with these contexts are given to their group again; `topic` is theirs."""
+    def redriving(self, context: Context, topic: str, group: str, count: int) -> Iterator[Span]:
+        """Dead letters are given to their group again; `topic` is theirs."""
         attributes = _attributes("redrive", "settle", topic, context, group)
-        attributes["messaging.batch.message_count"] = len(texts)
+        attributes["messaging.batch.message_count"] = count
         parent = parse_traceparent(context.traceparent)
-        links = _parsed(texts[:_MOST_LINKS])
-        with self._span(f"redrive {topic}", SpanKind.INTERNAL, attributes, parent, links) as span:
+        with self._span(f"redrive {topic}", SpanKind.INTERNAL, attributes, parent, []) as span:
             yield span
 
     def died(self, group: str, topic: str, properties: bytes) -> None:
         """A message became a dead letter because its attempts were used up. A `DeadLetterHandler`."""
         attributes = _attributes("dead_letter", "settle", topic, OURS, group)
-        attributes["messaging.message.id"] = _id_in(properties)
-        links = _parsed((context_of(properties),))
+        attributes["messaging.message.id"] = id_in(properties)
+        links = parsed((context_of(properties),))
         self._start(f"dead_letter {topic}", SpanKind.INTERNAL, attributes, None, links, None).end()
 
     @contextmanager
@@ -219,7 +232,7 @@ class Spans:
         attributes = _attributes(what, "settle", topic, context)
         if message_id:
             attributes["messaging.message.id"] = message_id
-        parent, links = parse_traceparent(context.traceparent), _parsed((trace_context,))
+        parent, links = parse_traceparent(context.traceparent), parsed((trace_context,))
         if parent is None and links:
             parent = links.pop()
         with self._span(f"{what} {topic}", SpanKind.CLIENT, attributes, parent, links) as span:
@@ -282,7 +295,19 @@ class Spans:
             fail(span, error)
             raise
         finally:
-            span.end()
+            find = self._late.pop(span, None)
+            if find is None:
+                span.end()
+            else:
+                task = asyncio.get_running_loop().create_task(self._end_linked(span, find, time.time_ns()))
+                self._linking.add(task)
+                task.add_done_callback(self._linking.discard)
+
+    async def _end_linked(self, span: Span, find: Finding, over_ns: int) -> None:
+        try:
+            self.link(span, await find())
+        finally:
+            span.end(over_ns)
 
     def _start(
         self,
@@ -304,14 +329,6 @@ class Spans:
             links=[Link(one) for one in links],
             start_time=time.time_ns() if began_ns is None else began_ns,
         )
-
-
-def context_of(properties: bytes) -> str:
-    """The context that a stored message carries, as text; empty where it has none."""
-    found = find_property(properties, _TRACE_CONTEXT)
-    if found is None:
-        found = find_property(properties, _TRACEPARENT.encode())
-    return found.decode("ascii", "replace") if found is not None else ""
 
 
 def fail(span: Span, error: GatewayError) -> None:
@@ -344,35 +361,3 @@ def _said(said: Said) -> Told:
         "popgate.message.max_attempts": said.max_attempts,
     }
     return {name: value for name, value in told.items() if value}
-
-
-def _parsed(texts: Iterable[str]) -> list[SpanContext]:
-    return [found for text in texts if (found := parse_traceparent(text)) is not None]
-
-
-def _carried(message: Message) -> str:
-    """The context that a message brings, or got from its send; empty where it has none."""
-    if message.trace_context:
-        return message.trace_context
-    if message.user_properties:
-        own = message.user_properties.get(_TRACEPARENT, "")
-        if parse_traceparent(own) is not None:
-            return own
-    return context_of(message.properties) if message.properties else ""
-
-
-def _has_room(message: Message) -> bool:
-    """Whether a context fits in beside what the client says: tracing makes no message too large."""
-    texts = [*message.user_properties, *message.user_properties.values(), message.message_id, message.tag]
-    texts += [message.message_group, message.born_host, message.producer_group, message.topic, *message.keys]
-    size = sum(len(text.encode("utf-8", "replace")) + 1 for text in texts)
-    return size + _SYSTEM_BYTES <= LONGEST_BLOCK
-
-
-def _id_of(message: StoredMessage) -> str:
-    return _id_in(message.properties)
-
-
-def _id_in(properties: bytes) -> str:
-    found = find_property(properties, _UNIQ_KEY)
-    return found.decode("utf-8", "replace") if found is not None else ""

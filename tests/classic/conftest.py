@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -32,6 +32,7 @@ from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locke
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.codes import RequestCode, ResponseCode
+from tests.support.needed import missing
 
 HERE = Path(__file__).parent
 TABLE: dict[str, dict[str, Any]] = tomllib.loads((HERE / "scenarios.toml").read_text())
@@ -54,7 +55,6 @@ STARTING = threading.Lock()
 """One client starts after the other: they give up what takes longer than 3 s."""
 START_S = 240.0
 ROUTE_WITHIN_S = 100.0
-IN_CI = os.environ.get("CI") == "true"
 ALL = os.environ.get("TEST_CLASSIC_ALL") == "true"
 WITH_STRAIGHT = os.environ.get("TEST_CLASSIC_STRAIGHT") == "true"
 CREATE_NOTHING = ("topics.auto_create=false", "groups.auto_create=false")
@@ -317,13 +317,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             if plays(version, scenario, place)
         ]
         metafunc.parametrize(("version", "place"), pairs)
-
-
-def missing(what: Exception) -> NoReturn:
-    """Skip the test, or fail it where everything must be."""
-    if IN_CI:
-        pytest.fail(str(what))
-    pytest.skip(str(what))
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -37,6 +37,7 @@ from popgate.testing.driving import Driver, Facts
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
+from tests.support.needed import missing
 from tests.support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -71,7 +72,6 @@ TLS_ONLY = ("java-oldest",)
 """Clients that always speak TLS, to whatever certificate: something before the gateway ends it for them."""
 ALONE = ("python", "python-oldest")
 """Clients of which every scenario has a process of its own; those of the others share one."""
-IN_CI = os.environ.get("CI") == "true"
 OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
 
 
@@ -150,13 +150,6 @@ def prepare(gateway: GatewayProcess, scenario: str, prefix: str) -> dict[str, st
         params[name] = f"{prefix}-{scenario}-{name}"
         call_admin(address, "/api/groups", {"name": params[name], **settings})
     return params
-
-
-def missing(what: Exception) -> NoReturn:
-    """Skip the test, or fail it where everything must be."""
-    if IN_CI:
-        pytest.fail(str(what))
-    pytest.skip(str(what))
 
 
 def ended_well(wait: Callable[[], tuple[Facts, str]]) -> Facts:

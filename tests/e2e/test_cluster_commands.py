@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import urllib.request
 import uuid
@@ -16,11 +15,12 @@ import grpc
 import pytest
 
 from popgate.testing import CREATE_ON_USE, GatewayProcess
-from popgate.testing.rocketmq import PATIENT, Missing, SharedRocketMQ, shared_rocketmq
+from popgate.testing.rocketmq import PATIENT, SharedRocketMQ
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from tests.e2e.clients import SERVICE, metadata
 from tests.e2e.commands import run_command
+from tests.support.needed import needed_rocketmq
 from tests.support.waiting import PATIENCE_S, wait_until
 
 OK, FAILED, NOTHING = 0, 1, 4
@@ -34,13 +34,8 @@ SOON = "100s"
 
 @pytest.fixture(scope="module")
 def rocketmq() -> Iterator[SharedRocketMQ]:
-    try:
-        with shared_rocketmq() as cluster:
-            yield cluster
-    except Missing as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(f"no RocketMQ: {missing}")
+    with needed_rocketmq() as cluster:
+        yield cluster
 
 
 @pytest.fixture(scope="module")

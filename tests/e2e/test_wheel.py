@@ -57,18 +57,28 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def environment_with(folder: Path, *installs: list[str]) -> Path:
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a virtual environment: each test installs its packages, what these need stays."""
+    folder = tmp_path_factory.mktemp("environment")
     run(sys.executable, "-m", "venv", folder)
-    for packages in installs:
-        pip = [folder / "bin" / "python", "-m", "pip", "install", *PIP]
+    return folder
+
+
+def install(environment: Path, *steps: list[str]) -> Path:
+    """The folder of its commands, with the packages of these steps, one after the other."""
+    pip = [environment / "bin" / "python", "-m", "pip"]
+    run(*pip, "uninstall", "--quiet", "--yes", "popgate", *STRANGERS)
+    assert not list(environment.rglob("site-packages/popgate"))
+    for packages in steps:
         try:
-            run_tool([*map(str, pip), *packages], folder, tries=FETCH_TRIES)
+            run_tool([*map(str, pip), "install", *PIP, *packages], environment, tries=FETCH_TRIES)
         except ToolFailed as failed:
             reason = f"packages cannot be installed here: {failed}"
             if os.environ.get("CI") == "true":
                 pytest.fail(reason)
             pytest.skip(reason)
-    return folder / "bin"
+    return environment / "bin"
 
 
 def test_the_wheel_installs_one_import_name_and_bundles_the_rest(wheel: Path) -> None:
@@ -84,9 +94,11 @@ def test_the_wheel_installs_one_import_name_and_bundles_the_rest(wheel: Path) ->
 
 
 @pytest.mark.parametrize("order", ["strangers first", "popgate first"])
-def test_the_wheel_serves_beside_packages_of_the_same_names(wheel: Path, tmp_path: Path, order: str) -> None:
-    installs = [STRANGERS, [str(wheel)]] if order == "strangers first" else [[str(wheel)], STRANGERS]
-    bin_folder = environment_with(tmp_path / "environment", *installs)
+def test_the_wheel_serves_beside_packages_of_the_same_names(
+    wheel: Path, environment: Path, tmp_path: Path, order: str
+) -> None:
+    steps = [STRANGERS, [str(wheel)]] if order == "strangers first" else [[str(wheel)], STRANGERS]
+    bin_folder = install(environment, *steps)
     python = bin_folder / "python"
 
     strangers = run(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -23,12 +22,14 @@ from popgate.model import (
     StoredMessage,
     TopicConfig,
 )
-from popgate.testing.rocketmq import Missing, SharedRocketMQ, shared_rocketmq
+from popgate.testing.rocketmq import SharedRocketMQ
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 from proxy.app import App, build
 from proxy.layers import load_settings
 from proxy.tracing import exporting
+from proxy.tracing.processor import TracedProcessor
+from tests.support.needed import needed_rocketmq
 from tests.support.waiting import PATIENCE_S
 
 CREATED = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -38,13 +39,8 @@ CLIENT = Context(client_id="c1", door="test", peer="127.0.0.1:1")
 
 @pytest.fixture(scope="module")
 def rocketmq() -> Iterator[SharedRocketMQ]:
-    try:
-        with shared_rocketmq() as cluster:
-            yield cluster
-    except Missing as missing:
-        if os.environ.get("CI") == "true":
-            pytest.fail(str(missing))
-        pytest.skip(f"no RocketMQ: {missing}")
+    with needed_rocketmq() as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -111,20 +107,22 @@ async def test_spans_at_another_replica_are_linked_to_the_message(
     one, other = replicas[0].processor, replicas[1].processor
     topic, group = names
 
-    def links(name: str) -> list[str]:
+    async def links(name: str) -> list[str]:
         for app in replicas:
             assert app.tracing is not None
+            assert isinstance(app.processor, TracedProcessor)
+            await app.processor._spans.linked()
             app.tracing.provider.force_flush()
         span = [span for span in exporter.get_finished_spans() if span.name == name][-1]
         return [f"{link.context.span_id:016x}" for link in span.links]
 
     await send(one, topic)
     message = await receive(one, topic, group)
-    assert links(f"receive {topic}") == [LINK]
+    assert await links(f"receive {topic}") == [LINK]
     assert await other.ack(CLIENT, topic, group, [message.receipt]) == [None]
-    assert links(f"ack {topic}") == [LINK]
+    assert await links(f"ack {topic}") == [LINK]
 
     half = await send(one, topic, MessageType.TRANSACTION)
     end = EndTransaction(topic, half.transaction_id, half.message_id, Resolution.ROLLBACK)
     await one.end_transaction(CLIENT, end)
-    assert links(f"rollback {topic}") == [LINK]
+    assert await links(f"rollback {topic}") == [LINK]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +12,9 @@ import pytest
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import FETCH_TRIES, Missing, digest, made_once, run_tool
 from popgate.testing.papers import Papers
+from tests.support.needed import missing
 
 HERE = Path(__file__).parent
-
-
-def missing(what: Exception) -> NoReturn:
-    """Skip the test, or fail it where everything must be."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(str(what))
-    pytest.skip(str(what))
 
 
 def go_program(name: str, package: str) -> Path:

@@ -42,7 +42,7 @@ _SETTINGS = EmbeddedSettings(durability=Durability.NONE)
 _QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck), "report_multiple_bugs": False}
 _EFFORTS: dict[str, dict[str, Any]] = {
     "": {"max_examples": 80, "stateful_step_count": 50},
-    "ci": {"max_examples": 200, "stateful_step_count": 50, "derandomize": True, "database": None},
+    "ci": {"max_examples": 100, "stateful_step_count": 50, "derandomize": True, "database": None},
     "long": {"max_examples": 3_000, "stateful_step_count": 80},
 }
 _EFFORT = os.environ.get("TEST_HYPOTHESIS", "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -15,28 +14,19 @@ from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.model import GroupConfig, MessageType, TopicConfig
-from popgate.testing.rocketmq import Missing, SharedRocketMQ, shared_rocketmq
+from popgate.testing.rocketmq import SharedRocketMQ
 from processors.limits import Limits
+from tests.support.needed import needed_rocketmq
 from tests.unit.protocols.grpc.conftest import Client, Gateway
 
 _OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 GRACE_S = 0.5
 
 
-def missing(why: Missing) -> None:
-    """Skips, or fails where everything must run."""
-    if os.environ.get("CI") == "true":
-        pytest.fail(str(why))
-    pytest.skip(f"no RocketMQ: {why}")
-
-
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[SharedRocketMQ]:
-    try:
-        with shared_rocketmq() as cluster:
-            yield cluster
-    except Missing as why:
-        missing(why)
+    with needed_rocketmq() as cluster:
+        yield cluster
 
 
 class Pair:

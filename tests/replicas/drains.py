@@ -16,7 +16,6 @@ import asyncio
 import http.client
 import itertools
 import sys
-import tempfile
 import urllib.request
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,6 +33,7 @@ from protocols.grpc.pb.duration_pb2 import Duration
 from tests.replicas.clients import PATIENT_INVISIBLE_S, SERVICE, Official, Stage
 from tests.replicas.ledger import Ledger
 from tests.replicas.town import CONSUME_TIMEOUT_MS, EMBEDDED, READY_WITHIN_S, Town, town_before
+from tests.support.folders import short_folder
 from tests.support.waiting import PATIENCE_S, until
 
 TRANSPORTS = ("http2", "grpcio")
@@ -268,8 +268,8 @@ def main() -> None:
     options = tuple(part for one in chosen.set for part in ("--set", one))
     wrong = False
     for transport in [chosen.transport] if chosen.transport else TRANSPORTS:
-        with tempfile.TemporaryDirectory(prefix="popgate-") as folder:
-            report = asyncio.run(run(Path(folder), chosen.drains, transport=transport, options=options))
+        with short_folder() as folder:
+            report = asyncio.run(run(folder, chosen.drains, transport=transport, options=options))
         print(f"{chosen.drains} drains, {transport}", *report.lines(), sep="\n")
         wrong = wrong or bool(report.failures or report.errors)
     sys.exit(1 if wrong else 0)

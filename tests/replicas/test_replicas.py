@@ -8,10 +8,10 @@ import re
 import pytest
 
 from popgate.testing.rocketmq import Missing
-from tests.replicas.conftest import missing
 from tests.replicas.run import HAPPENED, TOPICS, Report, run
 from tests.replicas.town import BROKERS
 from tests.support.folders import short_folder
+from tests.support.needed import missing
 
 LONGEST_S = 1_800
 """On a machine with other things to do; a minute on a quiet one."""

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from popgate.testing.made import Missing
-from tests.replicas.conftest import missing
 from tests.replicas.run_classic import run
 from tests.replicas.town import EMBEDDED
 from tests.support.folders import short_folder
+from tests.support.needed import missing
 
 LONGEST_S = 1_800
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]

@@ -29,6 +29,8 @@ _PLACES = {
     "tests/outside": "process",
     "tests/crash": "process",
     "tests/e2e/test_cluster_commands.py": "live",
+    "tests/replicas/test_any_replica.py": "live",
+    "tests/replicas/test_books.py": "live",
     "tests/live": "live",
     "tests/tools": "live",
     "tests/conformance": "live",
@@ -111,7 +113,7 @@ def paths_of(tier: str) -> list[str]:
         return [
             CONTRACT.rstrip("/"),
             "tests/scenarios",
-            "tests/e2e/test_cluster_commands.py",
+            *(path for path, its in _PLACES.items() if its == tier and path.endswith(".py")),
             *("tests/live", "tests/tools", "tests/conformance", "tests/classic", "tests/spark"),
         ]
     # What takes longest first, and run in this order: else one worker has it alone at the end.

@@ -22,7 +22,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -32,6 +32,7 @@ from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locke
 from popgate.testing.rocketmq import PATIENT, RocketMQ, shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.codes import RequestCode
+from tests.support.needed import missing
 from tests.support.waiting import PATIENCE_S
 
 HERE = Path(__file__).parent
@@ -44,7 +45,6 @@ GAVE_UP = ("RemotingTimeoutException", "RemotingConnectException")
 """What a command prints that gave up before it could be told to wait longer than 3 to 5 s, as shipped."""
 ANSWER_S = 160.0
 """The driver gives a command up after 100 s."""
-IN_CI = os.environ.get("CI") == "true"
 ALL = os.environ.get("TEST_CLUSTER", os.environ.get("CI")) == "true"
 EMBEDDED, CLUSTER = "embedded", "cluster"
 OWN_NAMES = re.compile(r"\b(orders|others|readers|late|copy|producers|listed-[12])\b")
@@ -262,13 +262,6 @@ def _filled(text: str, known: Mapping[str, str]) -> str:
     for name, value in known.items():
         text = text.replace("{" + name + "}", value)
     return text
-
-
-def missing(what: Exception) -> NoReturn:
-    """Skip the test, or fail it where everything must be."""
-    if IN_CI:
-        pytest.fail(str(what))
-    pytest.skip(str(what))
 
 
 @contextlib.contextmanager

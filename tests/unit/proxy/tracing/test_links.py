@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -70,6 +71,11 @@ class House:
         self.processor._spans._contexts.clear()
         self.processor._spans._held.clear()
 
+    async def linked(self, name: str) -> list[tuple[str, str]]:
+        """`links` of a span whose messages are looked up after its request."""
+        await self.processor._spans.linked()
+        return self.links(name)
+
     def span(self, name: str) -> ReadableSpan:
         """The last one of this name."""
         assert self.app.tracing is not None
@@ -115,7 +121,7 @@ async def test_an_acknowledgement_after_a_restart_keeps_its_link(opened: Callabl
         message = await house.receive()
     async with opened() as house:
         await house.ack(message)
-        assert house.links("ack orders") == [LINK]
+        assert await house.linked("ack orders") == [LINK]
 
 
 @pytest.mark.parametrize("what", ["ack", "change_invisible", "dead_letter"])
@@ -130,7 +136,52 @@ async def test_what_comes_at_another_replica_keeps_its_link(house: House, what: 
         await house.processor.change_invisible(*where, message.receipt, 30_000)
     else:
         await house.processor.dead_letter(*where, message.receipt)
-    assert house.links(f"{what} orders") == [LINK]
+    assert await house.linked(f"{what} orders") == [LINK]
+
+
+@pytest.mark.parametrize("error", [NotFound("no such topic"), ValueError("a bug")])
+async def test_what_succeeded_stays_so_when_its_message_cannot_be_looked_up(
+    house: House, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    async def fail(*_: object, **__: object) -> None:
+        raise error
+
+    await house.send()
+    message = await house.receive()
+    house.forget()
+    monkeypatch.setattr(house.app.broker, "pull", fail)
+    await house.ack(message)
+    assert await house.linked("ack orders") == []
+
+
+async def test_no_client_waits_for_a_look_up_and_its_span_is_as_long_as_its_request(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pull, answered = house.app.broker.pull, asyncio.Event()
+
+    async def pull_later(*where: Any, **how: Any) -> Any:
+        await answered.wait()
+        return await pull(*where, **how)
+
+    await house.send()
+    message = await house.receive()
+    house.forget()
+    monkeypatch.setattr(house.app.broker, "pull", pull_later)
+    await house.ack(message)
+    over_ns = time.time_ns()
+    answered.set()
+    assert await house.linked("ack orders") == [LINK]
+    assert (house.span("ack orders").end_time or over_ns) < over_ns
+
+
+async def test_a_gateway_that_stops_looks_up_what_is_left(opened: Callable[..., Any]) -> None:
+    async with opened() as house:
+        await house.send()
+        message = await house.receive()
+        house.forget()
+        await house.ack(message)
+    (acked,) = [one for one in house.exporter.get_finished_spans() if one.name == "ack orders"]
+    assert [f"{link.context.span_id:016x}" for link in acked.links] == [LINK[1]]
 
 
 async def test_a_receipt_that_is_none_has_no_link(house: House) -> None:
@@ -138,7 +189,7 @@ async def test_a_receipt_that_is_none_has_no_link(house: House) -> None:
     for receipt in ("nonsense", "0 1 2 3 2 popgate 0 9 9", "0 1 2 3 0 elsewhere 0 0 0"):
         (error,) = await house.processor.ack(CLIENT, "orders", "billing", [receipt])
         assert error is not None
-        assert house.links("ack orders") == []
+        assert await house.linked("ack orders") == []
 
 
 async def test_a_traceparent_of_the_client_is_honoured_and_kept(house: House) -> None:
@@ -154,7 +205,7 @@ async def test_a_traceparent_of_the_client_is_honoured_and_kept(house: House) ->
     assert "TRACE_CONTEXT" not in found
     house.forget()
     await house.ack(message)
-    assert house.links("receive orders") == house.links("ack orders") == [LINK]
+    assert house.links("receive orders") == await house.linked("ack orders") == [LINK]
 
 
 async def test_a_traceparent_in_the_block_of_a_classic_message_is_honoured(house: House) -> None:
@@ -191,7 +242,7 @@ async def test_a_commit_at_another_replica_is_linked(house: House) -> None:
     house.forget()
     end = EndTransaction("orders", sent.transaction_id, "id-1", Resolution.COMMIT)
     await house.processor.end_transaction(CLIENT, end)
-    assert house.links("commit orders") == [LINK]
+    assert await house.linked("commit orders") == [LINK]
 
 
 async def test_a_recall_is_linked_and_names_its_message(house: House) -> None:
@@ -224,7 +275,7 @@ async def test_a_renewal_by_the_gateway_has_a_span(house: House) -> None:
     assert (told["popgate.door"], told["popgate.invisible_ms"]) == ("gateway", 1_000_000)
     house.forget()
     await house.ack(message)
-    assert house.links("ack orders") == [LINK]
+    assert await house.linked("ack orders") == [LINK]
 
 
 async def test_a_transaction_check_has_a_span(house: House) -> None:
@@ -253,7 +304,7 @@ async def test_a_message_that_dies_of_its_last_attempt_and_is_redriven(house: Ho
     again = await house.receive()
     house.forget()
     await house.ack(again)
-    assert house.links("ack orders") == [LINK]
+    assert await house.linked("ack orders") == [LINK]
 
 
 async def test_what_a_client_gives_up_is_told_once(house: House) -> None:
