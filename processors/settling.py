@@ -95,9 +95,10 @@ class Settling(Directing):
 
     @property
     def not_returned(self) -> int:
-        """Messages that did not reach their client and could not be given back, or not yet, since the start.
+        """Messages that did not reach their client and were not given back, or not yet, since the start.
 
-        They come again when their time is over.
+        Also those that were finished, or came back by themselves, meanwhile: brokers do not tell them from
+        what they refuse. Those that are not finished come again when their time is over.
         """
         return self._not_returned + sum(self._returns.values())
 

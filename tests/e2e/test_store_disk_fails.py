@@ -21,10 +21,9 @@ import pytest
 from popgate.testing import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
-LOOK_S = 0.1
 MOUNT = 'mount -o loop,errors=remount-ro "$1" "$2"'
 
 
@@ -67,9 +66,7 @@ class Disk:
         loop = Path(self._device()).name
         self._run(*self.inside("umount", "--lazy", str(self.mounted)))
         # The kernel takes the image away when the last file on it is closed.
-        async with asyncio.timeout(PATIENCE_S):
-            while Path("/sys/block", loop, "loop/backing_file").exists():
-                await asyncio.sleep(LOOK_S)
+        await until(lambda: not Path("/sys/block", loop, "loop/backing_file").exists())
         self._run("e2fsck", "-fp", str(self.image), fine=(0, 1))
         self.mount()
 
@@ -139,6 +136,9 @@ async def test_a_disk_that_becomes_read_only_is_told_and_all_goes_on_when_it_is_
             answered.extend([] if why else [body])
             return why
 
+        async def stored() -> bool:
+            return not await send()
+
         async with asyncio.timeout(PATIENCE_S):
             while len(answered) < 8:
                 assert await send() == ""
@@ -147,12 +147,8 @@ async def test_a_disk_that_becomes_read_only_is_told_and_all_goes_on_when_it_is_
                 _, held = await consumer.receive("orders", "workers", 1)
 
         disk.fail()
-        why = ""
-        async with asyncio.timeout(PATIENCE_S):
-            while not why:
-                why = await send()
-            while "Read-only file system" not in gateway.log:
-                await asyncio.sleep(LOOK_S)
+        why = await until(send, pause_s=0)
+        await until(lambda: "Read-only file system" in gateway.log)
         assert "HA_NOT_AVAILABLE" in why
         assert f"the store in {disk.mounted}/data/store cannot be " in why
         assert "Read-only file system" in why
@@ -167,8 +163,7 @@ async def test_a_disk_that_becomes_read_only_is_told_and_all_goes_on_when_it_is_
 
         await disk.mend()
         async with asyncio.timeout(PATIENCE_S):
-            while await send():
-                await asyncio.sleep(LOOK_S)
+            await until(stored)
             assert readiness(gateway) == (200, "ready")
             # What was held is held still, and what was not comes, once; unless it was answered it need not.
             got: list[bytes] = []

@@ -23,33 +23,36 @@ def document() -> Any:
     return module
 
 
+@pytest.fixture(scope="module")
+def proofs(document: Any) -> Any:
+    return document.proofs()
+
+
 def test_the_page_is_current() -> None:
     done = subprocess.run([sys.executable, str(HERE / "document.py"), "--check"])
     assert done.returncode == 0, "run: python tests/scenarios/document.py"
 
 
-def test_there_are_forty_promises_and_every_test_is_of_one(document: Any) -> None:
+def test_there_are_forty_promises_and_every_test_is_of_one(document: Any, proofs: Any) -> None:
     rows = document.promises()
     assert list(rows) == list(range(1, document.ROWS + 1))
-    assert document.proofs().keys() <= rows.keys()
+    assert proofs.keys() <= rows.keys()
 
 
-def test_a_promise_without_a_test_says_what_it_comes_with(document: Any) -> None:
-    tested = document.proofs()
+def test_a_promise_without_a_test_says_what_it_comes_with(document: Any, proofs: Any) -> None:
     for row, about in document.promises().items():
         assert len(about["promise"]) > 20
-        assert (row in tested) != bool(about.get("later")), row
+        assert (row in proofs) != bool(about.get("later")), row
 
 
-def test_the_first_nine_have_tests_of_their_own(document: Any) -> None:
-    tested = document.proofs()
+def test_the_first_nine_have_tests_of_their_own(proofs: Any) -> None:
     for row in range(1, 10):
-        assert any(proof.path.startswith("tests/scenarios/") for proof in tested[row]), row
+        assert any(proof.path.startswith("tests/scenarios/") for proof in proofs[row]), row
 
 
 @pytest.mark.parametrize("row", [*range(1, 7), 8, 11, 15, *range(24, 29)])
-def test_what_a_cluster_must_keep_is_tested_before_a_real_one(document: Any, row: int) -> None:
-    live = [proof.path for proof in document.proofs()[row] if proof.live]
+def test_what_a_cluster_must_keep_is_tested_before_a_real_one(proofs: Any, row: int) -> None:
+    live = [proof.path for proof in proofs[row] if proof.live]
     assert [path for path in live if not path.startswith("tests/contract/")], f"{row}: only the contract"
 
 

@@ -74,7 +74,7 @@ BROKER_SETTINGS: Mapping[str, str] = {
     "transactionOpMsgMaxSize": "1",
     "transactionOpBatchInterval": "3600000",
     # The timer's wheel of 37 MB is written that often, whatever is in it: as shipped each second.
-    "timerFlushIntervalMs": "10000",
+    "timerFlushIntervalMs": "60000",
     "registerNameServerPeriod": "10000",
     # Files of the shipped sizes are of gigabytes.
     "mappedFileSizeCommitLog": str(64 << 20),

@@ -35,20 +35,18 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listed.stdout.decode().split("\0") if name]
 
 
-@pytest.mark.parametrize("path", modules(), ids=str)
-def test_a_module_stays_below_the_hard_ceiling(path: Path) -> None:
-    lines = len((ROOT / path).read_text().splitlines())
-    assert lines <= HARD_CEILING, f"{path} has {lines} lines; which one thing is it about?"
+def test_modules_stay_below_the_hard_ceiling() -> None:
+    lines = {str(path): len((ROOT / path).read_text().splitlines()) for path in modules()}
+    too_long = {path: count for path, count in lines.items() if count > HARD_CEILING}
+    assert not too_long, "which one thing is it about?"
 
 
-@pytest.mark.parametrize("path", modules(), ids=str)
-def test_a_module_says_what_it_is_for(path: Path) -> None:
-    assert ast.get_docstring(ast.parse((ROOT / path).read_text())), f"{path} has no docstring"
+def test_modules_say_what_they_are_for() -> None:
+    assert not [path for path in modules() if not ast.get_docstring(ast.parse((ROOT / path).read_text()))]
 
 
-@pytest.mark.parametrize("path", modules(), ids=str)
-def test_a_module_has_a_name_that_says_something(path: Path) -> None:
-    assert path.stem not in EMPTY_NAMES
+def test_modules_have_names_that_say_something() -> None:
+    assert not [path for path in modules() if path.stem in EMPTY_NAMES]
 
 
 def test_folders_that_are_no_packages_have_no_init() -> None:
