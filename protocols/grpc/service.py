@@ -6,8 +6,10 @@ A method takes a decoded request and its Context and returns the answer, or rais
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from popgate.clock import Clock
 from popgate.context import Context
@@ -22,6 +24,7 @@ from protocols.draining import Waits
 from protocols.grpc import convert
 from protocols.grpc.advertising import dialled_endpoints
 from protocols.grpc.delivering import encode_received, encode_time
+from protocols.grpc.departures import Departures
 from protocols.grpc.errors import OK, status_of
 from protocols.grpc.lite import lite_sync_in
 from protocols.grpc.offsets import Positions
@@ -56,6 +59,7 @@ class MessagingService(Positions):
         self._open = 0
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = Waits()
+        self._departures = Departures(clock)
         self._packer = Packer(processor.limits)
 
     def __repr__(self) -> str:
@@ -100,6 +104,7 @@ class MessagingService(Positions):
         if request.HasField("group") and not _is_producer(client, request):
             check_group(request.group.name)
         self._processor.clients.touch(context.client_id, self._clock.monotonic())
+        self._departures.heard(context.client_id)
         return rpc.HeartbeatResponse(status=OK)
 
     async def notify_client_termination(
@@ -107,6 +112,7 @@ class MessagingService(Positions):
     ) -> rpc.NotifyClientTerminationResponse:
         # One that is not known here is gone already.
         self._processor.goodbye(context, request.group.name)
+        self._departures.left(context.client_id)
         return rpc.NotifyClientTerminationResponse(status=OK)
 
     async def send_message(
@@ -298,10 +304,15 @@ class MessagingService(Positions):
         if self._open >= most:
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
         self._open += 1
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine always runs in a task here
+        watch = self._departures.watch(context.client_id, partial(self._streams.call_back, task))
         try:
             await TelemetryStream(context, commands, self._processor, self._clock).run(self._streams)
         finally:
             self._open -= 1
+            if watch is not None:
+                watch.cancel()
 
     def drain(self) -> None:
         """Answer long polls now, empty."""

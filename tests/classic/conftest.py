@@ -13,6 +13,7 @@ import contextlib
 import functools
 import json
 import os
+import re
 import threading
 import time
 import tomllib
@@ -54,6 +55,8 @@ AT_ONCE = threading.BoundedSemaphore(14)
 STARTING = threading.Lock()
 """One client starts after the other: they give up what takes longer than 3 s."""
 START_S = 240.0
+SENT_ANEW = re.compile(r"sendMessageBack Exception|Failed to send message back")
+"""What clients log when they get no answer for 5 s. Source: `DefaultMQPushConsumerImpl.sendMessageBack`."""
 ROUTE_WITHIN_S = 100.0
 ALL = os.environ.get("TEST_CLASSIC_ALL") == "true"
 WITH_STRAIGHT = os.environ.get("TEST_CLASSIC_STRAIGHT") == "true"
@@ -236,11 +239,23 @@ class Stage:
             pytest.fail(
                 f"the run did not end well; its last facts:\n{told}\nand words:\n{driver.last_words()}"
             )
-        return facts
+        return Facts([*facts, *self._sent_anew(version, scenario)])
+
+    def _sent_anew(self, version: str, scenario: str) -> list[dict[str, Any]]:
+        """A fact for each time that the client, by its log, sent a copy of what it could not send back."""
+        log = self._folder / version / "logs/rocketmqlogs/rocketmq_client.log"
+        lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+        prefix = self._prefix(version, scenario)
+        mine = [line for line in lines if SENT_ANEW.search(line) and prefix in line]
+        return [{"run": scenario, "fact": "sent anew", "line": line[:300]} for line in mine]
+
+    def _prefix(self, version: str, scenario: str) -> str:
+        """What all names of a run begin with."""
+        return f"{self._mark}-{version.replace('.', '_')}-{scenario}"
 
     def _perform(self, version: str, scenario: str) -> Driver:
         needs = TABLE[scenario]
-        prefix = f"{self._mark}-{version.replace('.', '_')}-{scenario}"
+        prefix = self._prefix(version, scenario)
         named = ["producers", *needs.get("names", ()), *needs.get("topics", ()), *needs.get("groups", ())]
         params = {name: f"{prefix}-{name}" for name in named}
         if needs.get("creation"):

@@ -16,6 +16,7 @@ from popgate.model import GroupConfig, StoredMessage, TransactionCheck
 from processors.clients import ClientKind
 from processors.limits import Limits
 from protocols.draining import Waits
+from protocols.grpc.departures import KNOWN_S, SILENT_S
 from protocols.grpc.health import Health
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
@@ -26,6 +27,7 @@ from protocols.grpc.telemetry import TelemetryStream
 from protocols.grpc.transport import BrokenStream
 
 Code = pb.Code
+GOODBYE = rpc.NotifyClientTerminationRequest()
 
 
 async def test_the_headers_come_at_once_before_anything_is_sent(client: Any) -> None:
@@ -71,6 +73,34 @@ async def test_a_producer_without_topics_is_answered_too(client: Any, gateway: A
     stream = await client.introduce(settings)
     assert stream.settings.publishing.max_body_size == 4_194_304
     assert gateway.processor.clients.get("client-1") is not None
+
+
+@pytest.mark.parametrize("beats", [False, True])
+async def test_a_stream_that_comes_after_the_goodbye_ends_unless_its_client_is_heard(
+    client: Any, gateway: Any, beats: bool
+) -> None:
+    assert (await client.call("NotifyClientTermination", GOODBYE)).status.code == Code.OK
+    stream = await client.introduce(client.producing())
+    await gateway.pass_s(SILENT_S / 2)
+    if beats:
+        beat = rpc.HeartbeatRequest(client_type=pb.ClientType.PRODUCER)
+        assert (await client.call("Heartbeat", beat)).status.code == Code.OK
+    await gateway.pass_s(SILENT_S / 2)
+    if beats:
+        await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+        assert (await stream.read()).status.code == Code.OK
+    else:
+        assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
+        assert await stream.code() is grpc.StatusCode.OK
+
+
+async def test_an_id_whose_goodbye_was_long_ago_is_a_new_clients(client: Any, gateway: Any) -> None:
+    await client.call("NotifyClientTermination", GOODBYE)
+    await gateway.pass_s(KNOWN_S)
+    stream = await client.introduce(client.producing())
+    await gateway.pass_s(2 * SILENT_S)
+    await stream.write(rpc.TelemetryCommand(settings=client.producing()))
+    assert (await stream.read()).status.code == Code.OK
 
 
 def illegal_settings(client: Any) -> dict[str, tuple[pb.Settings, int]]:
