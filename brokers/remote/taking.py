@@ -40,11 +40,13 @@ Key = tuple[str, str, str, int, int, bool, str]
 class Taker:
     """One who takes. It is asked for `asks` in its name; it takes up to `most`, and the first one always."""
 
-    __slots__ = ("asks", "got", "max_bytes", "most", "size", "want")
+    __slots__ = ("about", "asks", "got", "max_bytes", "most", "size", "want")
 
-    def __init__(self, want: Want, asks: int, max_bytes: int) -> None:
+    def __init__(self, want: Want, asks: int, max_bytes: int, about: float) -> None:
         self.want = want
         self.asks = asks
+        self.about = about
+        """Bytes of a message, about."""
         self.most = want.request.max_messages
         self.max_bytes = max_bytes
         self.size = 0
@@ -62,7 +64,7 @@ class Batch:
         self.takers = [taker]
         self.asks = taker.asks
         self.alone = alone
-        """Nobody else may join, and nobody asks again on its account."""
+        """Nobody else may join, and nobody is asked for again on its account."""
         self.asked = 0.0
         self.over: asyncio.Future[None] | None = None
         """For who waits until it is answered."""
@@ -153,8 +155,8 @@ class Taking:
 
         A caller who is cancelled holds nothing. Raises what the broker fails with, or BrokerTimeout.
         """
-        taker = Taker(want, asks, max_bytes)
-        self._join(taker, broker, size)
+        taker = Taker(want, asks, max_bytes, size)
+        self._join(taker, broker)
         try:
             return await taker.got
         except BaseException:
@@ -178,7 +180,8 @@ class Taking:
 
     # -- on the way out ----------------------------------------------------------------------------
 
-    def _join(self, taker: Taker, broker: str, size: float) -> None:
+    def _join(self, taker: Taker, broker: str, *, first: bool = False) -> None:
+        """Ask in the name of this one with others; `first`: before those who came meanwhile."""
         request = taker.want.request
         if request.ordered or request.one_per_message_group:
             self._send(Batch(broker, taker, alone=True))
@@ -196,8 +199,8 @@ class Taking:
         batch = self._open.get(key)
         if batch is not None:
             asks = batch.asks + taker.asks
-            if asks <= MOST_MESSAGES and asks * size <= _GATHERED_BYTES:
-                batch.takers.append(taker)
+            if asks <= MOST_MESSAGES and asks * taker.about <= _GATHERED_BYTES:
+                batch.takers.insert(0 if first else len(batch.takers), taker)
                 batch.asks = asks
                 return
         elif not self._gathering:
@@ -264,13 +267,17 @@ class Taking:
         dealt, done = deal(messages, takers)
         if done < len(messages):
             answers.return_popped(want, messages[done:])
+        unserved = []
         for taker, its in zip(takers, dealt, strict=True):
             if its or not messages or not rest or batch.alone:
                 taker.want.rest = rest
                 taker.got.set_result(its)
             else:
-                # There is more, and it is no news that others were first.
-                self._send(Batch(batch.broker, taker, alone=True))
+                unserved.append(taker)
+        # There is more, and it is no news that others were first: they are the first of the next request, and
+        # as each that brings something serves one at least, each of them comes to an end.
+        for taker in reversed(unserved):
+            self._join(taker, batch.broker, first=True)
 
     def _left(self, taker: Taker) -> None:
         """It was cancelled, or told of a failure: what it was dealt a moment before is given back."""

@@ -224,16 +224,34 @@ async def test_what_is_left_is_told_to_each(world: World) -> None:
     assert [want.rest for want in wants] == [7, 7]
 
 
-async def test_who_gets_nothing_while_there_is_more_asks_alone(world: World) -> None:
-    takes = [world.take() for _ in range(3)]
+async def test_those_who_get_nothing_while_there_is_more_are_asked_for_again_together(world: World) -> None:
+    takes = [world.take() for _ in range(4)]
     await world.turn()
     world.asked[0].told(Answer(items(1), rest=9))
     assert numbers(await takes[0]) == [1]
     await world.turn()
-    assert world.asks() == [3, 1, 1]
-    world.asked[1].told(Answer(items(2), rest=9))
-    world.asked[2].told(Answer([], rest=9))
-    assert [numbers(await take) for take in takes] == [[1], [2], []]
+    assert world.asks() == [4, 3]
+    world.asked[1].told(Answer(items(2), rest=8))
+    await world.turn()
+    assert world.asks() == [4, 3, 2]
+    # It gives nothing though it says that there is more: somebody else holds it.
+    world.asked[2].told(Answer([], rest=8))
+    assert [numbers(await take) for take in takes] == [[1], [2], [], []]
+
+
+async def test_who_got_nothing_comes_before_those_who_came_meanwhile(world: World) -> None:
+    takes = [world.take() for _ in range(3)]
+    await world.turn()
+    later = world.take()
+    await asyncio.sleep(0)
+    world.asked[0].told(Answer(items(1), rest=9))
+    await world.turn()
+    assert world.asks() == [3, 3]
+    world.asked[1].told(Answer(items(2, 3), rest=7))
+    assert [numbers(await take) for take in takes] == [[1], [2], [3]]
+    await world.turn()
+    world.asked[2].told(Answer(items(4)))
+    assert numbers(await later) == [4]
 
 
 async def test_who_gets_nothing_where_there_is_nothing_is_told_so(world: World) -> None:
