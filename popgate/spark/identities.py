@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from popgate.spark.errors import illegal_option
+from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.sink_options import SinkOptions
 
 BATCH_ID: Final = "streaming.sql.batchId"
@@ -60,7 +60,8 @@ def identity_of(
     """`properties`: those of the task. `run`: made anew for every write that is planned.
 
     A batch that is written within foreachBatch is known again when `sinkId` tells it from the other writes of
-    the same function. Raises SparkSourceError: outside of it `sinkId` has nothing to go by but keys.
+    the same function. Raises SparkSourceError: outside of it `sinkId` has nothing to go by but keys, and
+    neither have the rows of a stream of which Spark does not say which of its batches this is.
     """
     query, batch = properties.get(QUERY_ID, ""), properties.get(BATCH_ID, "")
     sink_id, in_query = options.sink_id, bool(query and batch)
@@ -69,6 +70,12 @@ def identity_of(
             "sinkId",
             sink_id,
             "this batch belongs to no stream, leave it out, or give dedupeKeyColumn too",
+        )
+    if streaming and not in_query and not options.dedupe_key:
+        raise SparkSourceError(
+            Code.UNSUPPORTED,
+            f"Spark does not tell the task which batch of which stream it writes ({QUERY_ID}, {BATCH_ID}):"
+            " what is sent again could not be known again; give dedupeKeyColumn",
         )
     if in_query and (streaming or sink_id):
         return Identity(("stream" if streaming else "each", query, batch), sink_id, partition)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.support.waiting import PATIENCE_S
 
 SPARK_S = 5 * PATIENCE_S
 """For a query, from the start of its Python workers to its end: a JVM on two busy cores takes minutes."""
-_STARTS = 20
+LONGEST_S = 5 * SPARK_S
+"""For a test: three streams one after the other, and the looks at what they did."""
 
 
 @pytest.fixture(scope="session")
@@ -26,12 +28,6 @@ def gateway() -> Iterator[GatewayProcess]:
     window = ["--set", "embedded.repeat_window_s=1d"]
     with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=window) as running:
         yield running
-
-
-@pytest.fixture
-def client(gateway: GatewayProcess) -> Iterator[QueueClient]:
-    with BlockingConnection.connect(gateway.endpoint, timeout_s=SPARK_S) as connection:
-        yield QueueClient(connection)
 
 
 @pytest.fixture(scope="session")
@@ -88,13 +84,14 @@ def finished() -> Callable[[Any], list[int]]:
     from pyspark.errors import StreamingQueryException
 
     def run(writer: Any) -> list[int]:
-        for left in reversed(range(_STARTS)):
+        end = time.monotonic() + SPARK_S
+        while True:
             query = writer.trigger(availableNow=True).start()
             try:
-                assert query.awaitTermination(SPARK_S), query.status
+                assert query.awaitTermination(max(end - time.monotonic(), 1.0)), query.status
                 break
             except StreamingQueryException as error:
-                if left == 0 or "Python worker failed to connect back" not in str(error):
+                if time.monotonic() >= end or "Python worker failed to connect back" not in str(error):
                     raise
         return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
@@ -102,18 +99,22 @@ def finished() -> Callable[[Any], list[int]]:
 
 
 @pytest.fixture
-def send(client: QueueClient) -> Callable[[str, int, int], None]:
+def send(gateway: GatewayProcess) -> Callable[[str, int, int], None]:
     """Messages of these numbers, to queues 0 and 1 in turn."""
-    broker = client.route("TBW102").queues[0].broker
 
     def send(topic: str, begin: int, end: int) -> None:
-        for queue_id in (0, 1):
-            messages = [
-                (b"body %d" % number, _properties(number))
-                for number in range(begin, end)
-                if number % 2 == queue_id
-            ]
-            client.send(QueuePlace(topic, broker, queue_id), messages, timeout_s=SPARK_S)
+        # Each time a connection of its own: between two of them a query may run for longer than the door
+        # keeps one that says nothing.
+        with BlockingConnection.connect(gateway.endpoint, timeout_s=SPARK_S) as connection:
+            client = QueueClient(connection)
+            broker = client.route("TBW102").queues[0].broker
+            for queue_id in (0, 1):
+                messages = [
+                    (b"body %d" % number, _properties(number))
+                    for number in range(begin, end)
+                    if number % 2 == queue_id
+                ]
+                client.send(QueuePlace(topic, broker, queue_id), messages, timeout_s=SPARK_S)
 
     return send
 

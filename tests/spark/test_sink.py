@@ -5,7 +5,6 @@ Few tests: what the sink checks, encodes and sends again is tested in tests/unit
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,9 @@ from typing import Any
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
+from tests.spark.conftest import LONGEST_S
 
-pytestmark = [pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.timeout(LONGEST_S)]
 Send = Callable[[str, int, int], None]
 Finished = Callable[[Any], list[int]]
 
@@ -53,10 +53,6 @@ def test_what_is_written_is_read_with_all_its_columns(spark: Any, gateway: Gatew
     assert table(spark, gateway, "keyed").count() == 10
 
 
-@pytest.mark.skipif(
-    os.environ.get("TEST_SPARK_ALL") != "true",
-    reason="it failed once on a busy machine, and nobody knows why yet: TEST_SPARK_ALL=true runs it",
-)
 def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_copies(
     spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
 ) -> None:

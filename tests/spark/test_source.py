@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
+from tests.spark.conftest import LONGEST_S
 
-pytestmark = [pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.timeout(LONGEST_S)]
 Send = Callable[[str, int, int], None]
 Finished = Callable[[Any], list[int]]
 

@@ -78,7 +78,7 @@ SERIES = {
         {"TEST_CLASSIC_ALL": "true", "TEST_CLUSTER": "true"},
     ),
     "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
-    "spark": Series(("tests/spark",), {"TEST_SPARK_ALL": "true"}),
+    "spark": Series(("tests/spark",)),
     "restarts": Series(("tests/scenarios/test_restarts.py",), {"TEST_RESTART_SEEDS": "100"}),
     "models": Series(("tests/property",), {"TEST_HYPOTHESIS": "long"}),
     "fuzz": Series((), program=("tests/fuzz/long.py", "--seconds", "3600")),

@@ -54,6 +54,15 @@ def test_rows_in_another_order_are_other_rows() -> None:
     assert {one(0, b"", b"a"), one(1, b"", b"b")}.isdisjoint({one(0, b"", b"b"), one(1, b"", b"a")})
 
 
+@pytest.mark.parametrize("told", [{}, {QUERY_ID: "q"}, {BATCH_ID: "7"}])
+def test_a_batch_of_a_stream_that_cannot_be_known_again_is_refused(told: dict[str, str]) -> None:
+    with pytest.raises(SparkSourceError, match="does not tell the task which batch") as refused:
+        identity_of(told, options(), run="r", partition=0, streaming=True)
+    assert refused.value.code is Code.UNSUPPORTED
+    keyed = options(dedupeKeyColumn="k")
+    assert identity_of(told, keyed, run="r", partition=0, streaming=True).of_keys()(b"k")
+
+
 def test_a_key_is_one_row_wherever_it_comes() -> None:
     assert stream().of_keys()(b"k") == stream(batch="8", query="q2", partition=5).of_keys()(b"k")
     assert stream().of_keys()(b"k") != stream().of_keys()(b"l")
