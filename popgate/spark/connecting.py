@@ -8,9 +8,18 @@ from contextlib import contextmanager
 from typing import Protocol
 
 from popgate.blocking import BlockingConnection, Credentials
-from popgate.errors import BrokerUnavailable, GatewayError
+from popgate.errors import BrokerUnavailable, Fault, GatewayError
 from popgate.queue_client import TOOLS_GROUP, QueueClient
 from popgate.spark.errors import Code, SparkSourceError
+
+PASSING = frozenset(
+    {
+        *(Fault.BROKER_UNAVAILABLE, Fault.BROKER_TIMEOUT, Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS),
+        # The door's code for what a broker could not do without a word of why.
+        Fault.INTERNAL,
+    }
+)
+"""Faults that may be gone when the same is asked or sent again."""
 
 
 class Reaching(Protocol):
@@ -57,6 +66,12 @@ def client_of(options: Reaching) -> Iterator[QueueClient]:
     if other is not None:
         other.close()
     _idle[key] = connection
+
+
+def passes(error: SparkSourceError) -> bool:
+    """Whether what `client_of` raised is one of the `PASSING`."""
+    cause = error.__cause__
+    return isinstance(cause, GatewayError) and cause.fault in PASSING
 
 
 def close_idle() -> None:

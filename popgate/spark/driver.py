@@ -10,9 +10,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import client_of
+from popgate.spark.connecting import client_of, passes
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.offsets import StreamOffset, started
 from popgate.spark.options import SourceOptions
@@ -111,7 +110,7 @@ def asked(
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
 ) -> T:
-    """What `work` finds out; it only asks, so that it is done again when the gateway cannot be reached.
+    """What `work` finds out; it only asks, so that it is done again when it fails for now.
 
     `rest` takes seconds. Raises SparkSourceError.
     """
@@ -121,7 +120,7 @@ def asked(
             with connect(options) as client:
                 return work(client)
         except SparkSourceError as error:
-            if retries == 0 or not isinstance(error.__cause__, (BrokerUnavailable, BrokerTimeout)):
+            if retries == 0 or not passes(error):
                 raise
             retries -= 1
             rest(options.number("fetchOffset.retryIntervalMs") / 1000)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pyarrow.compute as pc
 from popgate.errors import PeerWireError
 from popgate.queue_client import PullAnswer, QueueClient
 from popgate.spark.columns import OF_THE_QUEUE
+from popgate.spark.connecting import client_of, passes
 from popgate.spark.decoding import Records
 from popgate.spark.errors import Code, SparkSourceError, data_loss
 from popgate.spark.offsets import named
@@ -21,22 +23,28 @@ from popgate.spark.planning import Range, Warn
 from popgate.wire.codes import ResponseCode
 
 _REST_S: Final = 0.05
-"""Before a pull is asked again that found nothing where something must be."""
+"""Before a pull is asked again that found nothing where something must be, or that failed."""
+_LONGEST_REST_S: Final = 1.0
+_PATIENCE_S: Final = 60.0
+"""So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
+Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
 
 
 def batches(
-    client: QueueClient,
     ranges: Sequence[Range],
     schema: pa.Schema,
     options: SourceOptions,
     warn: Warn,
+    *,
+    connect: Connect = client_of,
+    rest: Callable[[float], None] = time.sleep,
 ) -> Iterator[pa.RecordBatch]:
-    """What lies in the ranges, in their order. Raises SparkSourceError and GatewayError."""
+    """What lies in the ranges, in their order. `rest` takes seconds. Raises SparkSourceError."""
     rows, size = options.number("arrowBatchRows"), options.number("arrowBatchBytes")
     for each in ranges:
         held: list[bytes] = []
         count = bytes_held = 0
-        for body, messages in pulled(client, each, options, warn):
+        for body, messages in whole(each, options, warn, connect=connect, rest=rest):
             held.append(body)
             count += messages
             bytes_held += len(body)
@@ -69,6 +77,38 @@ def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOption
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
+def whole(
+    range_: Range,
+    options: SourceOptions,
+    warn: Warn,
+    *,
+    connect: Connect = client_of,
+    now: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[bytes, int]]:
+    """`pulled` of a range, which goes on where it was when the gateway fails for now.
+
+    A connection breaks when a gateway is started anew, and when nobody takes rows for so long that it says
+    nothing. Raises SparkSourceError, for what passes after a minute without an answer.
+    """
+    at, times, began = range_.begin, 0, 0.0
+    while at < range_.end:
+        try:
+            with connect(options) as client:
+                left = Range(range_.queue, at, range_.end)
+                for body, messages, reached in pulled(client, left, options, warn, now=now, rest=rest):
+                    at, times = reached, 0
+                    if body:
+                        yield body, messages
+        except SparkSourceError as error:
+            if times == 0:
+                began = now()
+            if not passes(error) or now() - began >= _PATIENCE_S:
+                raise
+            rest(min(_REST_S * 2**times, _LONGEST_REST_S))
+            times += 1
+
+
 def pulled(
     client: QueueClient,
     range_: Range,
@@ -77,8 +117,10 @@ def pulled(
     *,
     now: Callable[[], float] = time.monotonic,
     rest: Callable[[float], None] = time.sleep,
-) -> Iterator[tuple[bytes, int]]:
+) -> Iterator[tuple[bytes, int, int]]:
     """Bodies of pulls in the order of their offsets, each with a bound for how many messages it can hold.
+
+    Behind them where reading goes on after each; a body may be empty.
 
     Without a filter parts of the range are asked for at the same time; with one nobody knows how far a pull
     gets, and they are asked for one after the other. Raises SparkSourceError (DATA_LOSS) and GatewayError.
@@ -120,8 +162,7 @@ def pulled(
             continue
         found_by = now() + options.timeout_s
         reached = _reached(answer, range_, begin, options, warn)
-        if answer.body:
-            yield answer.body, reached - begin if depth > 1 else most
+        yield answer.body, reached - begin if depth > 1 else most, reached
         if reached < end:
             under_way.appendleft(ask(reached, end))
         at = max(at, reached)

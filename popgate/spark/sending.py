@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, TypeVar
 
-from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError, TopicNotFound
+from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import client_of
+from popgate.spark.connecting import PASSING, client_of
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.messages import Outgoing, illegal_row
 from popgate.spark.places import (
@@ -28,14 +28,6 @@ from popgate.spark.places import (
 )
 from popgate.spark.sink_options import SinkOptions
 
-_AGAIN: Final = frozenset(
-    {
-        *(Fault.BROKER_UNAVAILABLE, Fault.BROKER_TIMEOUT, Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS),
-        # The door's code for what a broker could not do without a word of why.
-        Fault.INTERNAL,
-    }
-)
-"""Faults that may be gone when the same is sent again."""
 _LONGEST_REST_S: Final = 5.0
 _MOST_HELD: Final = 16 << 20
 """Bytes of rows in batches that are not full yet, over all queues."""
@@ -208,7 +200,7 @@ class Sender:
             lot.opaque = client.start_send(lot.to, lot.messages, once=True)
             lot.client = client
         except GatewayError as error:
-            if error.fault not in _AGAIN:
+            if error.fault not in PASSING:
                 raise self._lost(error, lot) from error
             lot.why = error
 
@@ -229,7 +221,7 @@ class Sender:
                     raise lot.why or BrokerUnavailable("the gateway was not reached")
                 lot.client.finish_send(lot.opaque, lot.to, timeout_s=self._options.timeout_s)
             except GatewayError as error:
-                if error.fault not in _AGAIN or lot.times > self._retries:
+                if error.fault not in PASSING or lot.times > self._retries:
                     raise self._lost(error, lot) from error
                 # What went by a connection that another one has replaced need not rest.
                 if lot.client is None or lot.client is self._client:
@@ -274,7 +266,7 @@ class Sender:
             try:
                 return work(self._reached())
             except GatewayError as error:
-                if error.fault not in _AGAIN or times > self._retries:
+                if error.fault not in PASSING or times > self._retries:
                     raise self._failed(error, f"row {row.number}", row.topic, times) from error
                 self._rest_after(error, times)
 

@@ -21,7 +21,6 @@ from pyspark.sql.types import StructType
 
 from popgate.queue_client import QueuePlace
 from popgate.spark.columns import check_columns, schema_text
-from popgate.spark.connecting import client_of
 from popgate.spark.driver import Stream, batch_plan
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
@@ -135,5 +134,4 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
         gc.freeze()
     assert isinstance(partition, RangePartition)  # noqa: S101 - what `partitions` made
     arrow = to_arrow_schema(schema, timezone="UTC")
-    with client_of(options) as client:
-        yield from batches(client, partition.ranges, arrow, options, _log.warning)
+    yield from batches(partition.ranges, arrow, options, _log.warning)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError
 from popgate.model import Bounds
 from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
-from popgate.spark.reading import batches, pulled
+from popgate.spark.reading import batches, pulled, whole
 from popgate.wire.codes import ResponseCode
 from popgate.wire.hosts import NOWHERE
 from popgate.wire.records import encode_record
@@ -95,10 +97,13 @@ def options(**given: str) -> SourceOptions:
 
 
 def read(broker: Broker, begin: int, end: int, schema: pa.Schema = LEAN, **given: str) -> list[Any]:
-    found = batches(
-        cast("QueueClient", broker), [Range(QUEUE, begin, end)], schema, options(**given), warn_nothing
-    )
+    found = batches([Range(QUEUE, begin, end)], schema, options(**given), warn_nothing, connect=to(broker))
     return list(found)
+
+
+def to(broker: Broker) -> Any:
+    """Connects to it always."""
+    return lambda _: nullcontext(broker)
 
 
 def warn_nothing(sentence: str) -> None:
@@ -170,7 +175,7 @@ def test_batches_have_so_many_rows_or_bytes_and_no_message_twice() -> None:
 
 def test_ranges_follow_each_other() -> None:
     ranges = [Range(QUEUE, 0, 3), Range(QUEUE, 5, 7)]
-    found = batches(cast("QueueClient", queue_of(range(9))), ranges, LEAN, options(), warn_nothing)
+    found = batches(ranges, LEAN, options(), warn_nothing, connect=to(queue_of(range(9))))
     assert offsets_of(list(found)) == [0, 1, 2, 5, 6]
 
 
@@ -197,6 +202,69 @@ def test_where_nothing_passes_the_filter_reading_goes_on() -> None:
     assert offsets_of(read(queue_of([*range(0, 40, 2), 41], few=2), 6, 41, tag="odd")) == []
 
 
+# -- a gateway that fails for now ----------------------------------------------------------------------
+
+
+class Failing:
+    """Connects to a queue; each connection fails after so many answers, the last one never."""
+
+    def __init__(self, broker: Broker, error: GatewayError, *answers: int) -> None:
+        self._broker, self._error = broker, error
+        self._left = list(answers)
+        self.connected = 0
+        self.rests: list[float] = []
+
+    @contextmanager
+    def connect(self, options: SourceOptions) -> Iterator[Broker]:
+        self.connected += 1
+        fails_after = self._left.pop(0) if self._left else None
+        broker, told = replace(self._broker, under_way={}), 0
+        finish = broker.finish_pull
+
+        def finish_or_fail(*given: Any, **how: Any) -> PullAnswer:
+            nonlocal told
+            if told == fails_after:
+                raise self._error
+            told += 1
+            return finish(*given, **how)
+
+        broker.finish_pull = finish_or_fail  # type: ignore[method-assign]
+        try:
+            yield broker
+        except GatewayError as error:  # as `client_of` does
+            raise SparkSourceError(Code.GATEWAY, error.sentence) from error
+
+    def read(self, end: int, now: Callable[[], float], **given: str) -> list[tuple[bytes, int]]:
+        ask: Any = {"connect": self.connect, "now": now, "rest": self.rests.append}
+        return list(whole(Range(QUEUE, 0, end), options(**given), warn_nothing, **ask))
+
+
+@pytest.mark.parametrize("depth", ["1", "4"])
+@pytest.mark.parametrize("error", [BrokerUnavailable("it closed it"), BrokerTimeout("no answer")])
+def test_reading_goes_on_where_it_was_when_the_gateway_fails_for_now(error: GatewayError, depth: str) -> None:
+    broker = queue_of(range(100))
+    failing = Failing(broker, error, 0, 3, 0, 0, 2)
+    found = failing.read(100, ticking(0.001), pullBatchSize="10", pullPipeline=depth)
+    expected = b"".join(broker.record(offset) for offset in range(100))
+    assert b"".join(body for body, _ in found) == expected
+    assert failing.connected == 6
+    assert failing.rests == [0.05, 0.05, 0.1, 0.2, 0.05]
+
+
+def test_what_does_not_pass_is_told_after_a_minute() -> None:
+    failing = Failing(queue_of(range(9)), BrokerUnavailable("nobody is there"), *[0] * 1000)
+    with pytest.raises(SparkSourceError, match="nobody is there"):
+        failing.read(9, ticking(5.0))
+    assert 5 < failing.connected < 30
+
+
+def test_what_is_refused_is_told_at_once() -> None:
+    failing = Failing(queue_of(range(9)), Forbidden("not yours"), 0)
+    with pytest.raises(SparkSourceError, match="not yours"):
+        failing.read(9, ticking(0.001))
+    assert (failing.connected, failing.rests) == (1, [])
+
+
 # -- what is not there --------------------------------------------------------------------------------
 
 
@@ -211,7 +279,7 @@ def test_what_this_replica_has_not_heard_of_yet_is_waited_for() -> None:
         now=ticking(0.001),
         rest=rests.append,
     )
-    assert len([body for body, _ in found]) == 4
+    assert len([body for body, *_ in found]) == 4
     assert len(rests) == 3
 
 
@@ -240,7 +308,7 @@ def test_a_gap_is_refused_or_passed_over_with_a_warning(depth: str) -> None:
 
     warnings: list[str] = []
     lax = options(failOnDataLoss="false", pullBatchSize="8", pullPipeline=depth)
-    found = batches(cast("QueueClient", broker()), [Range(QUEUE, 10, 90)], LEAN, lax, warnings.append)
+    found = batches([Range(QUEUE, 10, 90)], LEAN, lax, warnings.append, connect=to(broker()))
     assert offsets_of(list(found)) == list(range(50, 90))
     assert len(warnings) == 1
 
@@ -249,11 +317,11 @@ def test_a_gap_that_swallows_the_range_leaves_nothing() -> None:
     warnings: list[str] = []
     broker = queue_of(range(50, 100), begin=50)
     found = batches(
-        cast("QueueClient", broker),
         [Range(QUEUE, 10, 20)],
         LEAN,
         options(failOnDataLoss="false"),
         warnings.append,
+        connect=to(broker),
     )
     assert offsets_of(list(found)) == []
     assert "10 to 19 are gone" in warnings[0]
