@@ -18,7 +18,10 @@ VERSION = 479
 V4_9_4 = 401
 """From this version on a name server writes standard JSON, with keys in quotes."""
 V4_9_5 = 403
-"""From this version on clients name the broker that they mean, by `bname` or `n`."""
+"""From this version on clients of RocketMQ 4 name the broker that they mean, by `bname` or `n`."""
+V5_0_0, V5_1_0 = 412, 433
+"""Those of RocketMQ 5 do so from 5.1.0 on: 5.0.0 (the first is its snapshot) in pulls and with positions, and
+not in sends, send-backs and ends of transactions (protocol facts 7.7)."""
 V5_3_1 = 475
 """Clients above this version understand the answer GO_AWAY."""
 LARGEST_FRAME = 16 * 1024 * 1024
@@ -29,6 +32,11 @@ IS_ONEWAY = 2
 _LENGTHS = Struct(">iI")
 _pack_lengths, _unpack_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
 _SERIALIZATIONS = (Serialization.JSON, Serialization.ROCKETMQ)
+
+
+def names_brokers(version: int) -> bool:
+    """Whether clients of this version name the broker that they mean in all their requests."""
+    return V4_9_5 <= version < V5_0_0 or version >= V5_1_0
 
 
 @dataclass(slots=True)

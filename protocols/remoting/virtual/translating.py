@@ -22,7 +22,7 @@ from popgate.model import StoredMessage
 from popgate.naming import is_derived_topic, is_system_topic
 from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked, encode_locked
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import V4_9_5, Command
+from popgate.wire.remoting import Command, names_brokers
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import long_number, number, text
@@ -76,7 +76,7 @@ class Translating:
         if command.code not in self._methods or not self.views.are_needed:
             return False
         named = command.fields.get("bname") or command.fields.get("n")
-        return command.version < V4_9_5 if not named else named == VIRTUAL_BROKER
+        return not names_brokers(command.version) if not named else named == VIRTUAL_BROKER
 
     async def serve(self, request: Request, handler: Handler) -> Command | None:
         """The answer of `handler` to what the request means. Raises what it raises, and BrokerUnavailable."""
@@ -319,7 +319,7 @@ class Translating:
 
     def names_none(self, peer: Peer) -> bool:
         """Whether a client is one of those."""
-        return peer.version < V4_9_5 and self.views.are_needed
+        return not names_brokers(peer.version) and self.views.are_needed
 
     async def positions(
         self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]

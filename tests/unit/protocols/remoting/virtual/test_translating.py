@@ -17,7 +17,7 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import HeartbeatData
 from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_record, decode_records
-from popgate.wire.remoting import V4_9_5
+from popgate.wire.remoting import V4_9_5, V5_0_0, V5_1_0
 from popgate.wire.routes import QueueData, TopicRoute
 from protocols.remoting.virtual.marks import OFFSET_BITS
 from protocols.remoting.virtual.views import VIRTUAL_BROKER
@@ -85,9 +85,22 @@ class TestRoutes:
         [broker] = told.brokers
         assert (broker.name, dict(broker.addresses), broker.cluster) == (VIRTUAL_BROKER, {0: ADDRESS}, "one")
 
-    async def test_are_as_ever_for_clients_that_name_brokers(self, several: Several, old: DoorCaller) -> None:
-        told = await route(several.caller(V4_9_5))
+    @pytest.mark.parametrize("version", [V4_9_5, V5_0_0 - 1, V5_1_0])
+    async def test_are_as_ever_for_clients_that_name_brokers(
+        self, several: Several, old: DoorCaller, version: int
+    ) -> None:
+        told = await route(several.caller(version))
         assert told.queues == (QueueData("a", 2, 2, 6), QueueData("b", 2, 2, 6))
+
+    @pytest.mark.parametrize("version", [V5_0_0 + 1, V5_1_0 - 1])
+    async def test_are_those_of_old_clients_for_5_0_which_names_brokers_in_pulls_alone(
+        self, several: Several, old: DoorCaller, version: int
+    ) -> None:
+        caller = several.caller(version)
+        assert (await route(caller)).queues == (QueueData(VIRTUAL_BROKER, 4, 4, 6),)
+        assert (await send(caller, 3, b"to a"))[0] == 3
+        answer = await caller.ok(PULL, {**pull(3), "bname": VIRTUAL_BROKER})
+        assert [record.body for record in decode_records(answer.body)] == [b"to a"]
 
     async def test_nothing_changes_before_one_broker(self, several: Several) -> None:
         await several.layout(*A, cluster="a")
