@@ -1,16 +1,44 @@
-"""Temporary folders with short paths."""
+"""Temporary folders: with short paths, and in memory."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from popgate.unix_sockets import LONGEST_PATH
 
 _FOR_NAMES = 45
 """Bytes for the folder's own name and for that of a socket in it, or in a folder below."""
+
+
+MEMORY = Path("/dev/shm")
+LEAST_FREE = 8 << 30
+"""Bytes: several times what a tier leaves behind."""
+
+
+@contextlib.contextmanager
+def folder_in_memory(environment: Mapping[str, str], memory: Path = MEMORY) -> Iterator[Path | None]:
+    """A folder for temporary files in memory, removed at the end: to open a store takes half the time there.
+
+    None where `TMPDIR` says another place, where little memory is free, or nothing may be executed.
+    """
+    if "TMPDIR" in environment or not _is_fit(memory):
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="popgate-tests-", dir=memory, ignore_cleanup_errors=True) as made:
+        yield Path(made)
+
+
+def _is_fit(memory: Path) -> bool:
+    if not os.access(memory, os.W_OK) or os.statvfs(memory).f_flag & os.ST_NOEXEC:
+        return False
+    told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    available = int(told["MemAvailable"].split()[0]) * 1024
+    return min(available, shutil.disk_usage(memory).free) >= LEAST_FREE
 
 
 @contextlib.contextmanager
