@@ -20,6 +20,9 @@ LEAST_FREE = 8 << 30
 """Bytes: several times what a tier leaves behind."""
 
 
+_PREFIX = "pt-"
+
+
 @contextlib.contextmanager
 def folder_in_memory(environment: Mapping[str, str], memory: Path = MEMORY) -> Iterator[Path | None]:
     """A folder for temporary files in memory, removed at the end: to open a store takes half the time there.
@@ -29,7 +32,11 @@ def folder_in_memory(environment: Mapping[str, str], memory: Path = MEMORY) -> I
     if "TMPDIR" in environment or not _is_fit(memory):
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="popgate-tests-", dir=memory, ignore_cleanup_errors=True) as made:
+    for left in memory.glob(f"{_PREFIX}*"):  # by a run that was killed: it would lie in memory for good
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            shutil.rmtree(left, ignore_errors=True)
+    prefix = f"{_PREFIX}{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=memory, ignore_cleanup_errors=True) as made:
         yield Path(made)
 
 

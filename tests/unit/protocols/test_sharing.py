@@ -194,8 +194,8 @@ async def test_who_connects_is_what_a_balancer_says(house: House) -> None:
         await client.close()
 
 
-async def test_a_socket_in_the_file_system(house: House, tmp_path: Path) -> None:
-    path = tmp_path / "door"
+async def test_a_socket_in_the_file_system(house: House, socket_folder: Path) -> None:
+    path = socket_folder / "door"
     url = f"grpc+remoting+unix:{path}?advertised=gw.example.com:80&mode=660"
     async with (
         started(url, house) as (_, address),

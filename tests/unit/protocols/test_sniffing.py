@@ -476,8 +476,8 @@ async def test_a_handshake_is_cut_off_at_the_end(make: Make, papers: Papers) -> 
     await port.entrance.end()
 
 
-async def test_a_socket_in_the_file_system(make: Make, tmp_path: Path) -> None:
-    port = await make(path=str(tmp_path / "door"))
+async def test_a_socket_in_the_file_system(make: Make, socket_folder: Path) -> None:
+    port = await make(path=str(socket_folder / "door"))
 
     for said, whose in ((b"P", b"grpc:"), (b"\0", b"remoting:")):
         line = await port.dial()
