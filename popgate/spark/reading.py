@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from popgate.queue_client import PullAnswer, QueueClient
 from popgate.spark.columns import OF_THE_QUEUE
 from popgate.spark.connecting import client_of, passes
 from popgate.spark.decoding import Records
+from popgate.spark.driver import Connect
 from popgate.spark.errors import Code, SparkSourceError, data_loss
 from popgate.spark.offsets import named
 from popgate.spark.options import SourceOptions
@@ -27,7 +27,6 @@ _REST_S: Final = 0.05
 _LONGEST_REST_S: Final = 1.0
 _PATIENCE_S: Final = 60.0
 """So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
-Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
 
 
 def batches(

@@ -51,9 +51,8 @@ async def contexts_of_receipts(
 
 
 async def contexts_of_places(broker: Broker, context: Context, places: Sequence[Place]) -> list[str]:
-    """One each for the first 128, in order, empty for what is not found; and empty ones for the rest."""
-    found = await _in_time([_at(broker, _own(context), place) for place in places[:_MOST]])
-    return [*found, *[""] * (len(places) - len(found))]
+    """One each for the first 128, in order, empty for what is not found."""
+    return await _in_time([_at(broker, _own(context), place) for place in places[:_MOST]])
 
 
 async def contexts_of_id(broker: Broker, context: Context, topic: str, message_id: str) -> list[str]:

@@ -13,13 +13,9 @@ from popgate.unix_sockets import LONGEST_PATH
 
 _FOR_NAMES = 45
 """Bytes for the folder's own name and for that of a socket in it, or in a folder below."""
-
-
 MEMORY = Path("/dev/shm")
 LEAST_FREE = 8 << 30
 """Bytes: several times what a tier leaves behind."""
-
-
 _PREFIX = "pt-"
 
 
