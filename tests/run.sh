@@ -35,14 +35,9 @@ if [ "${CI:-}" = true ]; then
 fi
 PATH="$PWD/.venv/bin:$PATH"
 export PATH
-ruff check --quiet .
-ruff format --quiet --check .
-mypy --no-error-summary
-imports=$(lint-imports --no-cache 2>&1) || { echo "$imports"; exit 1; }
-
-# Built before the tests, which have no time for it; what is missing is told again by the tests that need it.
 # With arguments only what the chosen tests ask for is built, by them.
-if [ $# -eq 0 ]; then python -m tests.builds </dev/null; fi
+if [ $# -eq 0 ]; then everything=everything; else everything=; fi
+python -m tests.support.checks $everything </dev/null
 
 # Standard input is nobody's: a test that reads it must not wait for a person.
 exec python -m tests.support.run "$@" </dev/null
