@@ -29,6 +29,20 @@ def test_every_target_gets_its_inputs() -> None:
     assert min(told.values()) >= 200
 
 
+def test_chosen_wires_get_all_their_inputs_or_the_run_fails() -> None:
+    command = [sys.executable, SCRIPT, "--only", "http2", "hpack", "--complete", "--processes", "1"]
+    done = subprocess.run([*command, "--inputs", "20"], capture_output=True, text=True, timeout=500)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    lines = [f"wire {name}: 20 inputs" for name, *_ in long.wires_of(["http2", "hpack"])]
+    assert {"wire http2: 20 inputs", "wire http2_frames: 20 inputs", "wire hpack: 20 inputs"} <= set(lines)
+    assert done.stdout.splitlines() == [*lines, "least of a target: 20 inputs"]
+    done = subprocess.run(
+        [*command, "--inputs", "20", "--seconds", "0"], capture_output=True, text=True, timeout=500
+    )
+    assert (done.returncode, done.stderr) == (1, ""), done.stdout
+    assert done.stdout.endswith("WRONG: the time was too short for 20 inputs of each\n")
+
+
 def test_an_exception_of_a_wire_is_told_with_its_input() -> None:
     def read(data: bytes) -> None:
         if random.Random(data).random() < 0.1:

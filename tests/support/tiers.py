@@ -82,6 +82,10 @@ SERIES = {
     "restarts": Series(("tests/scenarios/test_restarts.py",), {"TEST_RESTART_SEEDS": "100"}),
     "models": Series(("tests/property",), {"TEST_HYPOTHESIS": "long"}),
     "fuzz": Series((), program=("tests/fuzz/long.py", "--seconds", "3600")),
+    "http2": Series(
+        (), program=("tests/fuzz/long.py", "--only", "http2", "hpack", "--complete", "--seconds", "14400")
+    ),
+    "grpcio": Series(("tests/conformance",), {"TEST_GRPC_TRANSPORT": "grpcio"}),
 }
 
 
