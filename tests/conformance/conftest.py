@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -36,7 +37,9 @@ import pytest
 from popgate.testing.driving import Driver, Facts
 from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import Missing
+from popgate.testing.papers import Papers
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
+from tests.support import proxies
 from tests.support.needed import missing
 from tests.support.waiting import PATIENCE_S
 
@@ -72,6 +75,7 @@ TLS_ONLY = ("java-oldest",)
 """Clients that always speak TLS, to whatever certificate: something before the gateway ends it for them."""
 ALONE = ("python", "python-oldest")
 """Clients of which every scenario has a process of its own; those of the others share one."""
+NOTHING: Mapping[str, str] = MappingProxyType({})
 OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
 
 
@@ -167,29 +171,40 @@ def ended_well(wait: Callable[[], tuple[Facts, str]]) -> Facts:
 class Stage:
     """Runs scenarios side by side against one gateway; a test asks for the facts of one."""
 
-    def __init__(self, gateway: GatewayProcess, folder: Path, mark: str = "") -> None:
-        """`mark` begins the names of all topics and groups: others may use the broker, too."""
+    def __init__(
+        self, gateway: GatewayProcess, folder: Path, mark: str = "", environment: Mapping[str, str] = NOTHING
+    ) -> None:
+        """`mark` begins the names of all topics and groups: others may use the broker, too.
+
+        `environment`: what the clients' processes have beside ours.
+        """
         self.gateway = gateway
         self._mark = mark
         self._folder = folder
         self._pools = {client: ThreadPoolExecutor(SIDE_BY_SIDE, client) for client in CLIENTS}
-        self._runs: dict[tuple[str, str], Future[Driver]] = {}
+        self._environment = environment
+        self._runs: dict[tuple[str, str, str], Future[Driver]] = {}
         self._drivers: list[Driver] = []
         self._shared: dict[str, Driver] = {}
         self._lock = threading.Lock()
         self._closing = contextlib.ExitStack()
         self._closed = False
 
-    def launch(self, client: str, scenario: str) -> None:
-        self._runs[client, scenario] = self._pools[client].submit(self._perform, client, scenario)
+    def launch(self, client: str, scenario: str, way: str = "", params: Mapping[str, str] = NOTHING) -> None:
+        """`way` tells runs of one scenario apart; `params` are more of them: `at` is the address to dial,
+        `tls` that it is dialled with TLS.
+        """
+        self._runs[client, scenario, way] = self._pools[client].submit(
+            self._perform, client, scenario, way, params
+        )
 
-    def facts(self, client: str, scenario: str) -> Facts:
+    def facts(self, client: str, scenario: str, way: str = "") -> Facts:
         """Wait for a run and its facts. Fails the test when the run did not come to its end."""
         try:
-            driver = self._runs[client, scenario].result()
+            driver = self._runs[client, scenario, way].result()
         except Missing as what:
             missing(what)
-        facts = driver.wait(scenario, lambda facts: False)
+        facts = driver.wait(f"{scenario}{way}", lambda facts: False)
         if not facts.ended_well:
             told = "\n".join(map(str, facts[-20:]))
             pytest.fail(
@@ -197,28 +212,31 @@ class Stage:
             )
         return facts
 
-    def _perform(self, client: str, scenario: str) -> Driver:
+    def _perform(self, client: str, scenario: str, way: str, more: Mapping[str, str]) -> Driver:
         """Run a scenario up to the closing of its clients, which may take long (Java) and needs nobody."""
         command = command_of(client)
         with AT_ONCE:
-            return self._play(client, command, scenario)
+            return self._play(client, command, scenario, way, more)
 
-    def _play(self, client: str, command: Sequence[str], scenario: str) -> Driver:
-        params = prepare(self.gateway, scenario, f"{self._mark}{client}")
+    def _play(
+        self, client: str, command: Sequence[str], scenario: str, way: str, more: Mapping[str, str]
+    ) -> Driver:
+        run = f"{scenario}{way}"
+        params = {**prepare(self.gateway, scenario, f"{self._mark}{client}{way}"), **more}
         before = TABLE[scenario].get("after")
         if before:
-            self._run(self._started(client, command, f"{client}-{before}"), before, params)
+            self._run(self._started(client, command, f"{client}-{before}{way}"), before, before, params)
         if client in ALONE:
-            return self._run(self._started(client, command, f"{client}-{scenario}"), scenario, params)
-        driver = self._run(self._shared_driver(client, command), scenario, params)
-        if driver.dead and not driver.ended(scenario):
-            again = prepare(self.gateway, scenario, f"{self._mark}{client}-alone")
-            return self._run(self._started(client, command, f"{client}-{scenario}"), scenario, again)
+            return self._run(self._started(client, command, f"{client}-{run}"), run, scenario, params)
+        driver = self._run(self._shared_driver(client, command), run, scenario, params)
+        if driver.dead and not driver.ended(run):
+            again = {**prepare(self.gateway, scenario, f"{self._mark}{client}{way}-alone"), **more}
+            return self._run(self._started(client, command, f"{client}-{run}"), run, scenario, again)
         return driver
 
-    def _run(self, driver: Driver, scenario: str, params: Mapping[str, str]) -> Driver:
-        driver.run(scenario, scenario, params)
-        driver.wait(scenario, lambda facts: bool(facts.of("finished")))
+    def _run(self, driver: Driver, run: str, scenario: str, params: Mapping[str, str]) -> Driver:
+        driver.run(run, scenario, params)
+        driver.wait(run, lambda facts: bool(facts.of("finished")))
         return driver
 
     def _shared_driver(self, client: str, command: Sequence[str]) -> Driver:
@@ -231,7 +249,7 @@ class Stage:
         if self._closed:
             raise RuntimeError("the stage is closed")
         endpoint = self._closing.enter_context(endpoint_for(client, self.gateway, self._folder))
-        driver = Driver(command, endpoint, self._folder / name)
+        driver = Driver(command, endpoint, self._folder / name, self._environment)
         self._drivers.append(driver)
         return driver
 
@@ -394,6 +412,57 @@ def by_transport(
                 yield stage
             finally:
                 stage.close()
+            check_log(gateway)
+
+    return started
+
+
+@pytest.fixture(scope="session")
+def behind_proxies(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., contextlib.AbstractContextManager[Stage]]:
+    """A stage for runs of (client, scenario, way) before the embedded broker, with a proxy for each way.
+
+    A way is a proxy's name and `plain` or `tls`, with which both sides of it speak TLS. Skips where a
+    proxy is missing. Unless `creation`, nothing is made on first use.
+    """
+
+    @contextlib.contextmanager
+    def started(runs: Sequence[tuple[str, str, str]], creation: bool = True) -> Iterator[Stage]:
+        folder = tmp_path_factory.mktemp("proxies")
+        papers = Papers(folder)
+        certificate, key = papers.pair("gateway")
+        papers.pair("proxy")
+        secured = (f"tls.certificate={certificate}", f"tls.key={key}")
+        settings = CHECK_SOON[EMBEDDED] if creation else CREATE_NOTHING
+        options = options_of(EMBEDDED, (*secured, *settings), None)
+        listen = ("grpc://127.0.0.1:0", "grpc://127.0.0.1:0?tls=true")
+        with contextlib.ExitStack() as closing:
+            gateway = GatewayProcess(folder / "data", listen=listen, options=options)
+            closing.enter_context(gateway.start(START_S))
+            doors: dict[str, Mapping[str, str]] = {}
+            for way in dict.fromkeys(way for _, _, way in runs):
+                name, _, kind = way.partition("-")
+                door = gateway.addresses[int(kind == "tls")].partition("://")[2]
+                place = tmp_path_factory.mktemp(way)
+                try:
+                    proxy = proxies.proxy(name, place, door, papers if kind == "tls" else None)
+                    at = closing.enter_context(proxy)
+                except Missing as what:
+                    missing(what)
+                doors[way] = {"at": at, **({"tls": "true"} if kind == "tls" else {})}
+            trusted = str(papers.authority)
+            # Of gRPC's library and its form for Node.js; and of OpenSSL, which Rust's libraries read, too.
+            roots = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted, "SSL_CERT_FILE": trusted}
+            stage = Stage(gateway, folder, environment=roots)
+            closing.callback(stage.close)
+            for client, scenario, way in runs:
+                params = dict(doors[way])
+                if "dial" in TABLE[scenario]:
+                    params["dial"] = f"{TABLE[scenario]['dial']}:{params['at'].rpartition(':')[2]}"
+                stage.launch(client, scenario, f"-{way}", params)
+            yield stage
+            stage.close()
             check_log(gateway)
 
     return started

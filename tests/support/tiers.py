@@ -86,6 +86,7 @@ SERIES = {
         (), programs=(("tests/fuzz/long.py", "--only", "http2", "hpack", "--complete", "--seconds", "14400"),)
     ),
     "grpcio": Series(("tests/conformance",), {"TEST_GRPC_TRANSPORT": "grpcio"}),
+    "proxies": Series(("tests/conformance/test_proxied.py",), {"TEST_PROXIES_ALL": "true"}),
     "soak": Series(
         (),
         programs=(

@@ -60,7 +60,7 @@ class Run {
 
   constructor(id, endpoint, params) {
     this.id = id;
-    this.endpoint = endpoint;
+    this.endpoint = params.at ?? endpoint;
     this.params = params;
   }
 
@@ -118,6 +118,7 @@ class Run {
       namespace: '',
       topics,
       requestTimeout: REQUEST_MS,
+      sslEnabled: this.params.tls !== undefined,
       logger: QUIET,
     };
     if (check) options.checker = { check: async message => check(message) };
@@ -133,6 +134,7 @@ class Run {
       subscriptions: subscribed(topics),
       awaitDuration: Math.max(awaitS, shortest) * 1000,
       requestTimeout: REQUEST_MS,
+      sslEnabled: this.params.tls !== undefined,
       logger: QUIET,
     }));
   }
@@ -147,6 +149,7 @@ class Run {
         consume: async message => (await consume(message) ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE),
       },
       requestTimeout: REQUEST_MS,
+      sslEnabled: this.params.tls !== undefined,
       logger: QUIET,
     }));
   }
@@ -161,6 +164,7 @@ class Run {
         consume: async message => (await consume(message) ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE),
       },
       requestTimeout: REQUEST_MS,
+      sslEnabled: this.params.tls !== undefined,
       logger: QUIET,
     }));
   }

@@ -197,7 +197,10 @@ pub struct Run {
 impl Run {
     pub fn new(id: &str, endpoint: &str, params: HashMap<String, String>) -> Run {
         Run {
-            endpoint: endpoint.to_string(),
+            endpoint: params
+                .get("at")
+                .map_or(endpoint, String::as_str)
+                .to_string(),
             go: Semaphore::new(0),
             checked: Mutex::default(),
             id: id.to_string(),
@@ -261,7 +264,7 @@ impl Run {
         } else {
             endpoint
         });
-        option.set_enable_tls(false);
+        option.set_enable_tls(!self.get("tls").is_empty());
         // It repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats.
         option.set_timeout(Duration::from_secs(45));
         option.set_long_polling_timeout(Duration::from_secs(await_s.max(shortest)));
