@@ -1,106 +1,125 @@
 """Official clients before a gateway with nginx (`grpc_pass`) or HAProxy between, plain and over TLS.
 
-In the test command a few scenarios of each client, each by another way: every client goes every way once.
-With TEST_PROXIES_ALL=true all of them go every way: sh tests/run.sh --long proxies.
+In the test command each client goes one way with one scenario, and every way is gone. In the long series
+(sh tests/run.sh --long proxies) every client goes every way with all its scenarios.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import inspect
-import itertools
 import os
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from popgate.testing.gateway import GatewayProcess
+from popgate.testing.made import Missing
+from popgate.testing.papers import Papers
+from tests.conformance import test_clients as checks
+from tests.conformance.drivers import EMBEDDED, LANGUAGES, TABLE
+from tests.conformance.gateways import (
+    CHECK_SOON,
+    CREATE_NOTHING,
+    START_S,
+    TRANSPORT,
+    check_log,
+    options_of,
+)
+from tests.conformance.stages import Stage
+from tests.support import proxies
+from tests.support.needed import missing
+
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
-WAYS = ("nginx-plain", "nginx-tls", "haproxy-plain", "haproxy-tls")
-CORE = ("normal", "empty_poll", "fifo_push", "transaction_check")
-"""Calls, a long poll, a push consumer, and what is asked over the Telemetry stream."""
-INSTEAD = {"fifo_push": "fifo_simple"}
-"""For a client whose API has no push consumer."""
+WAYS = ("haproxy-plain", "nginx-plain", "nginx-tls", "haproxy-tls")
+"""A proxy, and whether both sides of it speak TLS."""
 ELSEWHERE = ("by_address", "by_ipv6", "interrupted", "drained")
 """What needs other addresses of the gateway than that of a proxy, or other gateways."""
-HERE = Path(__file__).parent
-TABLE = tomllib.loads((HERE / "scenarios.toml").read_text())
-LANGUAGES = tuple(tomllib.loads((HERE / "clients.toml").read_text()))
+SHORT = [(way, language, "normal") for way, language in zip(WAYS, LANGUAGES, strict=True)]
+ALL = [
+    (way, language, scenario)
+    for way in WAYS
+    for scenario, row in TABLE.items()
+    for language in LANGUAGES
+    if row[language] is True and scenario not in ELSEWHERE
+]
+
+Run = tuple[str, str, str]
+Stages = dict[tuple[str, bool], Stage]
+"""By way, and by whether topics and groups are made on first use."""
 
 
-def core() -> list[tuple[str, str, str]]:
-    runs = []
-    for row, language in enumerate(LANGUAGES):
-        for column, scenario in enumerate(CORE):
-            played = scenario if TABLE[scenario][language] is True else INSTEAD[scenario]
-            runs.append((language, played, WAYS[(row + column) % len(WAYS)]))
-    return runs
+def creates(scenario: str) -> bool:
+    return bool(TABLE[scenario].get("creation", True))
 
 
-def everything() -> list[tuple[str, str, str]]:
+def selected(request: pytest.FixtureRequest) -> list[Run]:
+    """The way, the language and the scenario of each selected test of this module."""
     return [
-        (language, scenario, way)
-        for way in WAYS
-        for scenario, row in TABLE.items()
-        for language in LANGUAGES
-        if row[language] is True and scenario not in ELSEWHERE
+        (item.callspec.params["way"], item.callspec.params["language"], item.callspec.params["scenario"])
+        for item in request.session.items
+        if isinstance(item, pytest.Function) and item.path == request.path
     ]
 
 
-FULL = os.environ.get("TEST_PROXIES_ALL") == "true"
-RUNS = everything() if FULL else core()
-
-
-def _checks() -> Any:
-    """What the scenarios' own tests look at."""
-    spec = importlib.util.spec_from_file_location("conformance_checks", HERE / "test_clients.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-checks = _checks()
-
-
-Key = tuple[str, bool]
-"""Of a stage: the way of its runs, or "" for all, and whether topics and groups are made on first use."""
-
-
-def key_of(scenario: str, way: str) -> Key:
-    """In the long form a stage has the runs of one way, which are as many as a stage has elsewhere."""
-    return way if FULL else "", TABLE[scenario].get("creation", True)
-
-
 @pytest.fixture(scope="module")
-def stage(request: pytest.FixtureRequest, behind_proxies: Any) -> Iterator[Any]:
-    key: Key = request.param
-    runs = [(language, scenario, way) for language, scenario, way in RUNS if key_of(scenario, way) == key]
-    with behind_proxies(runs, creation=key[1]) as stage:
-        yield stage
+def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    everything = selected(request)
+    papers = Papers(tmp_path_factory.mktemp("papers"))
+    papers.pair("proxy")
+    stages: Stages = {}
+    with contextlib.ExitStack() as closing:
+        for creation in dict.fromkeys(creates(scenario) for *_, scenario in everything):
+            gateway = closing.enter_context(started(papers, tmp_path_factory.mktemp("gateway"), creation))
+            for way in WAYS:
+                runs = [run for run in everything if run[0] == way and creates(run[2]) is creation]
+                if not runs:
+                    continue
+                folder = tmp_path_factory.mktemp(way)
+                try:
+                    stage = closing.enter_context(behind(way, gateway, papers, folder))
+                except Missing as what:
+                    missing(what)
+                stages[way, creation] = stage
+                for _, language, scenario in runs:
+                    stage.launch(language, scenario)
+        yield stages
+
+
+@contextlib.contextmanager
+def started(papers: Papers, folder: Path, creation: bool) -> Iterator[GatewayProcess]:
+    """A gateway whose second door speaks TLS; unless `creation`, nothing is made on first use."""
+    certificate, key = papers.pair("gateway")
+    settings = CHECK_SOON[EMBEDDED] if creation else CREATE_NOTHING
+    options = options_of(EMBEDDED, (f"tls.certificate={certificate}", f"tls.key={key}", *settings), None)
+    door = f"grpc://127.0.0.1:0?transport={TRANSPORT}"
+    with GatewayProcess(folder, listen=(door, f"{door}&tls=true"), options=options).start(START_S) as gateway:
+        yield gateway
+        check_log(gateway)
+
+
+@contextlib.contextmanager
+def behind(way: str, gateway: GatewayProcess, papers: Papers, folder: Path) -> Iterator[Stage]:
+    """A stage whose clients go one way. Raises Missing."""
+    name, _, kind = way.partition("-")
+    secured = kind == "tls"
+    door = gateway.addresses[int(secured)].partition("://")[2]
+    trusted = str(papers.authority)
+    # Of gRPC's library and its form for Node.js; and of OpenSSL, which Rust's libraries read, too.
+    roots = {"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH": trusted, "SSL_CERT_FILE": trusted}
+    params = {"tls": "true"} if secured else {}
+    with proxies.proxy(name, folder, door, papers if secured else None) as address:
+        stage = Stage(gateway, folder, f"{way}-", proxy=address, params=params, environment=roots)
+        with contextlib.closing(stage):
+            yield stage
 
 
 @pytest.mark.parametrize(
-    ("stage", "language", "scenario", "way"),
-    [
-        pytest.param(key_of(scenario, way), language, scenario, way, id=f"{language}-{scenario}-{way}")
-        for language, scenario, way in RUNS
-    ],
-    indirect=["stage"],
+    ("way", "language", "scenario"), ALL if os.environ.get("TEST_PROXIES_ALL") == "true" else SHORT
 )
-def test_behind_a_proxy(stage: Any, language: str, scenario: str, way: str) -> None:
+def test_behind_a_proxy(stages: Stages, way: str, language: str, scenario: str) -> None:
     check = getattr(checks, f"test_{scenario}")
     more = {"client": language} if "client" in inspect.signature(check).parameters else {}
-    check(stage.facts(language, scenario, f"-{way}"), **more)
-
-
-def test_every_client_goes_every_way() -> None:
-    gone = {(language, way) for language, _, way in core()}
-    assert gone == set(itertools.product(LANGUAGES, WAYS))
-    assert {(language, scenario) for language, scenario, _ in core()} <= {
-        (language, scenario) for language, scenario, _ in everything()
-    }
+    check(stages[way, creates(scenario)].facts(language, scenario), **more)

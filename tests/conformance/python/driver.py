@@ -102,7 +102,7 @@ class Run:
 
     def __init__(self, run_id: str, endpoint: str, params: dict[str, str]) -> None:
         self.id = run_id
-        self.endpoint = params.get("at", endpoint)
+        self.endpoint = endpoint
         self.params = params
         self.go = threading.Semaphore(0)
         self._clients: list[Any] = []

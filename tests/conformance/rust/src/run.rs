@@ -197,10 +197,7 @@ pub struct Run {
 impl Run {
     pub fn new(id: &str, endpoint: &str, params: HashMap<String, String>) -> Run {
         Run {
-            endpoint: params
-                .get("at")
-                .map_or(endpoint, String::as_str)
-                .to_string(),
+            endpoint: endpoint.to_string(),
             go: Semaphore::new(0),
             checked: Mutex::default(),
             id: id.to_string(),

@@ -79,7 +79,7 @@ final class Run {
 
     Run(String id, String endpoint, Map<String, String> parameters) {
         this.id = id;
-        this.endpoint = parameters.getOrDefault("at", endpoint);
+        this.endpoint = endpoint;
         this.parameters = parameters;
     }
 
