@@ -9,7 +9,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from popgate.testing.frames import PREFACE, ping, settings, split, told
+from popgate.testing.frames import PREFACE, ping, settings, split, told, whole_and_rest
 from popgate.testing.gateway import GatewayProcess
 from tests.support.waiting import PATIENCE_S, wait_until
 
@@ -23,18 +23,16 @@ def gateway() -> Iterator[GatewayProcess]:
 def heard_until_the_end(endpoint: str) -> list[str]:
     """What a peer without calls hears that answers pings, but for the greeting: a line for each frame."""
     host, _, port = endpoint.rpartition(":")
-    lines, rest = [], b""
+    lines: list[str] = []
+    rest = b""
     with socket.create_connection((host, int(port)), PATIENCE_S) as link:
         link.sendall(PREFACE + settings())
         while some := link.recv(65_536):
-            rest += some
-            while len(rest) >= 9 and len(rest) >= (size := 9 + int.from_bytes(rest[:3], "big")):
-                whole, rest = rest[:size], rest[size:]
-                [(kind, flags, _, payload)] = split(whole)
+            whole, rest = whole_and_rest(rest + some)
+            for kind, flags, _, payload in split(whole):
                 if kind == "PING" and not flags & 1:
                     link.sendall(ping(payload, ack=True))
-                if kind in ("GOAWAY", "PING"):
-                    lines += told(whole, lambda _: "")
+            lines += [line for line in told(whole, lambda _: "") if line.startswith(("GOAWAY", "PING"))]
     return lines
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from popgate.testing.frames import PREFACE, framed, settings
 from protocols.grpc.http2.hpack import encode_fields
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
+from tests.support.waiting import PATIENCE_S
 
 HEADERS = [
     (":method", "POST"),
@@ -37,7 +38,8 @@ class Peer:
     def __init__(self) -> None:
         self._link = socket.socket()
         self._link.setblocking(False)
-        self._heard = b""
+        self._rest = b""
+        """What came of a frame that is not there as a whole."""
         self._loop = asyncio.get_running_loop()
 
     async def dial(self, port: int) -> None:
@@ -51,23 +53,14 @@ class Peer:
         """The messages of the next answers, once each has its end."""
         found, ended = [], 0
         while ended < count:
-            for kind, flags, number, payload in self._frames():
+            some = await self._loop.sock_recv(self._link, 1 << 20)
+            assert some, "the gateway closed the connection"
+            whole, self._rest = frames.whole_and_rest(self._rest + some)
+            for kind, flags, number, payload in frames.split(whole):
                 if kind == "DATA":
                     found.append(payload[5:])
                 ended += bool(number and flags & 1)
-            if ended < count:
-                some = await self._loop.sock_recv(self._link, 1 << 20)
-                assert some, "the gateway closed the connection"
-                self._heard += some
         return found
-
-    def _frames(self) -> Iterator[tuple[str, int, int, bytes]]:
-        """Those that are there as a whole."""
-        while len(self._heard) >= 9 and len(self._heard) >= (
-            size := 9 + int.from_bytes(self._heard[:3], "big")
-        ):
-            whole, self._heard = self._heard[:size], self._heard[size:]
-            yield from frames.split(whole)
 
     def close(self) -> None:
         self._link.close()
@@ -90,12 +83,6 @@ async def test_a_send_makes_no_task_no_timer_and_no_record(
     gateway = await town.gateway()
     loop = asyncio.get_running_loop()
     server = gateway.adapter._server
-    peer = Peer()
-    await peer.dial(gateway.port)
-    # The first one makes the topic.
-    await peer.say(send(1))
-    await peer.answers(1)
-
     made: list[str] = []
     call_at, call_later = loop.call_at, MovableClock.call_later
 
@@ -112,24 +99,30 @@ async def test_a_send_makes_no_task_no_timer_and_no_record(
         made.append(f"task {work!r}")
         return asyncio.Task(work, loop=of, **more)
 
-    monkeypatch.setattr(loop, "call_at", noted_at)
-    monkeypatch.setattr(MovableClock, "call_later", noted_later)
-    loop.set_task_factory(noted_task)
-    caplog.clear()
-    caplog.set_level(logging.DEBUG)
-    try:
-        await peer.say(send(3))
-        told = await peer.answers(1)
-        # Several that come at once, too.
-        await peer.say(send(5) + send(7) + send(9))
-        told += await peer.answers(3)
-        assert made == []
-        assert caplog.records == []
-        # What is noted here is noted.
-        await asyncio.ensure_future(asyncio.sleep(0.001))
-        assert [one.partition(" ")[0] for one in made] == ["task", "timer"]
-    finally:
-        loop.set_task_factory(None)
-        peer.close()
+    async with asyncio.timeout(PATIENCE_S):  # its own timer is made before any is noted
+        with contextlib.closing(Peer()) as peer:
+            await peer.dial(gateway.port)
+            await peer.say(send(1))  # it makes the topic
+            await peer.answers(1)
+            caplog.clear()
+            caplog.set_level(logging.DEBUG)
+            monkeypatch.setattr(loop, "call_at", noted_at)
+            monkeypatch.setattr(MovableClock, "call_later", noted_later)
+            loop.set_task_factory(noted_task)
+            try:
+                await peer.say(send(3))
+                told = await peer.answers(1)
+                # Several that come at once, too.
+                await peer.say(send(5) + send(7) + send(9))
+                told += await peer.answers(3)
+                assert made == []
+                assert caplog.records == []
+                # What is noted here is noted.
+                await loop.create_task(peer.say(b""))
+                loop.call_later(PATIENCE_S, peer.close).cancel()
+                gateway.clock.call_later(PATIENCE_S, peer.close).cancel()
+                assert [one.partition(" ")[0] for one in made] == ["task", "timer", "timer"]
+            finally:
+                loop.set_task_factory(None)
     codes = [rpc.SendMessageResponse.FromString(one).status.code for one in told]
     assert codes == [pb.Code.OK] * 4

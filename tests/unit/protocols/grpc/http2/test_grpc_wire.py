@@ -466,15 +466,16 @@ def test_an_old_connection_leaves_by_itself(make_client: MAKE) -> None:
 
 def test_connections_of_one_age_do_not_leave_together(make_client: MAKE) -> None:
     wires = [make_client(age_s=100.0, ping_s=1e9).wire for _ in range(200)]
-    left = []
-    for now in (1_000.0, 1_089.9, 1_095.0, 1_105.0, 1_110.1):
+
+    def leaving(now: float) -> int:
         for wire in wires:
             wire.tick(now)
-        left.append(sum(wire.leaving for wire in wires))
-    first, early, some, late, last = left
-    assert (first, early, last) == (0, 0, 200)
-    assert some > 0, "some of them in the first quarter of the time"
-    assert late < 200, "and some in the last"
+        return sum(wire.leaving for wire in wires)
+
+    assert leaving(1_000.0) == leaving(1_089.9) == 0
+    assert leaving(1_095.0) > 0, "none in the first quarter of the time between"
+    assert leaving(1_105.0) < 200, "none in the last"
+    assert leaving(1_110.1) == 200
 
 
 def test_what_an_old_connection_has_under_way_gets_its_time_and_no_more(make_client: MAKE) -> None:
