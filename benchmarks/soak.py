@@ -219,24 +219,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--quick", action="store_true", help="seconds, without a look at the memory")
     chosen = parser.parse_args()
-    try:
-        load = Load(build())
-    except Missing as missing:
-        print(missing, file=sys.stderr)
-        sys.exit(MISSING)
     seconds = 5.0 if chosen.quick else chosen.minutes * 60
-    options = [*KNOWN_SENDS]
+    options = list(KNOWN_SENDS)
     if chosen.workers:
         options += ["--workers", str(chosen.workers)]
     machine = facts()
     with contextlib.ExitStack() as closing:
         broker = chosen.broker
-        if broker == "rocketmq":
-            try:
+        try:
+            load = Load(build())
+            if broker == "rocketmq":
                 broker = closing.enter_context(shared_rocketmq()).url
-            except Missing as missing:
-                print(missing, file=sys.stderr)
-                sys.exit(MISSING)
+        except Missing as missing:
+            print(missing, file=sys.stderr)
+            sys.exit(MISSING)
         if broker:
             options += ["--broker", broker, *CREATE_ON_USE]
             make_at(broker, ("soak", RUDE), ("soak", RUDE))

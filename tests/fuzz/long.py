@@ -79,7 +79,7 @@ def wires_of(only: Sequence[str]) -> list[tuple[str, bytes, Callable[[bytes], An
     return [
         target
         for target in WIRES
-        if any(target[0] == name or target[0].startswith(f"{name}_") for name in only if name not in DOORS)
+        if any(target[0] == name or target[0].startswith(f"{name}_") for name in only)
     ]
 
 

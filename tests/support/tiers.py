@@ -59,7 +59,7 @@ REPLICAS = "tests/replicas/test_replicas.py"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A long series of tests: what it proves stands in docs/qualification.md."""
+    """A long series of tests, for what takes longer than the test command may."""
 
     paths: tuple[str, ...]
     """What pytest is given; nothing where `programs` run instead."""
