@@ -67,6 +67,7 @@ class Driver:
         folder: Path,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """`environment`: variables of the process that it does not have from this one."""
         folder.mkdir(parents=True, exist_ok=True)
         home = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(  # noqa: S603 - a program that the caller names, without a shell
