@@ -45,6 +45,9 @@ ALL = [
     for language in LANGUAGES
     if row[language] is True and scenario not in ELSEWHERE
 ]
+LONG = os.environ.get("TEST_PROXIES_ALL") == "true"
+TOGETHER = {way: (way,) if LONG else WAYS for way in WAYS}
+"""By way, the ways that are gone at the same time: with all runs of all ways some would wait very long."""
 
 Run = tuple[str, str, str]
 Stages = dict[tuple[str, bool], Stage]
@@ -66,25 +69,24 @@ def selected(request: pytest.FixtureRequest) -> list[Run]:
 
 @pytest.fixture(scope="module")
 def stages(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
-    everything = selected(request)
+    everything = [run for run in selected(request) if run[0] in request.param]
     papers = Papers(tmp_path_factory.mktemp("papers"))
     papers.pair("proxy")
+    gateways: dict[bool, GatewayProcess] = {}
     stages: Stages = {}
     with contextlib.ExitStack() as closing:
-        for creation in dict.fromkeys(creates(scenario) for *_, scenario in everything):
-            gateway = closing.enter_context(started(papers, tmp_path_factory.mktemp("gateway"), creation))
-            for way in WAYS:
-                runs = [run for run in everything if run[0] == way and creates(run[2]) is creation]
-                if not runs:
-                    continue
-                folder = tmp_path_factory.mktemp(way)
+        for way, language, scenario in everything:
+            creation = creates(scenario)
+            if creation not in gateways:
+                gateway = started(papers, tmp_path_factory.mktemp("gateway"), creation)
+                gateways[creation] = closing.enter_context(gateway)
+            if (way, creation) not in stages:
+                stage = behind(way, gateways[creation], papers, tmp_path_factory.mktemp(way))
                 try:
-                    stage = closing.enter_context(behind(way, gateway, papers, folder))
+                    stages[way, creation] = closing.enter_context(stage)
                 except Missing as what:
                     missing(what)
-                stages[way, creation] = stage
-                for _, language, scenario in runs:
-                    stage.launch(language, scenario)
+            stages[way, creation].launch(language, scenario)
         yield stages
 
 
@@ -117,7 +119,9 @@ def behind(way: str, gateway: GatewayProcess, papers: Papers, folder: Path) -> I
 
 
 @pytest.mark.parametrize(
-    ("way", "language", "scenario"), ALL if os.environ.get("TEST_PROXIES_ALL") == "true" else SHORT
+    ("stages", "way", "language", "scenario"),
+    [pytest.param(TOGETHER[run[0]], *run, id="-".join(run)) for run in (ALL if LONG else SHORT)],
+    indirect=["stages"],
 )
 def test_behind_a_proxy(stages: Stages, way: str, language: str, scenario: str) -> None:
     check = getattr(checks, f"test_{scenario}")
