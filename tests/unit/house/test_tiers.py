@@ -57,7 +57,8 @@ def test_a_tier_has_the_workers_that_its_waiting_allows(monkeypatch: pytest.Monk
 
 def test_long_series_name_what_exists() -> None:
     for series in SERIES.values():
-        for path in (*series.paths, *series.program[:1]):
+        assert bool(series.paths) != bool(series.programs)
+        for path in (*series.paths, *(program[0] for program in series.programs)):
             assert (ROOT / path).exists(), path
 
 
