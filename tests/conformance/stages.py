@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -63,6 +64,19 @@ def prepare(gateway: GatewayProcess, scenario: str, prefix: str, doors: Sequence
         params[name] = f"{prefix}-{scenario}-{name}"
         call_admin(address, "/api/groups", {"name": params[name], **settings})
     return params
+
+
+@contextlib.contextmanager
+def playing(client: str, scenario: str, gateway: GatewayProcess, folder: Path) -> Iterator[Driver]:
+    """A driver that has begun a scenario as its run `it`, before a gateway that runs. Raises Missing."""
+    params = prepare(gateway, scenario, f"{uuid.uuid4().hex[:6]}-{client}")
+    with endpoint_for(client, gateway, folder) as endpoint:
+        driver = Driver(command_of(client), endpoint, folder / "driver")
+        try:
+            driver.run("it", scenario, params)
+            yield driver
+        finally:
+            driver.close()
 
 
 def ended_well(wait: Callable[[], tuple[Facts, str]]) -> Facts:

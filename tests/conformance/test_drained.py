@@ -11,9 +11,7 @@ import http.client
 import json
 import re
 import signal
-import time
 import urllib.request
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,13 +20,13 @@ from typing import Any
 
 import pytest
 
-from popgate.testing.driving import Driver, Facts
+from popgate.testing.driving import Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.rocketmq import SharedRocketMQ
-from tests.conformance.drivers import CLUSTER, EMBEDDED, command_of
+from tests.conformance.drivers import CLUSTER, EMBEDDED
 from tests.conformance.gateways import START_S, check_log, listen_by, options_of
-from tests.conformance.stages import endpoint_for, prepare
-from tests.support.waiting import PATIENCE_S
+from tests.conformance.stages import playing
+from tests.support.waiting import PATIENCE_S, NotInTimeError, wait_until
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
@@ -64,7 +62,6 @@ def drain(
 
     Before a cluster the next one is started while the first one drains, at the same addresses.
     """
-    command = command_of(client)
     settings = (f"stopping.drain_s={LONG_DRAIN_S}",)
     options = options_of(broker, settings, cluster() if broker == CLUSTER else None)
     with contextlib.ExitStack() as closing:
@@ -72,11 +69,7 @@ def drain(
             folder / "data", listen=listen_by(transport), options=options, holds_ports=True
         )
         closing.enter_context(first.start(START_S))
-        params = prepare(first, "drained", f"{uuid.uuid4().hex[:6]}-{client}")
-        endpoint = closing.enter_context(endpoint_for(client, first, folder))
-        driver = Driver(command, endpoint, folder / "driver")
-        closing.callback(driver.close)
-        driver.run("it", "drained", params)
+        driver = closing.enter_context(playing(client, "drained", first, folder))
         if not driver.wait("it", lambda facts: bool(facts.of("ready"))).of("ready"):
             return (driver.wait("it", lambda facts: False), Drained(0, 0, {})), driver.last_words()
         before = connected(first, 2)
@@ -110,16 +103,22 @@ def connected(gateway: GatewayProcess, wanted: int) -> int:
     machine is busy, is missing in what that one tells. No client comes while a gateway drains: who was let go
     does not count again.
     """
-    told, end = 0, time.monotonic() + PATIENCE_S
-    while told < wanted and time.monotonic() < end and "stopped " not in gateway.output:
+    told = 0
+
+    def enough() -> bool:
+        nonlocal told
+        if told >= wanted or "stopped " in gateway.output:
+            return True
         try:
             with urllib.request.urlopen(f"{gateway.admin}/api/clients", timeout=PATIENCE_S) as answer:
                 told = sum(one["connected"] for one in json.load(answer)["clients"])
         except (OSError, http.client.HTTPException):
             # A worker that has nobody to drain ends at once, with the connection that it was just handed.
             told = 0
-        if told < wanted:
-            time.sleep(0.1)
+        return told >= wanted
+
+    with contextlib.suppress(NotInTimeError):  # fewer are a finding, which the test tells
+        wait_until(enough)
     return told
 
 

@@ -8,7 +8,6 @@ gateway is back. It uses the clients it had before throughout.
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -16,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from popgate.testing.driving import Driver, Facts
+from popgate.testing.driving import Facts
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.rocketmq import SharedRocketMQ
-from tests.conformance.drivers import CLUSTER, command_of
+from tests.conformance.drivers import CLUSTER
 from tests.conformance.gateways import CHECK_SOON, START_S, check_log, options_of
-from tests.conformance.stages import endpoint_for, prepare
+from tests.conformance.stages import playing
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 
@@ -35,17 +34,12 @@ def interrupt(
     client: str, broker: str, cluster: Callable[[], SharedRocketMQ], folder: Path
 ) -> tuple[Facts, str]:
     """Run `interrupted` with a client and a broker: SIGTERM at its first `ready`, SIGKILL at its second."""
-    command = command_of(client)
     settings = (*CHECK_SOON[broker], ALONE_DRAIN)
     options = options_of(broker, settings, cluster() if broker == CLUSTER else None)
     with contextlib.ExitStack() as closing:
         gateway = GatewayProcess(folder / "data", options=options, holds_ports=True)
         closing.enter_context(gateway.start(START_S))
-        params = prepare(gateway, "interrupted", f"{uuid.uuid4().hex[:6]}-{client}")
-        endpoint = closing.enter_context(endpoint_for(client, gateway, folder))
-        driver = Driver(command, endpoint, folder / "driver")
-        closing.callback(driver.close)
-        driver.run("it", "interrupted", params)
+        driver = closing.enter_context(playing(client, "interrupted", gateway, folder))
         ends = (lambda it: it.terminate(START_S), GatewayProcess.kill)
         for number, end in enumerate(ends, 1):
             told = driver.wait("it", lambda facts, number=number: len(facts.of("ready")) >= number)
