@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 _PYTHON = (sys.executable, "-m")
+_COLLECT = (*_PYTHON, "pytest", "--collect-only", "-qq", "-n", "0")
 CHECKS: dict[str, tuple[str, ...]] = {
     "mypy": (*_PYTHON, "mypy", "--no-error-summary"),
     "lint-imports": ("lint-imports", "--no-cache"),
@@ -25,7 +26,9 @@ NEEDED: dict[str, tuple[str, ...]] = {
     # Built before the tests, which have no time for it; what is missing is told again by those that need it.
     "builds": (*_PYTHON, "tests.builds"),
     # pytest compiles a test's module where it first meets it, and each worker meets all those of its tier.
-    "collection": (*_PYTHON, "pytest", "--collect-only", "-qq", "-n", "0"),
+    # In halves: it takes longer than all else here.
+    "unit tests": (*_COLLECT, "tests/unit"),
+    "other tests": (*_COLLECT, "--ignore", "tests/unit", "tests"),
 }
 _TOLD_AT_ONCE = ("builds",)
 """They take minutes on a new machine, and say what they are at."""
