@@ -20,7 +20,7 @@ import tomllib
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locke
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.codes import RequestCode, ResponseCode
+from tests.support.evidence import add_evidence
 from tests.support.needed import missing
 
 HERE = Path(__file__).parent
@@ -145,16 +146,16 @@ class Gateway:
         self, process: GatewayProcess, creating: GatewayProcess | None, told: Mapping[str, str]
     ) -> None:
         self.told = dict(told)
-        self._process = process
+        self.process = process
         self._all = [process, *([creating] if creating is not None else [])]
         self.endpoint = process.endpoint
         self.creating = self._all[-1].endpoint
 
     def make_topic(self, name: str) -> None:
-        call_admin(self._process, "/api/topics", {"name": name, "types": [], "queues": QUEUES})
+        call_admin(self.process, "/api/topics", {"name": name, "types": [], "queues": QUEUES})
 
     def make_group(self, name: str) -> None:
-        call_admin(self._process, "/api/groups", {"name": name})
+        call_admin(self.process, "/api/groups", {"name": name})
 
     def set_popped(self, topic: str, group: str) -> None:
         set_popped(self.endpoint, topic, group)
@@ -243,19 +244,23 @@ class Stage:
 
     def _sent_anew(self, version: str, scenario: str) -> list[dict[str, Any]]:
         """A fact for each time that the client, by its log, sent a copy of what it could not send back."""
-        log = self._folder / version / "logs/rocketmqlogs/rocketmq_client.log"
+        log = self.log_of(version)
         lines = log.read_text(errors="replace").splitlines() if log.exists() else []
-        prefix = self._prefix(version, scenario)
+        prefix = self.names_of(version, scenario)
         mine = [line for line in lines if SENT_ANEW.search(line) and prefix in line]
         return [{"run": scenario, "fact": "sent anew", "line": line[:300]} for line in mine]
 
-    def _prefix(self, version: str, scenario: str) -> str:
+    def names_of(self, version: str, scenario: str) -> str:
         """What all names of a run begin with."""
         return f"{self._mark}-{version.replace('.', '_')}-{scenario}"
 
+    def log_of(self, version: str) -> Path:
+        """What a client wrote for its operator."""
+        return self._folder / version / "logs/rocketmqlogs/rocketmq_client.log"
+
     def _perform(self, version: str, scenario: str) -> Driver:
         needs = TABLE[scenario]
-        prefix = self._prefix(version, scenario)
+        prefix = self.names_of(version, scenario)
         named = ["producers", *needs.get("names", ()), *needs.get("topics", ()), *needs.get("groups", ())]
         params = {name: f"{prefix}-{name}" for name in named}
         if needs.get("creation"):
@@ -407,6 +412,26 @@ def facts(
     if place in BEHIND:
         was_mapped(facts, TABLE[scenario_of(request.function.__name__)])
     return facts
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell what was seen around a test that failed on the facts of a stage."""
+    report = yield
+    given = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed and "facts" in given and "stages" in given:
+        assert isinstance(item, pytest.Function)
+        scenario, version, place = scenario_of(item.originalname), given["version"], given["place"]
+        stage = given["stages"][place]
+        add_evidence(
+            report,
+            given["facts"],
+            stage.place.process if isinstance(stage.place, Gateway) else None,
+            stage.names_of(version, scenario),
+            before_cluster=place not in (EMBEDDED, MAPPED),
+            logs=(stage.log_of(version),),
+        )
+    return report
 
 
 def was_mapped(facts: Facts, row: Mapping[str, Any]) -> None:

@@ -15,7 +15,7 @@ import itertools
 import os
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from typing import Any
 
@@ -37,6 +37,7 @@ from tests.conformance.gateways import (
     options_of,
 )
 from tests.conformance.stages import Stage, ended_well
+from tests.support.evidence import add_evidence
 from tests.support.needed import missing
 
 OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
@@ -179,6 +180,20 @@ def facts(request: pytest.FixtureRequest, stages: Stages, client: str, broker: s
     if not isinstance(stage, Stage):
         missing(stage)
     return stage.facts(client, scenario)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Tell what was seen around a test that failed on the facts of a stage."""
+    report = yield
+    given = getattr(item, "funcargs", {})
+    if report.when == "call" and report.failed and "facts" in given and "stages" in given:
+        assert isinstance(item, pytest.Function)
+        scenario, broker, client = scenario_of(item.originalname), given["broker"], given["client"]
+        stage = given["stages"][broker, TABLE[scenario].get("creation", True)]
+        names = stage.names_of(client, scenario)
+        add_evidence(report, given["facts"], stage.gateway, names, before_cluster=broker == CLUSTER)
+    return report
 
 
 @pytest.fixture(scope="module")

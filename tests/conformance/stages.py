@@ -126,6 +126,10 @@ class Stage:
     def launch(self, client: str, scenario: str) -> None:
         self._runs[client, scenario] = self._pools[client].submit(self._perform, client, scenario)
 
+    def names_of(self, client: str, scenario: str) -> str:
+        """What the names of the topics and groups of a run begin with."""
+        return f"{self._mark}{client}-{scenario}"
+
     def facts(self, client: str, scenario: str) -> Facts:
         """Wait for a run and its facts. Fails the test when the run did not come to its end."""
 

@@ -17,10 +17,11 @@ def mark_this_run() -> None:
     os.environ[MARK] = uuid.uuid4().hex
 
 
-def left_behind(within_s: float = 15.0) -> dict[int, str]:
+def left_behind(within_s: float = 60.0) -> dict[int, str]:
     """Command lines, by process id, of marked processes that did not end within a time.
 
-    What ends by itself is given that time: a JVM needs seconds for its exit. This process does not count.
+    What ends by itself is given that time: a JVM needs seconds for its exit, and a RocketMQ's large folder is
+    removed when its last user has gone. This process does not count.
     Empty where there is no /proc.
     """
     deadline = time.monotonic() + within_s

@@ -202,11 +202,11 @@ class JavaServer:
             (self.folder / "output.log").unlink()
             self.launch()
 
-    def stop(self, within_s: float | None = None) -> None:
+    def stop(self) -> None:
         """SIGTERM, and SIGKILL when that does not end it in time."""
         self.signal(signal.SIGTERM)
         try:
-            self.wait(STOPPED_WITHIN_S if within_s is None else within_s)
+            self.wait(STOPPED_WITHIN_S)
         except subprocess.TimeoutExpired:
             self.kill()
 
