@@ -177,8 +177,9 @@ class Directing:
             _check_queue(queue_id)
             if not 0 <= offset < 1 << 63:
                 raise BadRequest(f"the offset {offset} is out of range", Fault.ILLEGAL_OFFSET)
-            # Asked first: a group is not made for a queue that is not there.
-            await self._broker.bounds(context, topic, broker, queue_id)
+            if await self._routing.known(group) is None:
+                # Asked first: a group is not made for a queue that is not there.
+                await self._broker.bounds(context, topic, broker, queue_id)
             reader = await self.broadcasting.join(context, await self._routing.group(group))
             await self._broker.commit(context, reader, topic, broker, queue_id, offset)
 

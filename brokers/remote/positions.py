@@ -7,7 +7,9 @@ import asyncio
 from brokers.remote.asking import number_in
 from brokers.remote.groups import Groups
 from brokers.remote.places import Place, places_of
+from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
+from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, IllegalOffset, TopicNotFound
 from popgate.model import Bounds, Permission, StartFrom
@@ -16,6 +18,10 @@ from popgate.wire.codes import RequestCode, ResponseCode
 
 LARGEST_OFFSET = (1 << 63) - 1
 _NOT_FOUND = (int(ResponseCode.QUERY_NOT_FOUND),)
+_UNKNOWN = Bounds(0, -1)
+_KNOWN_FOR_S = 60.0
+"""Bounds only move up, unless the topic is made anew: those told lately are good for commits."""
+_MOST_KNOWN = 16_384
 _RESET_PENDING = "previously reset"
 """How a broker says that it did not take a position, because an operator's has not been read from yet."""
 
@@ -27,6 +33,11 @@ class Positions(Groups):
     back through the group's retry topic (`Traits.tells_deliveries`).
     """
 
+    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
+        super().__init__(settings, clock=clock)
+        self._known: dict[Place, tuple[float, Bounds]] = {}
+        """Bounds of queues as told last, and until when they are good."""
+
     async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
         return await self.bounds_of(context, await self.place(topic, broker, queue_id))
 
@@ -36,7 +47,15 @@ class Positions(Groups):
             self.ask_queue(context, place, RequestCode.GET_MAX_OFFSET, {"committed": "true"}, reading=True),
         )
         minimum = max(number_in(lowest, place.broker, "offset"), 0)
-        return Bounds(minimum, max(number_in(highest, place.broker, "offset"), minimum))
+        bounds = Bounds(minimum, max(number_in(highest, place.broker, "offset"), minimum))
+        self.told_bounds(place, bounds)
+        return bounds
+
+    def told_bounds(self, place: Place, bounds: Bounds) -> None:
+        """A broker said so: a commit within these need not ask."""
+        if len(self._known) >= _MOST_KNOWN and place not in self._known:
+            self._known.clear()
+        self._known[place] = self.clock.monotonic() + _KNOWN_FOR_S, bounds
 
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
         return await self._offset_at(context, await self.place(topic, broker, queue_id), time_ms)
@@ -67,9 +86,10 @@ class Positions(Groups):
     ) -> None:
         place = await self.place(topic, broker, queue_id)
         await self.group(group)
-        bounds = await self.bounds_of(context, place)
-        if not bounds.minimum <= offset <= bounds.maximum:
-            raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        if not self._is_surely_within(place, offset):
+            bounds = await self.bounds_of(context, place)
+            if not bounds.minimum <= offset <= bounds.maximum:
+                raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
         if not await self._commit(context, group, place, offset):
             # A reset waits for its first reader, who would get that one; so that is set anew.
             await self._reset(group, place, offset)
@@ -96,6 +116,10 @@ class Positions(Groups):
             return []
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _is_surely_within(self, place: Place, offset: int) -> bool:
+        until, known = self._known.get(place, (0.0, _UNKNOWN))
+        return known.minimum <= offset <= known.maximum and self.clock.monotonic() < until
 
     async def _offset_for(self, place: Place, to: StartFrom | int) -> int:
         if isinstance(to, StartFrom):

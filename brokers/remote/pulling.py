@@ -145,6 +145,7 @@ class Pulling(Positions):
         bounds = Bounds(
             max(number_in(answer, broker, "minOffset"), 0), max(number_in(answer, broker, "maxOffset"), 0)
         )
+        self.told_bounds(place, bounds)
         behind = number_in(answer, broker, "nextBeginOffset")
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             if bounds.minimum <= offset <= bounds.maximum:

@@ -22,6 +22,7 @@ from popgate.wire.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
 from protocols.observing import CallObserver, NullCalls
 from protocols.remoting.asking import Asking
 from protocols.remoting.assigning import Assigning
+from protocols.remoting.committing import ORDERED, Committing
 from protocols.remoting.configuring import Configuring
 from protocols.remoting.errors import code_of
 from protocols.remoting.heartbeats import Heartbeats
@@ -126,6 +127,7 @@ class Door:
         self._clock = house.clock
         self._translating = Translating(house) if rooms is None else None
         self._rooms = list(rooms if rooms is not None else rooms_of(house, self._translating))
+        self._committing = Committing()
         self._handlers: dict[int, Handler] = {}
         for room in self._rooms:
             for code, handler in room.handlers().items():
@@ -180,11 +182,10 @@ class Door:
                     context, credentials_in(command), self._clock.monotonic()
                 )
             _hold(command, context)
-            translating = self._translating
-            if translating is not None and translating.serves(command):
-                answer = await translating.serve(request, handler)
+            if command.code in ORDERED:
+                answer = await self._committing.serve(command, partial(self._handled, request, handler))
             else:
-                answer = await handler(request)
+                answer = await self._handled(request, handler)
         except GatewayError as error:
             answer = request.refusal(code_of(error), _bounded(error.sentence))
         except Exception:
@@ -201,6 +202,12 @@ class Door:
             for key, value in _SENT.items():
                 answer.fields.setdefault(key, value)
         return answer
+
+    async def _handled(self, request: Request, handler: Handler) -> Command | None:
+        translating = self._translating
+        if translating is not None and translating.serves(request.command):
+            return await translating.serve(request, handler)
+        return await handler(request)
 
 
 def _ask_producer(translating: Translating, peer: Peer, check: TransactionCheck) -> bool:

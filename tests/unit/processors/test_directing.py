@@ -151,6 +151,9 @@ async def test_positions_are_asked_of_the_broker(
     await processor.commit(context, "newcomers", "orders", "fake", 1, 6)
     assert broker.asked("commit") == [("newcomers", "orders", "fake", 1, 6)]
     assert "newcomers" in broker.kept_groups
+    asked = len(broker.asked("bounds"))
+    await processor.commit(context, "newcomers", "orders", "fake", 1, 7)
+    assert len(broker.asked("bounds")) == asked, "asked for groups that would be made alone"
     with pytest.raises(BadRequest, match="offset -1 is out of range") as caught:
         await processor.commit(context, "readers", "orders", "fake", 1, -1)
     assert caught.value.fault is Fault.ILLEGAL_OFFSET

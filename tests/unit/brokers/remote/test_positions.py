@@ -147,6 +147,23 @@ async def test_a_position_is_told_set_and_refused_outside(cluster, parts):
         await parts.commit(ME, "nope", *HERE, 4)
 
 
+async def test_a_commit_within_bounds_that_were_told_lately_asks_for_nothing_else(cluster, parts, clock):
+    peer = cluster.masters["broker-a"]
+    await parts.commit(ME, "g", *HERE, 4)
+    before = len(peer.requests)
+    await parts.commit(ME, "g", *HERE, 10)
+    assert [r.code for r in peer.requests[before:]] == [RequestCode.UPDATE_CONSUMER_OFFSET]
+
+    cluster.ends["T", "broker-a"] = (2, 12)
+    await parts.commit(ME, "g", *HERE, 12)  # past what was told: looked at again
+    assert await parts.committed(ME, "g", *HERE) == 12
+
+    cluster.ends["T", "broker-a"] = (0, 3)  # the topic is another one by now
+    clock.advance(61)
+    with pytest.raises(IllegalOffset):
+        await parts.commit(ME, "g", *HERE, 12)
+
+
 async def test_a_commit_that_a_waiting_reset_swallowed_is_set_as_that_reset(cluster, parts):
     cluster.pending = True
     await parts.commit(ME, "g", *HERE, 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64decode
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from popgate.clock import SystemClock
+from popgate.context import Context
 from popgate.errors import Unauthenticated
 from popgate.kinds import NO_CREDENTIALS
 from popgate.wire.codes import RequestCode
@@ -16,6 +18,7 @@ from popgate.wire.remoting import Command
 from popgate.wire.signing import UNIQUE_KEY_QUERY, V4_9_3, sign, signature
 from protocols.remoting.door import Door, credentials_in, names_of
 from protocols.remoting.requests import DoorHouse, Handler, Request
+from tests.unit.protocols.remoting.conftest import FakePeer
 
 
 class Room:
@@ -50,6 +53,47 @@ def test_every_room_serves_its_codes_and_is_told_of_a_drain() -> None:
 def test_no_two_rooms_serve_the_same_code() -> None:
     with pytest.raises(ValueError, match="two rooms serve the request code 2"):
         Door(house(), (Room(1, 2), Room(2)))
+
+
+def asks(code: int, group: str, topic: str = "orders") -> Request:
+    fields = {"consumerGroup": group, "topic": topic, "queueId": "0"}
+    return Request(Command(code, 1, fields=fields), Context(), FakePeer())
+
+
+class SlowPositions(Room):
+    """Sets positions when it is told to, and answers in the order in which it is done."""
+
+    def __init__(self) -> None:
+        super().__init__(RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET)
+        self.open = asyncio.Event()
+        self.done: list[str] = []
+
+    async def serve(self, request: Request) -> Command:
+        code, group = RequestCode(request.command.code), request.fields["consumerGroup"]
+        if code is RequestCode.UPDATE_CONSUMER_OFFSET:
+            await self.open.wait()
+        self.done.append(f"{code.name} {group}")
+        return request.answer()
+
+
+async def test_who_asks_for_a_position_waits_for_what_was_told_before() -> None:
+    positions = SlowPositions()
+    door = Door(house(), (positions,))
+    told = [asyncio.create_task(door.serve(asks(RequestCode.UPDATE_CONSUMER_OFFSET, "a"))) for _ in range(2)]
+    await asyncio.sleep(0)
+    asked = [
+        asyncio.create_task(door.serve(asks(RequestCode.QUERY_CONSUMER_OFFSET, group))) for group in "ab"
+    ]
+    other = asyncio.create_task(door.serve(asks(RequestCode.QUERY_CONSUMER_OFFSET, "a", "others")))
+
+    await asyncio.gather(asked[1], other)
+    assert positions.done == ["QUERY_CONSUMER_OFFSET b", "QUERY_CONSUMER_OFFSET a"]
+    assert not asked[0].done()
+
+    positions.open.set()
+    await asyncio.gather(*told, asked[0])
+    assert positions.done[2:] == ["UPDATE_CONSUMER_OFFSET a"] * 2 + ["QUERY_CONSUMER_OFFSET a"]
+    await door.serve(asks(RequestCode.QUERY_CONSUMER_OFFSET, "a"))
 
 
 async def test_the_door_of_the_house_serves_what_clients_send(stage: Any) -> None:

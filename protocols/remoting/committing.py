@@ -1,0 +1,50 @@
+"""Positions that are being set, and those who ask for them meanwhile.
+
+Clients tell positions one-way and wait for nothing. So who takes a queue over may ask for its position while
+what its predecessor said last is still on its way to a broker: behind a gateway it takes longer than at a
+broker itself, which has only to note it down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from popgate.wire.codes import RequestCode
+from popgate.wire.remoting import Command
+
+ORDERED: Final = frozenset({RequestCode.UPDATE_CONSUMER_OFFSET, RequestCode.QUERY_CONSUMER_OFFSET})
+
+_Names = tuple[str, str]
+"""A group and a topic."""
+
+
+class Committing:
+    """Lets who asks for a position wait for those that were told before."""
+
+    def __init__(self) -> None:
+        self._under_way: dict[_Names, dict[asyncio.Future[None], None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Committing {sum(map(len, self._under_way.values()))}>"
+
+    async def serve(
+        self, command: Command, answer: Callable[[], Awaitable[Command | None]]
+    ) -> Command | None:
+        """The answer to one of `ORDERED`, which is served at once, or after what came before it."""
+        names = command.fields.get("consumerGroup", ""), command.fields.get("topic", "")
+        if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
+            if before := self._under_way.get(names):
+                await asyncio.wait(list(before))
+            return await answer()
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        its = self._under_way.setdefault(names, {})
+        its[done] = None
+        try:
+            return await answer()
+        finally:
+            done.set_result(None)
+            del its[done]
+            if not its:
+                del self._under_way[names]
