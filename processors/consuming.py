@@ -14,7 +14,7 @@ from popgate.model import GroupConfig, Pop
 from popgate.naming import check_group
 from processors.clients import ClientHandle
 from processors.limits import Limits
-from processors.requests import Receive
+from processors.requests import Receive, Said
 
 _MARGIN_SHARE = 0.2
 """Of a short deadline the margin is at most this part."""
@@ -121,6 +121,19 @@ def check_receipts(receipts: Sequence[str], limits: Limits) -> None:
         raise BadRequest(
             f"the acknowledgement has {len(receipts)} handles, the limit is {limits.max_receipts_per_ack}"
         )
+
+
+def check_attempts(said: Said) -> None:
+    """Of a delivery that its client gives up. Raises BadRequest for numbers that none can be.
+
+    0 is what clients send that do not count.
+    """
+    for name, attempts in (
+        ("delivery attempt", said.attempt),
+        ("maximum of delivery attempts", said.max_attempts),
+    ):
+        if attempts < 0:
+            raise BadRequest(f"the {name} is {attempts}, it must be at least 0")
 
 
 def is_go(context: Context) -> bool:

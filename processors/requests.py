@@ -36,9 +36,10 @@ class Receive:
 
 @dataclass(slots=True, frozen=True)
 class Said:
-    """What a client says of a delivery beside its handle, which alone decides which message is meant.
+    """What a client says of a delivery beside its receipt, which alone decides which message is meant.
 
-    Kept for operators. `attempt` and `max_attempts` of one that gives up, 0: it does not say.
+    Kept for operators; the door has compared ids and lite topics with the handle, where it can tell.
+    `attempt` and `max_attempts` of one that gives up, 0: it does not say.
     """
 
     message_id: str = ""

@@ -17,7 +17,7 @@ from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
 from processors.clients import ClientKind, Clients
-from processors.consuming import check_change, check_receipts, is_node
+from processors.consuming import check_attempts, check_change, check_receipts, is_node
 from processors.directing import Directing
 from processors.insisting import insist
 from processors.limits import Limits
@@ -225,7 +225,9 @@ class Settling(Directing):
     async def dead_letter(
         self, context: Context, topic: str, group: str, receipt: str, *, said: Said = NOTHING_SAID
     ) -> None:
-        """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired.
+        """Move a held message to the group's dead letters, now.
+
+        Raises BadRequest (numbers of attempts below 0), IllegalReceipt, ReceiptExpired.
 
         `said` as in `ack`: a client decides itself that it gives up, and may count more attempts than are
         counted here, where it tries again without asking.
@@ -234,6 +236,7 @@ class Settling(Directing):
             check_topic(topic)
             check_group(group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            check_attempts(said)
             if not receipt:
                 raise IllegalReceipt(receipt, "it must not be blank")
             reader = await self.broadcasting.of(context, group)

@@ -16,6 +16,7 @@ from popgate.model import StoredMessage
 from popgate.wire import properties as names
 from popgate.wire.compression import decompress
 from popgate.wire.properties import RESERVED, split_properties
+from protocols.grpc.handles import marked
 from protocols.grpc.pb import definition_pb2 as pb
 
 _COMPRESSED = 0x1
@@ -135,16 +136,21 @@ def md5_text(body: bytes) -> str:
     return md5(body, usedforsecurity=False).hexdigest().upper()
 
 
-def encode_received(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
+def encode_received(
+    stored: StoredMessage, topic: pb.Resource | None = None, *, with_mark: bool = False
+) -> bytes:
     """A `ReceiveMessageResponse` with this message."""
-    message = encode_message(stored, topic)
+    message = encode_message(stored, topic, with_mark=with_mark)
     return b"\x12" + _LENGTHS[len(message)] + message
 
 
-def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
+def encode_message(
+    stored: StoredMessage, topic: pb.Resource | None = None, *, with_mark: bool = False
+) -> bytes:
     """A `Message` as it is delivered, or as its producer is asked about it.
 
     `topic` is the client's own word for the topic; it gets that back, with its namespace.
+    `with_mark`: its handle says which message it is for (`protocols.grpc.handles`).
     """
     block = stored.properties
     if not block.isascii():
@@ -195,7 +201,8 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
             if key:
                 parts += (b"\x12", _LENGTHS[len(key)], key)
     if stored.receipt:
-        receipt = stored.receipt.encode()
+        handle = marked(stored.receipt, message_id, get(_LITE_TOPIC)) if with_mark else stored.receipt
+        receipt = handle.encode()
         parts += (b"\x62", _LENGTHS[len(receipt)], receipt)
         told_by = stored.receipt.split(" ", 3)
         if len(told_by) == 4:

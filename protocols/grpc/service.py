@@ -26,6 +26,7 @@ from protocols.grpc.advertising import dialled_endpoints
 from protocols.grpc.delivering import encode_received, encode_time
 from protocols.grpc.departures import Departures
 from protocols.grpc.errors import OK, status_of
+from protocols.grpc.handles import marked_alike, receipt_of, receipts_of
 from protocols.grpc.lite import lite_sync_in
 from protocols.grpc.offsets import Positions
 from protocols.grpc.packing import EncodedAnswer, Packer, encode_sent
@@ -61,6 +62,7 @@ class MessagingService(Positions):
         self._streams = Waits()
         self._departures = Departures(clock)
         self._packer = Packer(processor.limits)
+        self._compare_ids = processor.limits.check_message_ids
 
     def __repr__(self) -> str:
         return f"<MessagingService polls {self._polls} streams {self._open}>"
@@ -179,7 +181,7 @@ class MessagingService(Positions):
         encoded = size = 0
         try:
             for stored in messages:
-                answer = encode_received(stored, topic)
+                answer = encode_received(stored, topic, with_mark=self._compare_ids)
                 length = len(answer)
                 if can_receive(context, length):
                     ready.append(answer)
@@ -217,21 +219,21 @@ class MessagingService(Positions):
     async def ack_message(self, request: rpc.AckMessageRequest, context: Context) -> rpc.AckMessageResponse:
         # One more than there may be is enough to be refused.
         entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
-        handles = [entry.receipt_handle for entry in entries_in]
+        receipts, contradicted = receipts_of(entries_in, compare=self._compare_ids)
         lite_topic = entries_in[-1].lite_topic if entries_in else ""
         said = Said(entries_in[-1].message_id, lite_topic) if lite_topic else NOTHING_SAID
         results = await self._processor.ack(
-            context, request.topic.name, request.group.name, handles, said=said
+            context, request.topic.name, request.group.name, receipts, said=said
         )
         answer = rpc.AckMessageResponse()
         add = answer.entries.add
         failed = False
-        for entry, handle, error in zip(entries_in, handles, results, strict=True):
+        for at, (entry, error) in enumerate(zip(entries_in, results, strict=True)):
             status = OK
             if error is not None:
                 failed = True
-                status = status_of(error, context)
-            add(message_id=entry.message_id, receipt_handle=handle, status=status)
+                status = status_of(contradicted.get(at, error), context)
+            add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
         answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
         return answer
 
@@ -243,7 +245,7 @@ class MessagingService(Positions):
                 context,
                 request.topic.name,
                 request.group.name,
-                request.receipt_handle,
+                receipt_of(request, compare=self._compare_ids),
                 convert.millis_of(request.invisible_duration),
                 said=Said(request.message_id, request.lite_topic),
                 suspend=request.suspend,
@@ -254,6 +256,8 @@ class MessagingService(Positions):
             return rpc.ChangeInvisibleDurationResponse(
                 status=status_of(error, context), receipt_handle=request.receipt_handle
             )
+        if self._compare_ids:
+            handle = marked_alike(handle, request.receipt_handle)
         return rpc.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
 
     async def forward_message_to_dead_letter_queue(
@@ -262,9 +266,8 @@ class MessagingService(Positions):
         said = Said(
             request.message_id, request.lite_topic, request.delivery_attempt, request.max_delivery_attempts
         )
-        await self._processor.dead_letter(
-            context, request.topic.name, request.group.name, request.receipt_handle, said=said
-        )
+        receipt = receipt_of(request, compare=self._compare_ids)
+        await self._processor.dead_letter(context, request.topic.name, request.group.name, receipt, said=said)
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def end_transaction(

@@ -239,7 +239,7 @@ def right(name: str, odd: Odd) -> Message:
                 one.system_properties.message_type = odd.random.choice((pb.NORMAL, pb.TRANSACTION))
             return request
         case "AckMessage":
-            entries = [rpc.AckMessageEntry(message_id="m", receipt_handle=handle)]
+            entries = [rpc.AckMessageEntry(receipt_handle=handle)]
             return rpc.AckMessageRequest(topic=topic, group=group, entries=entries)
         case "ForwardMessageToDeadLetterQueue":
             return rpc.ForwardMessageToDeadLetterQueueRequest(topic=topic, group=group, receipt_handle=handle)
