@@ -201,8 +201,9 @@ def encode_message(
             if key:
                 parts += (b"\x12", _LENGTHS[len(key)], key)
     if stored.receipt:
-        handle = marked(stored.receipt, message_id, get(_LITE_TOPIC)) if with_mark else stored.receipt
-        receipt = handle.encode()
+        receipt = stored.receipt.encode()
+        if with_mark:
+            receipt = marked(receipt, message_id, get(_LITE_TOPIC) if rare else None)
         parts += (b"\x62", _LENGTHS[len(receipt)], receipt)
         told_by = stored.receipt.split(" ", 3)
         if len(told_by) == 4:

@@ -11,7 +11,7 @@ It is a tenth field, at which RocketMQ's own proxy and its brokers do not look (
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from zlib import crc32
 
 from popgate.errors import IllegalReceipt, shown
@@ -22,11 +22,11 @@ _SHORTENED = 32
 """Characters of an id that the Java client may have cut two zeros off from (`MessageIdImpl.toString`)."""
 
 
-def marked(receipt: str, message_id: bytes, lite_topic: bytes | None) -> str:
+def marked(receipt: bytes, message_id: bytes, lite_topic: bytes | None = None) -> bytes:
     """The handle for a receipt of the message that is told with this id and lite topic."""
     if lite_topic is None:
-        return f"{receipt} {crc32(message_id):x}"
-    return f"{receipt} {crc32(message_id):x}.{crc32(lite_topic):x}"
+        return b"%b %x" % (receipt, crc32(message_id))
+    return b"%b %x.%x" % (receipt, crc32(message_id), crc32(lite_topic))
 
 
 def marked_alike(receipt: str, handle: str) -> str:
@@ -52,17 +52,24 @@ def receipt_of(
 
 
 def receipts_of(
-    entries: Iterable[rpc.AckMessageEntry], *, compare: bool
+    entries: Sequence[rpc.AckMessageEntry], handles: Sequence[str], ids: Sequence[str], *, compare: bool
 ) -> tuple[list[str], dict[int, IllegalReceipt]]:
-    """`receipt_of` each entry, and by index what it raised: the receipt is blank there, and refused."""
+    """`receipt_of` each entry, whose handles and ids these are, and by index what it raised.
+
+    The receipt is blank there, so that all else is checked and counted as ever.
+    """
     receipts: list[str] = []
     contradicted: dict[int, IllegalReceipt] = {}
-    for entry in entries:
-        try:
-            receipts.append(receipt_of(entry, compare=compare))
-        except IllegalReceipt as error:
-            contradicted[len(receipts)] = error
-            receipts.append("")
+    for at, (entry, handle, message_id) in enumerate(zip(entries, handles, ids, strict=True)):
+        # Nearly always the handle ends in the mark of this id, and of no lite topic.
+        receipt = handle.removesuffix(" %x" % crc32(message_id.encode()))  # noqa: UP031 - in half the time
+        if not message_id or receipt == handle or entry.lite_topic:
+            try:
+                receipt = receipt_of(entry, compare=compare)
+            except IllegalReceipt as error:
+                contradicted[at] = error
+                receipt = ""
+        receipts.append(receipt)
     return receipts, contradicted
 
 

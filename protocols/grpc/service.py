@@ -219,21 +219,23 @@ class MessagingService(Positions):
     async def ack_message(self, request: rpc.AckMessageRequest, context: Context) -> rpc.AckMessageResponse:
         # One more than there may be is enough to be refused.
         entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
-        receipts, contradicted = receipts_of(entries_in, compare=self._compare_ids)
+        handles = [entry.receipt_handle for entry in entries_in]
+        ids = [entry.message_id for entry in entries_in]
+        receipts, contradicted = receipts_of(entries_in, handles, ids, compare=self._compare_ids)
         lite_topic = entries_in[-1].lite_topic if entries_in else ""
-        said = Said(entries_in[-1].message_id, lite_topic) if lite_topic else NOTHING_SAID
+        said = Said(ids[-1], lite_topic) if lite_topic else NOTHING_SAID
         results = await self._processor.ack(
             context, request.topic.name, request.group.name, receipts, said=said
         )
         answer = rpc.AckMessageResponse()
         add = answer.entries.add
         failed = False
-        for at, (entry, error) in enumerate(zip(entries_in, results, strict=True)):
+        for at, (named, handle, error) in enumerate(zip(ids, handles, results, strict=True)):
             status = OK
             if error is not None:
                 failed = True
                 status = status_of(contradicted.get(at, error), context)
-            add(message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status)
+            add(message_id=named, receipt_handle=handle, status=status)
         answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
         return answer
 
