@@ -22,7 +22,7 @@ docs: ## generate what is generated in docs/
 	$(PY) -m proxy.reference
 	$(PY) tests/surface/document.py
 
-bench: ## beside RocketMQ's own proxy, half an hour, into docs/performance; or as BENCH="--quick --only ready" says
+bench: ## beside RocketMQ's own proxy, 35 minutes, into docs/performance; or as BENCH="--quick --only ready" says
 	$(PY) benchmarks/bench.py $(or $(BENCH),--out docs/performance)
 
 benchmarks: ## every other benchmark, shortly

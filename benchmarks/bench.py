@@ -2,12 +2,14 @@
 
     python benchmarks/bench.py [--quick] [--only PART,...] [--serve-options "..."] [--out docs/performance]
     python benchmarks/bench.py --table docs/performance/beside-java-proxy.json    # print it once more
+    python benchmarks/bench.py --tier own --broker rocketmq://127.0.0.1:9876      # one that runs already
 
 Two tiers: before the same real broker (`own`), and with the broker inside, RocketMQ's local mode beside the
 embedded broker (`embedded`, CPU of the whole process). Every work is done through one gateway and then
 through the other, another one first in each round; CPU and memory are those of all processes that a
 gateway consists of. Ratios are of one round; told are medians. A run in which an error occurred is marked,
-and the exit code is 1. Parts:
+and the exit code is 1. Ours is started as `popgate serve` is by default, with one worker for each core before
+a broker: how many there were is told, and so is a commit that others cannot measure again. Parts:
 
     send_1, send_32, receive_32, receive_1, route, alone    as fast as answers come
     rate                the four first, at half of the Java proxy's most, latencies from the time due
@@ -35,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.beside.amounts import PARTS, QUICK, WORKS, Amounts, seconds_of
 from benchmarks.beside.driving import Load, build
 from benchmarks.beside.holding import Holding
-from benchmarks.beside.machine import facts
+from benchmarks.beside.machine import doubts, facts
 from benchmarks.beside.results import Results
 from benchmarks.beside.sides import OURS, TIERS, Town
 from benchmarks.beside.starting import plain, ready
@@ -65,11 +67,16 @@ def measure(
     serve: list[str],
     *,
     java: bool,
+    java_options: Sequence[str] = (),
+    broker: str = "",
 ) -> None:
     """What cannot be measured is told in the results, and the rest goes on. Raises Missing."""
     load = Load(build())
-    for tier in tiers if java else ("embedded",):
-        with results.trying(f"{tier}"), Town(tier, serve, java=java) as town:
+    if broker:
+        results.note("The broker had run before, and others may have used it at the same time.")
+    for tier in tiers:
+        town = Town(tier, serve, java=java, java_options=java_options, broker=broker)
+        with results.trying(f"{tier}"), town:
             if {*WORKS, "rate", "memory"} & set(parts):
                 with results.trying(f"{tier}, works"):
                     Working(town, load, amounts, results).run(parts)
@@ -82,6 +89,28 @@ def measure(
             if "nghttpd" in parts and tier == "embedded":
                 with results.trying(f"{tier}, nghttpd"):
                     plain(town, load, amounts, results)
+        if town.workers:
+            results.settings["workers"][tier] = town.workers
+
+
+def chosen_tiers(
+    parser: argparse.ArgumentParser, tier: str | None, broker: str, *, java: bool
+) -> tuple[str, ...]:
+    if broker and tier == "embedded":
+        parser.error("--broker: with the broker inside there is no other one")
+    if tier:
+        return (tier,)
+    if broker:
+        return ("own",)
+    return TIERS if java else ("embedded",)
+
+
+def told_doubts(results: Results) -> list[str]:
+    """Why the figures cannot be measured again, said at once, too: a table is read later, and by others."""
+    found = doubts(results.machine)
+    for doubt in found:
+        print(f"WARNING: {doubt}", file=sys.stderr)
+    return found
 
 
 def built() -> int:
@@ -103,6 +132,8 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, help=f"default {Amounts.rounds}")
     parser.add_argument("--serve-options", default="", help='with "=": --serve-options="--workers 2"')
     parser.add_argument("--without-java", action="store_true", help="ours alone, with its embedded broker")
+    parser.add_argument("--java-options", default="", help="of the Java proxy's virtual machine, as above")
+    parser.add_argument("--broker", default="", metavar="URL", help="a RocketMQ for the tier of its own")
     parser.add_argument("--out", type=Path, metavar="DIR", help=f"write {NAME}.json and {NAME}.md there")
     parser.add_argument(
         "--table", type=Path, metavar="FILE", help="print the table of a written result and end"
@@ -110,21 +141,24 @@ def main() -> int:
     parser.add_argument("--build", action="store_true", help="only compile the load generator")
     given = parser.parse_args()
     if given.table is not None:
-        print(Table(Results.read(given.table)).write(), end="")
+        written = Results.read(given.table)
+        print(Table(written, told_doubts(written)).write(), end="")
         return 0
     if given.build:
         return built()
     amounts = QUICK if given.quick else Amounts()
     if given.rounds is not None:
         amounts = Amounts(**{**asdict(amounts), "rounds": given.rounds})
-    tiers = (given.tier,) if given.tier else TIERS
     java = not given.without_java
-    about = seconds_of(amounts, given.only, tiers if java else ("embedded",), java=java)
+    tiers = chosen_tiers(parser, given.tier, given.broker, java=java)
+    about = seconds_of(amounts, given.only, tiers, java=java)
     ends = time.strftime("%H:%M", time.localtime(time.time() + about))
     print(f"about {max(round(about / 60), 1)} minutes, until {ends}", flush=True)
     settings = {
         "quick": given.quick,
         "serve_options": given.serve_options,
+        "java_options": given.java_options,
+        "workers": {},
         "parts": given.only,
         "tiers": list(tiers),
         "amounts": asdict(amounts),
@@ -136,7 +170,16 @@ def main() -> int:
         results.file = given.out / f"{NAME}.json"
     begun = time.monotonic()
     try:
-        measure(results, given.only, tiers, amounts, shlex.split(given.serve_options), java=java)
+        measure(
+            results,
+            given.only,
+            tiers,
+            amounts,
+            shlex.split(given.serve_options),
+            java=java,
+            java_options=shlex.split(given.java_options),
+            broker=given.broker,
+        )
     except Missing as why:
         print(f"not measured: {why}", file=sys.stderr)
         return MISSING
@@ -144,7 +187,7 @@ def main() -> int:
         results.broken.append("the run was ended before its end")
     results.settings["took_s"] = round(time.monotonic() - begun)
     results.write()
-    table = Table(results).write()
+    table = Table(results, told_doubts(results)).write()
     print(f"\n{table}", end="")
     if given.out is not None:
         (given.out / f"{NAME}.md").write_text(table)

@@ -2,13 +2,15 @@
 
     python benchmarks/soak.py                # half an hour, the embedded broker
     python benchmarks/soak.py --minutes 15 --broker rocketmq://127.0.0.1:9876
+    python benchmarks/soak.py --broker rocketmq --workers 0    # RocketMQ is started, too; workers as shipped
     python benchmarks/soak.py --quick        # seconds; checks what is left behind, not the memory
 
 Held constant are: the rate of messages (half of what the gateway does at most, which is measured first, or
 `--rate`), one per call sent and as many received, 32 per call and acknowledged; the length of a client's life
 (10 s, then others come, with new ids and new connections); and some twenty peers a second that send half a
 greeting, half of a request, nonsense, resets, floods, or vanish with receives that wait. The gateway is one
-process with its default settings (`--set embedded.cache_bytes=1MiB` changes one).
+process, unless `--workers` says otherwise, with its default settings (`--set embedded.cache_bytes=1MiB`
+changes one) but for the ids that it remembers, which would take longer to fill.
 
 Not constant is what it remembers up to a bound: message ids, and what RocksDB has in its buffers, which rises
 until they are written to the disk, and falls. Both are filled before the time begins, and told with every
@@ -23,6 +25,7 @@ is otherwise, or a client got an error.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import sys
@@ -42,6 +45,7 @@ from benchmarks.soaking.rude import TOPIC as RUDE
 from benchmarks.soaking.rude import Rude
 from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.made import Missing
+from popgate.testing.rocketmq import shared_rocketmq
 
 MISSING = 3
 MOST_GROWTH = 0.05
@@ -207,29 +211,39 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--rate", type=float, help="messages per second; default half of what it can take")
-    parser.add_argument("--broker", help="URL of a RocketMQ, in the place of the embedded broker")
+    parser.add_argument(
+        "--broker", help="URL of a RocketMQ, in the place of the embedded broker; rocketmq: the tests' own"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="0: as many as it has by itself")
     parser.add_argument("--set", type=_setting, action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all samples there")
     parser.add_argument("--quick", action="store_true", help="seconds, without a look at the memory")
     chosen = parser.parse_args()
-    try:
-        load = Load(build())
-    except Missing as missing:
-        print(missing, file=sys.stderr)
-        sys.exit(MISSING)
     seconds = 5.0 if chosen.quick else chosen.minutes * 60
-    options = ["--workers", "1", *KNOWN_SENDS]
-    if chosen.broker:
-        options += ["--broker", chosen.broker, *CREATE_ON_USE]
-        make_at(chosen.broker, ("soak", RUDE), ("soak", RUDE))
+    options = list(KNOWN_SENDS)
+    if chosen.workers:
+        options += ["--workers", str(chosen.workers)]
     machine = facts()
-    with GatewayProcess(options=options, environment=dict(chosen.set)) as gateway:
+    with contextlib.ExitStack() as closing:
+        broker = chosen.broker
+        try:
+            load = Load(build())
+            if broker == "rocketmq":
+                broker = closing.enter_context(shared_rocketmq()).url
+        except Missing as missing:
+            print(missing, file=sys.stderr)
+            sys.exit(MISSING)
+        if broker:
+            options += ["--broker", broker, *CREATE_ON_USE]
+            make_at(broker, ("soak", RUDE), ("soak", RUDE))
+        gateway = closing.enter_context(GatewayProcess(options=options, environment=dict(chosen.set)))
         soak = Soak(gateway, load, seconds, 2.0 if chosen.quick else LIFE_S)
         fine = soak.run(memory=not chosen.quick, rate=chosen.rate)
     if chosen.out is not None:
         settings = {
             "minutes": chosen.minutes,
             "broker": "RocketMQ" if chosen.broker else "embedded",
+            "workers": chosen.workers or "default",
             "set": dict(chosen.set),
         }
         chosen.out.parent.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,8 @@ from popgate.testing.rocketmq import fetching
 from tests.classic import conftest as classic
 from tests.conformance import drivers
 from tests.outside import conftest as judges
-from tests.outside import proxies, test_h2spec, test_interop
+from tests.outside import test_h2spec, test_interop
+from tests.support import proxies
 from tests.tools import conftest as tools
 
 AT_ONCE = 2

@@ -7,6 +7,7 @@ tests run, and `TEST_TRAITS`, a file that hands the traits of brokers from one t
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections import Counter, defaultdict
@@ -68,6 +69,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (selected if tier_of(item.nodeid) == tier else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = selected
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays to the end of the run, and is not looked at for cycles again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

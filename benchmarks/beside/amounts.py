@@ -49,8 +49,10 @@ class Amounts:
     warm_batched: int = 400_000
     """Messages sent and received through each gateway, 32 per call, before anything is counted: the first
     100,000 cost a Java proxy three to six times as much."""
-    warm_single: int = 20_000
-    """Sent one per call after that, and a fifth of them received."""
+    warm_single: int = 400_000
+    """Sent one per call after that: other code than that of batches, which is not warm by those."""
+    warm_single_received: int = 40_000
+    """Received and acknowledged one per call after that."""
     rate_rounds: int = 3
     rate_seconds: float = 6.0
     connections: int = 10_000
@@ -70,6 +72,7 @@ QUICK = Amounts(
     share=0.02,
     warm_batched=2_000,
     warm_single=200,
+    warm_single_received=40,
     rate_rounds=1,
     rate_seconds=1.0,
     connections=200,
@@ -84,9 +87,8 @@ QUICK = Amounts(
 
 _START_S = {"own": 25.0, "embedded": 15.0}
 """Name server, broker and both gateways, and their end."""
-_BATCHED_PER_S = {"own": 12_000.0, "embedded": 20_000.0}
-"""Received by the slower of the two, and guessed low."""
-_SINGLE_PER_S = 1_200.0
+_WARM_MS = {"own": (0.19, 0.2, 0.5), "embedded": (0.1, 0.15, 0.3)}
+"""Of the slower of the two for each message: sent and received in batches, sent, received one per call."""
 
 
 def seconds_of(amounts: Amounts, parts: Collection[str], tiers: Sequence[str], *, java: bool = True) -> float:
@@ -94,7 +96,8 @@ def seconds_of(amounts: Amounts, parts: Collection[str], tiers: Sequence[str], *
     sides = 2 if java else 1
     total = 0.0
     for tier in tiers:
-        warm = amounts.warm_batched / _BATCHED_PER_S[tier] * 1.5 + amounts.warm_single * 1.2 / _SINGLE_PER_S
+        warmed = (amounts.warm_batched, amounts.warm_single, amounts.warm_single_received)
+        warm = sum(ms * count / 1e3 for ms, count in zip(_WARM_MS[tier], warmed, strict=True))
         works = [work for work in WORKS.values() if work.name in parts]
         once = sum(min(amounts.seconds, 0.3 + work.messages * amounts.share / 3_000) for work in works)
         once += 3.0 * amounts.share * any(work.kind == "receive" for work in works)

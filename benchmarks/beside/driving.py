@@ -6,6 +6,7 @@ import contextlib
 import json
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,11 @@ from typing import Any
 from popgate.testing.made import FETCH_TRIES, digest, made_once, run_tool
 
 SOURCES = Path(__file__).resolve().parents[1] / "load"
-ENDED_WITHIN_S = 300.0
-"""A run that has no time of its own; one that has ends when its last calls do."""
+ENDED_WITHIN_S = 900.0
+"""A run that has no time of its own, as those that warm up; one that has ends when its last calls do."""
 LAST_CALLS_S = 90.0
 HELD_WITHIN_S = 180.0
+ROUTE_WITHIN_S = 180.0
 
 
 def build() -> Path:
@@ -52,6 +54,16 @@ class Load:
             check=False,
         )
         return _read(ended.stdout, ended.stderr)
+
+    def until_routed(self, target: str, topic: str, **options: object) -> None:
+        """What was made at a broker is seen by a gateway when the name server knows of it.
+
+        Raises SystemExit when that takes too long.
+        """
+        end = time.monotonic() + ROUTE_WITHIN_S
+        while self.run(target, "route", topic=topic, messages=1, calls=1, connections=1, **options)["errors"]:
+            if time.monotonic() > end:
+                raise SystemExit(f"{target} has no route to {topic}")
 
     @contextlib.contextmanager
     def holding(self, target: str, work: str, told: dict[str, Any], **options: object) -> Iterator[int]:

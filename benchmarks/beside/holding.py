@@ -16,7 +16,6 @@ FIRST_SHARE = 10
 """A tenth of the connections is there when counting begins: what only the first ones cost is not counted."""
 LONGEST_WAIT_S = 20
 """Of one poll: more than the Java proxy grants as shipped would be cut; each is followed by the next."""
-ROUTE_WITHIN_S = 180.0
 
 
 class Holding:
@@ -39,17 +38,18 @@ class Holding:
         for name in self._town.names:
             what = f"{self._town.tier}, idle_connections, {name}"
             with self._results.trying(what), self._town.start(name) as side:
-                side.make(("idle",), ())
-                self._seen(side, "idle")
+                side.make((side.named("idle"),), ())
+                self._load.until_routed(side.target, side.named("idle"))
                 self._idle(side, count)
 
     def _idle(self, side: Side, count: int) -> None:
         first: dict[str, Any] = {}
         told: dict[str, Any] = {}
         few = max(count // FIRST_SHARE, 1)
-        with self._load.holding(side.target, "idle", first, topic="idle", connections=few):
+        topic = side.named("idle")
+        with self._load.holding(side.target, "idle", first, topic=topic, connections=few):
             before, heap_before = self._settled(side)
-            with self._load.holding(side.target, "idle", told, topic="idle", connections=count) as held:
+            with self._load.holding(side.target, "idle", told, topic=topic, connections=count) as held:
                 after, heap_after = self._settled(side)
         figures = {
             "held": held,
@@ -83,7 +83,7 @@ class Holding:
         topics = [f"waited-{n}" for n in range(amounts.poll_topics)]
         side.make((*topics, "stored"), [f"waiters-{n}" for n in range(amounts.poll_topics)])
         if side.name != OURS:
-            self._seen(side, "stored")
+            self._load.until_routed(side.target, "stored")
         figures = {"idle_mb": memory_mb(side.pid)["pss_mb"]}
         stored = self._load.run(
             side.target, "send", topic="stored", per_call=32, calls=8, messages=amounts.stored
@@ -121,13 +121,6 @@ class Holding:
         self._add(side, "polls", figures, stored, told, wanted=wanted, held=held)
 
     # -- both -------------------------------------------------------------------------------------
-
-    def _seen(self, side: Side, topic: str) -> None:
-        end = time.monotonic() + ROUTE_WITHIN_S
-        options: dict[str, Any] = {"topic": topic, "messages": 1, "calls": 1, "connections": 1}
-        while self._load.run(side.target, "route", **options)["errors"]:
-            if time.monotonic() > end:
-                raise SystemExit(f"{side.name} has no route to {topic}")
 
     def _add(
         self, side: Side, part: str, figures: dict[str, float], *told: dict[str, Any], wanted: int, held: int

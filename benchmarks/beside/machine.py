@@ -14,6 +14,18 @@ import popgate
 from popgate.testing.rocketmq.fetching import NEWEST
 
 ROOT = Path(__file__).resolve().parents[2]
+PUBLISHED = ("refs/remotes/origin/main", "refs/heads/main")
+"""What is called the history, the first of them that is there; without them all that is checked out."""
+
+Facts = dict[str, str | int | float]
+
+
+def _git(*words: str) -> str | None:
+    """What git prints about this checkout; None: it refuses, or there is none."""
+    if shutil.which("git") is None:
+        return None
+    told = subprocess.run(["git", *words], capture_output=True, text=True, check=False, cwd=ROOT)
+    return told.stdout.strip() if told.returncode == 0 else None
 
 
 def _first_line(*command: str) -> str:
@@ -29,9 +41,14 @@ def _found(path: str, pattern: str) -> str:
     return found[1].strip() if found else ""
 
 
-def facts() -> dict[str, str | int | float]:
-    """No names of hosts and no paths: this is committed."""
-    changed = _first_line("git", "status", "--porcelain", "--untracked-files=no")
+def facts() -> Facts:
+    """No names of hosts and no paths: this is committed.
+
+    `revision` is the commit, with a "+" where files of it are changed; empty where there is no git. What is
+    in docs changes nothing that is measured, and may be results that are being written.
+    """
+    commit = _git("rev-parse", "HEAD") or ""
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)docs")
     return {
         "processor": _found("/proc/cpuinfo", r"^model name\s*:(.*)$") or platform.machine(),
         "cores": len(os.sched_getaffinity(0)),
@@ -42,9 +59,39 @@ def facts() -> dict[str, str | int | float]:
         "go": _first_line("go", "env", "GOVERSION"),
         "rocketmq": NEWEST,
         "popgate": popgate.__version__,
-        "revision": _first_line("git", "rev-parse", "--short", "HEAD") + ("+" if changed else ""),
+        "revision": commit + ("+" if changed else ""),
         "load_before": round(os.getloadavg()[0], 2),
     }
+
+
+def sentence(machine: Facts) -> str:
+    """The machine and the versions in one line, without its end."""
+    return (
+        f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
+        f"{machine['kernel']}; {machine['python']}, Java {machine['java']}, "
+        f"RocketMQ {machine['rocketmq']}; popgate {short(machine)}"
+    )
+
+
+def short(machine: Facts) -> str:
+    """The commit as people write it."""
+    commit, changed, _ = str(machine["revision"]).partition("+")
+    return f"{commit[:12]}{changed}" or "without a commit"
+
+
+def doubts(machine: Facts) -> list[str]:
+    """Why nobody may be able to measure the same again, a sentence each; of figures of any time."""
+    commit, changed, _ = str(machine["revision"]).partition("+")
+    if not commit:
+        return ["These figures belong to no commit: there was no git where they were measured."]
+    found = []
+    if changed:
+        found.append(f"These figures belong to no commit: files were changed since {commit[:12]}.")
+    history = next((name for name in PUBLISHED if _git("rev-parse", "--verify", name) is not None), "HEAD")
+    if _git("merge-base", "--is-ancestor", commit, history) is None:
+        name = "what is checked out" if history == "HEAD" else history.partition("/")[2].partition("/")[2]
+        found.append(f"The commit {commit[:12]} that was measured is not in the history of {name}.")
+    return found
 
 
 def _found_version(line: str) -> str:

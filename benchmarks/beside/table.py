@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks.beside.amounts import AT_A_RATE, WORKS
+from benchmarks.beside.amounts import AT_A_RATE, WORKS, Work
+from benchmarks.beside.machine import sentence
 from benchmarks.beside.results import Comparison, Results, Run, compared, middle
 from benchmarks.beside.sides import JAVA, JAVA_SMALL, OURS, TIERS
 
@@ -26,6 +27,7 @@ TITLES = {
     "own": "A tier of its own, before the same broker",
     "embedded": "With the broker inside: local mode beside the embedded broker",
 }
+PLACES = {"own": "on a tier of its own", "embedded": "with the broker inside"}
 ERRORS, SLOW = "†", "‡"
 MUST, AIM = "must", "aim"
 
@@ -38,15 +40,24 @@ def number(value: float) -> str:
 
 
 class Table:
-    def __init__(self, results: Results) -> None:
+    """`doubts` are sentences about the commit that was measured, `machine.doubts`."""
+
+    def __init__(self, results: Results, doubts: Sequence[str] = ()) -> None:
         self._results = results
+        self._doubts = doubts
         self._lines: list[str] = []
         self._reached: dict[str, list[bool]] = {}
 
     def write(self) -> str:
         self._lines, self._reached = [], {MUST: [], AIM: []}
         for tier in TIERS:
-            rows = [*self._works(tier), *self._rates(tier), *self._memory(tier), *self._others(tier)]
+            rows = [
+                *self._works(tier),
+                *self._rates(tier),
+                *self._warm(tier),
+                *self._memory(tier),
+                *self._others(tier),
+            ]
             if rows:
                 self._lines += [f"### {TITLES[tier]}", "", *_HEAD, *rows, ""]
         self._plain()
@@ -55,16 +66,19 @@ class Table:
         return "\n".join(lines).rstrip() + "\n"
 
     def _about(self) -> Iterator[str]:
-        machine = self._results.machine
-        command = f"popgate serve {self._results.settings['serve_options']}".rstrip()
-        yield (
-            f"{machine['processor']}, {machine['cores']} cores, {machine['memory_gb']} GB, "
-            f"{machine['kernel']}; {machine['python']}, Java {machine['java']}, "
-            f"RocketMQ {machine['rocketmq']}; popgate {machine['revision']}, `{command}`."
-        )
+        settings = self._results.settings
+        command = f"popgate serve {settings['serve_options']}".rstrip()
+        counts = settings.get("workers", {})
+        workers = ", ".join(f"{_workers(count)} {PLACES[tier]}" for tier, count in counts.items())
+        parts = [sentence(self._results.machine), f"`{command}`{f', {workers}' if workers else ''}"]
+        if options := settings.get("java_options"):
+            parts.append(f"the Java proxy with `{options}`")
+        yield f"{'; '.join(parts)}."
+        if self._doubts:
+            yield from ("", f"**{' '.join(self._doubts)}**", "")
         yield (
             "Medians of the rounds; the ratio is the median of the rounds' own ratios, ours to the Java "
-            "proxy's (least-most)."
+            "proxy's (least-most). A rate that a row names is half of the Java proxy's most."
         )
         if self._results.settings["quick"]:
             yield ""
@@ -133,20 +147,44 @@ class Table:
                 pair = self._pair(tier, work.name, figure)
                 must = figure == "cpu_us"
                 yield from self._row(f"{work.title}: {name}", unit, pair, aim, least=least, must=must)
+                if figure == "cpu_us" and (title := self._at_a_rate(tier, work)):
+                    # Beside that at full load: there calls come together, and share much of their cost.
+                    paced = self._pair(tier, f"{work.name}.rate", figure)
+                    yield from self._row(f"{title}: {name}", unit, paced)
 
     def _rates(self, tier: str) -> Iterator[str]:
         for name in AT_A_RATE:
-            part = f"{name}.rate"
-            rate = middle(self._results.of(tier, part, JAVA), "wanted")
-            if rate is None:
+            title = self._at_a_rate(tier, WORKS[name])
+            if not title:
                 continue
             for figure, words in (("p50_ms", "p50"), ("p99_ms", "p99"), ("p999_ms", "p99.9")):
                 aim = 0.5 if figure == "p99_ms" else None
-                title = f"{WORKS[name].title}, at {number(rate)} messages per second: {words}"
-                yield from self._row(title, "ms", self._pair(tier, part, figure), aim)
+                pair = self._pair(tier, f"{name}.rate", figure)
+                yield from self._row(f"{title}: {words}", "ms", pair, aim)
+
+    def _at_a_rate(self, tier: str, work: Work) -> str:
+        """What a work at the rate of both is called; empty where it was not done."""
+        runs = [one for side in (JAVA, OURS) for one in self._results.of(tier, f"{work.name}.rate", side)]
+        rate = middle(runs, "wanted")
+        return "" if rate is None else f"{work.title}, at {number(rate)} messages per second"
+
+    def _warm(self, tier: str) -> Iterator[str]:
+        """What the first and the last messages of the warm-up cost, which shows whether both are warm."""
+        for work in WORKS.values():
+            told = []
+            for side in (JAVA, OURS):
+                runs = self._results.of(tier, f"{work.name}.warm_up", side)
+                costs = [run.figures["cpu_us"] for run in runs]
+                told.append(f"{number(costs[0])}, {number(costs[-1])} µs" if costs else "")
+            if any(told):
+                name = f"warm-up, {work.title}: CPU per message, first and last quarter"
+                yield f"| {name} | {' | '.join(told)} | | |"
 
     def _memory(self, tier: str) -> Iterator[str]:
-        for java, heap, aim in ((JAVA, "shipped heap of 4 GB", 0.1), (JAVA_SMALL, "heap of 512 MB", 0.3)):
+        # With other options the heap is no longer that of the aim.
+        given = self._results.settings.get("java_options")
+        shipped = (JAVA, "heap as given", None) if given else (JAVA, "shipped heap of 4 GB", 0.1)
+        for java, heap, aim in (shipped, (JAVA_SMALL, "heap of 512 MB", 0.3)):
             if java == JAVA_SMALL and not self._results.of(tier, "memory_loaded", java):
                 continue
             for part, words in (("memory_idle", "idle"), ("memory_loaded", "loaded")):
@@ -224,6 +262,10 @@ class Table:
 
 
 _HEAD = ("| | Java proxy | popgate | ratio | reached |", "| --- | --- | --- | --- | --- |")
+
+
+def _workers(count: int) -> str:
+    return f"{count} worker{'s' if count != 1 else ''}"
 
 
 def _renamed(runs: list[Run], old: str, new: str) -> list[Run]:

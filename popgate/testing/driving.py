@@ -15,6 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 LONGEST_RUN_S = 900.0
@@ -59,7 +60,14 @@ class Facts(list[dict[str, Any]]):
 class Driver:
     """A driver process; several runs may go on in it."""
 
-    def __init__(self, command: Sequence[str], endpoint: str, folder: Path) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        endpoint: str,
+        folder: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`environment`: variables of the process that it does not have from this one."""
         folder.mkdir(parents=True, exist_ok=True)
         home = {"HOME": str(folder), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(  # noqa: S603 - a program that the caller names, without a shell
@@ -67,7 +75,7 @@ class Driver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **home},
+            env={**os.environ, **home, **environment},
             cwd=folder,
         )
         # Not a file: the Rust client can write gigabytes.

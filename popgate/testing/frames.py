@@ -82,6 +82,16 @@ def split(sent: bytes) -> Iterator[tuple[str, int, int, bytes]]:
         at += 9 + size
 
 
+def whole_and_rest(sent: bytes) -> tuple[bytes, bytes]:
+    """The frames at the beginning that are there as a whole, and what is behind them."""
+    end = at = 0
+    while at + 9 <= len(sent):
+        at += 9 + int.from_bytes(sent[at : at + 3], "big")
+        if at <= len(sent):
+            end = at
+    return sent[:end], sent[end:]
+
+
 def told(sent: bytes, read_block: Callable[[bytes], str]) -> list[str]:
     """A line for each frame: "HEADERS 1 end …", "DATA 1 b'…'", "GOAWAY 0 CANCEL: why".
 

@@ -6,6 +6,18 @@ import subprocess
 from pathlib import Path
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1")
+_CONFIGURATION = """
+[req]
+distinguished_name = name
+[name]
+commonName = Name
+[host]
+basicConstraints = critical, CA:FALSE
+subjectKeyIdentifier = hash
+authorityKeyIdentifier = keyid
+subjectAltName = DNS:localhost, IP:127.0.0.1
+"""
+"""What OpenSSL makes by itself may sign others, and rustls takes no such certificate of a server."""
 
 
 class Papers:
@@ -21,13 +33,17 @@ class Papers:
         """A certificate and its key, the same for each name."""
         certificate = self._folder / f"{name}.pem"
         if not certificate.exists():
+            configuration = self._folder / "host.cnf"
+            configuration.write_text(_CONFIGURATION)
             self._make(
                 name,
+                "-config",
+                str(configuration),
+                "-extensions",
+                "host",
                 "-nodes",
                 "-subj",
                 f"/CN={name}",
-                "-addext",
-                "subjectAltName=DNS:localhost,IP:127.0.0.1",
                 "-CA",
                 str(self.authority),
                 "-CAkey",

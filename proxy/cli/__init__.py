@@ -1,4 +1,8 @@
-"""The command line. Each subject has its module; what is heavy is imported by the command that needs it."""
+"""The command line. Each subject has its module; what is heavy is imported by the command that needs it.
+
+Of a command that is named only its own module is loaded: half of the time that the others take to load is
+more than most commands need for themselves, and `popgate serve` reads its settings this way.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +10,47 @@ import errno
 import io
 import os
 import sys
+from collections.abc import Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Annotated
 
 import typer
 
 from popgate import __version__
-from proxy.cli import (
-    applying,
-    backups,
-    clients,
-    cluster,
-    deadletters,
-    doctor,
-    groups,
-    lite,
-    messages,
-    receiving,
-    sending,
-    serving,
-    stuck,
-    topics,
-)
 from proxy.cli.failing import Ended, Failure, tell
 
+COMMANDS = {
+    "serve": "serving",
+    "settings": "serving",
+    "send": "sending",
+    "receive": "receiving",
+    "stuck": "stuck",
+    "doctor": "doctor",
+    "cluster": "cluster",
+    "apply": "applying",
+    "export": "applying",
+    "backup": "backups",
+    "restore": "backups",
+}
+"""Commands, each a function of its name, and their modules; in the order in which help shows them."""
+GROUPS = {
+    "topic": "topics",
+    "lite": "lite",
+    "group": "groups",
+    "clients": "clients",
+    "message": "messages",
+    "dead-letter": "deadletters",
+}
+"""Words that have commands below them, each a module's `app`."""
 
-def make_app() -> typer.Typer:
-    """The commands, with help in colour where a person reads it."""
+
+def make_app(arguments: Sequence[str] = ()) -> typer.Typer:
+    """The commands, with help in colour where a person reads it.
+
+    Only the one that `arguments` begin with, if they begin with one.
+    """
+    named = arguments[0] if arguments and arguments[0] in {**COMMANDS, **GROUPS} else None
     app = typer.Typer(
         name="popgate",
         help="A gateway that speaks Apache RocketMQ 5, with its own broker inside.",
@@ -44,23 +62,12 @@ def make_app() -> typer.Typer:
         " answers, 4 not found or nothing received, 5 serve could not start.",
     )
     app.callback()(_top)
-    app.command("serve")(serving.serve)
-    app.command("settings")(serving.settings)
-    app.command("send")(sending.send)
-    app.command("receive")(receiving.receive)
-    app.command("stuck")(stuck.stuck)
-    app.command("doctor")(doctor.doctor)
-    app.command("cluster")(cluster.cluster)
-    app.command("apply")(applying.apply)
-    app.command("export")(applying.export)
-    app.command("backup")(backups.backup)
-    app.command("restore")(backups.restore)
-    app.add_typer(topics.app, name="topic")
-    app.add_typer(lite.app, name="lite")
-    app.add_typer(groups.app, name="group")
-    app.add_typer(clients.app, name="clients")
-    app.add_typer(messages.app, name="message")
-    app.add_typer(deadletters.app, name="dead-letter")
+    for name, module in COMMANDS.items():
+        if named in (None, name):
+            app.command(name)(getattr(import_module(f"proxy.cli.{module}"), name))
+    for name, module in GROUPS.items():
+        if named in (None, name):
+            app.add_typer(import_module(f"proxy.cli.{module}").app, name=name)
     return app
 
 
@@ -87,7 +94,7 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     try:
         try:
-            make_app()(prog_name="popgate")
+            make_app(sys.argv[1:])(prog_name="popgate")
         finally:
             sys.stdout.flush()
     except Failure as failure:

@@ -5,7 +5,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.beside.amounts import QUICK, WORKS
+from benchmarks.beside.amounts import AT_A_RATE, QUICK, WORKS
+from benchmarks.beside.machine import doubts
 from benchmarks.beside.processes import cpu_s, family, memory_mb
 from benchmarks.beside.results import Results
 from benchmarks.beside.table import Table
@@ -18,7 +19,7 @@ def test_a_short_run_of_ours_alone_does_every_part_without_an_error(
 ) -> None:
     measured("bench.py", "--without-java", "--out", str(tmp_path))
     told = Results.read(tmp_path / "beside-java-proxy.json")
-    parts = {run.part.partition(".")[0] for run in told.runs if run.part not in ("stock", "warm_up")}
+    parts = {run.part.partition(".")[0] for run in told.runs if run.part != "stock"}
     memory = {"memory_idle", "memory_loaded"}
     assert parts | {"nghttpd"} == {*WORKS, *memory, "idle_connections", "polls", "ready", "nghttpd"}
     assert {run.errors for run in told.runs} == {0}
@@ -28,8 +29,10 @@ def test_a_short_run_of_ours_alone_does_every_part_without_an_error(
     assert polls["held"] == QUICK.poll_connections * QUICK.polls_each
     assert polls["woken"] == QUICK.poll_topics
     table = (tmp_path / "beside-java-proxy.md").read_text()
-    assert Table(told).write() == table
+    assert Table(told, doubts(told.machine)).write() == table
     assert "no figure of it means anything" in table
+    assert "`popgate serve`, 1 worker with the broker inside." in table
+    assert table.count("CPU of the process per message") == len(WORKS) + len(AT_A_RATE)
 
 
 def test_a_part_that_nobody_knows_is_refused() -> None:

@@ -43,10 +43,10 @@ def _before_cluster(row: dict[str, Any], client: str) -> str:
 
 def versions() -> str:
     rows = [
-        [row["name"], f"`{row['package']}`", row["newest"], row.get("oldest", "—")]
+        [row["name"], f"`{row['package']}`", row["newest"], row.get("oldest", "—"), row["tls"]]
         for row in CLIENTS.values()
     ]
-    return _table(["client", "package", "newest", "oldest"], rows)
+    return _table(["client", "package", "newest", "oldest", "TLS"], rows)
 
 
 def newest() -> str:

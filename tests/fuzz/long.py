@@ -3,12 +3,14 @@
     python tests/fuzz/long.py                                  # all of it: hours of CPU time
     python tests/fuzz/long.py --inputs 50000 --seconds 300     # as much of it as five minutes allow
     python tests/fuzz/long.py --only wires       # or rpcs, remoting, or one wire, such as http2 or shared
+    python tests/fuzz/long.py --only http2 hpack --complete    # what HTTP/2 is read by: a million of each
 
 The inputs are made as in the tests beside this, by seed. The RPCs (`rpcs`) and the request codes of the
 remoting door (`classic`) are called in this process, without sockets. Checked of every input: no exception
 but the documented ones, no internal error, none in the log, an answer in time; and of every process that
 it does not grow. Prints one line per target and how many inputs it really got; exit code 1 when
-something is wrong, with the input. Several processes share the work, each with seeds of its own.
+something is wrong, with the input, or with `--complete` a target got fewer inputs than asked for.
+Several processes share the work, each with seeds of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,29 +72,34 @@ def fuzz_wire(data: bytes, read: Callable[[bytes], Any], seed: str, inputs: int,
 # -- the work and its parts -------------------------------------------------------------------------
 
 
-def wires_of(only: str) -> list[tuple[str, bytes, Callable[[bytes], Any]]]:
-    if only in ("", "wires"):
+def wires_of(only: Sequence[str]) -> list[tuple[str, bytes, Callable[[bytes], Any]]]:
+    """The wires that are chosen: by name, by what their names begin with, or all."""
+    if not only or "wires" in only:
         return WIRES
-    return [target for target in WIRES if target[0] == only or target[0].startswith(f"{only}_")]
+    return [
+        target
+        for target in WIRES
+        if any(target[0] == name or target[0].startswith(f"{name}_") for name in only)
+    ]
 
 
-def work(seed: int, inputs: int, seconds: float, only: str) -> tuple[Counter[str], list[str]]:
+def work(seed: int, inputs: int, seconds: float, only: Sequence[str]) -> tuple[Counter[str], list[str]]:
     """One process's part: the wires first, then the RPCs, then the remoting door; and what was wrong.
 
     What is wrong ends its own part only.
     """
     logging.disable(logging.WARNING)
     begin, told, wrongs = time.monotonic(), Counter[str](), []
-    # A third of the time is the wires', in equal parts; what one leaves over goes to the next.
-    for_wires = seconds / 3 if not only else 0.0 if only in DOORS else seconds
     wires = wires_of(only)
+    doors = [(door, fuzz) for door, fuzz in DOORS.items() if not only or door in only]
+    # A third of the time is the wires', in equal parts; what one leaves over goes to the next.
+    for_wires = seconds if not doors else seconds / 3 if wires else 0.0
     for number, (name, data, read) in enumerate(wires):
         end = begin + for_wires * (number + 1) / len(wires)
         try:
             told[f"wire {name}"] = fuzz_wire(data, read, f"{seed}/{name}", inputs, end)
         except Wrong as wrong:
             wrongs.append(f"wire {name}: {wrong}")
-    doors = [(door, fuzz) for door, fuzz in DOORS.items() if only in ("", door)]
     for number, (door, fuzz) in enumerate(doors):
         end = begin + for_wires + (seconds - for_wires) * (number + 1) / len(doors)
         try:
@@ -103,13 +110,14 @@ def work(seed: int, inputs: int, seconds: float, only: str) -> tuple[Counter[str
 
 
 def main() -> None:
-    only = ("", "wires", *DOORS, "shared", *(target[0] for target in WIRES))
+    only = ("wires", *DOORS, "shared", *(target[0] for target in WIRES))
     parser = argparse.ArgumentParser(description="The long form of the fuzz tests.")
     parser.add_argument("--inputs", type=int, default=1_000_000, help="for each wire, RPC and code")
     parser.add_argument("--seconds", type=float, default=86_400.0, help="stop after so long")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=only, default="", help="leave the others out")
+    parser.add_argument("--only", choices=only, nargs="+", default=[], help="leave the others out")
+    parser.add_argument("--complete", action="store_true", help="fail when the time was too short for all")
     parser.add_argument("--part", action="store_true", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.part:
@@ -121,7 +129,7 @@ def main() -> None:
             [
                 *(sys.executable, __file__, "--part", "--inputs", share),
                 *("--seconds", str(chosen.seconds), "--seed", f"{chosen.seed * 1_000 + number}"),
-                *("--only", chosen.only),
+                *(("--only", *chosen.only) if chosen.only else ()),
             ],
             stdout=subprocess.PIPE,
             text=True,
@@ -137,16 +145,20 @@ def main() -> None:
         for wrong in wrongs:
             print("WRONG:", wrong)
     targets = [f"wire {target[0]}" for target in wires_of(chosen.only)]
-    if chosen.only in ("", "rpcs"):
+    if not chosen.only or "rpcs" in chosen.only:
         targets += RPCS
-    if chosen.only in ("", "remoting"):
+    if not chosen.only or "remoting" in chosen.only:
         targets += served()
     for target in targets:
         codes = {
             name.split()[-1]: count for name, count in sorted(told.items()) if name.startswith(f"{target} ")
         }
         print(f"{target}: {told[target]} inputs", *(f"{code} {count}" for code, count in codes.items()))
-    print(f"least of a target: {min(told[target] for target in targets)} inputs")
+    least = min(told[target] for target in targets)
+    print(f"least of a target: {least} inputs")
+    if chosen.complete and least < chosen.inputs:
+        print(f"WRONG: the time was too short for {chosen.inputs} inputs of each")
+        failed = True
     sys.exit(1 if failed else 0)
 
 

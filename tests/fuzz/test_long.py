@@ -21,12 +21,25 @@ SCRIPT = Path(long.__file__)
 @pytest.mark.timeout(1560)
 def test_every_target_gets_its_inputs() -> None:
     # Seconds of work: no target runs out of its part of an hour.
-    command = [sys.executable, SCRIPT, "--inputs", "200", "--processes", "2", "--seconds", "3600"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=1500)
+    command = [sys.executable, SCRIPT, "--inputs", "200", "--complete", "--processes", "2"]
+    done = subprocess.run([*command, "--seconds", "3600"], capture_output=True, text=True, timeout=1500)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     told = {line.split(":")[0]: int(line.split(": ")[1].split()[0]) for line in done.stdout.splitlines()}
     assert told.keys() >= {*rpcs.RPCS, *classic.served(), *(f"wire {target[0]}" for target in long.WIRES)}
     assert min(told.values()) >= 200
+
+
+def test_a_run_that_has_no_time_for_all_inputs_fails_when_it_must_be_complete() -> None:
+    command = [sys.executable, SCRIPT, "--only", "http2", "hpack", "--complete", "--processes", "1"]
+    done = subprocess.run([*command, "--seconds", "0"], capture_output=True, text=True, timeout=500)
+    assert (done.returncode, done.stderr) == (1, ""), done.stdout
+    assert done.stdout.splitlines() == [
+        "wire hpack: 1 inputs",
+        "wire http2: 1 inputs",
+        "wire http2_frames: 1 inputs",
+        "least of a target: 1 inputs",
+        "WRONG: the time was too short for 1000000 inputs of each",
+    ]
 
 
 def test_an_exception_of_a_wire_is_told_with_its_input() -> None:

@@ -18,7 +18,7 @@ import pytest
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
 from popgate.testing.papers import Papers
-from tests.outside import proxies
+from tests.support import proxies
 
 pytestmark = pytest.mark.timeout(1800)  # the first ones fetch what is not installed
 

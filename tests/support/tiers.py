@@ -44,9 +44,19 @@ _PLACES = {
 }
 """The longest prefix of a test's path decides."""
 
-LANES = {"tests/conformance": "clients"}
-"""Tests of the live tier that run one after the other in a worker of their own, beside its others."""
-LIVE_WORKERS = 2
+LANES = {
+    "tests/conformance/test_drained.py": "interruptions",
+    "tests/conformance/test_go.py": "interruptions",
+    "tests/conformance/test_interrupted.py": "interruptions",
+    "tests/conformance": "clients",
+    "tests/classic": "interruptions",
+    "tests/spark": "clients",
+}
+"""Tests of the live tier that run one after the other in a worker of their own, beside its others.
+
+The first prefix decides. Each lane takes about as long as the others; much of it is waiting.
+"""
+LIVE_WORKERS = 3
 """One for each lane."""
 
 CONTRACT = "tests/contract/"
@@ -59,19 +69,19 @@ REPLICAS = "tests/replicas/test_replicas.py"
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A long series of tests: what it proves stands in docs/qualification.md."""
+    """A long series of tests, for what takes longer than the test command may."""
 
     paths: tuple[str, ...]
-    """What pytest is given; nothing where `program` runs instead."""
+    """What pytest is given; nothing where `programs` run instead."""
     environment: dict[str, str] = field(default_factory=dict)
-    program: tuple[str, ...] = ()
-    """A command after `python`, for what is no test of pytest's."""
+    programs: tuple[tuple[str, ...], ...] = ()
+    """Commands after `python`, one after the other, for what is no test of pytest's."""
 
 
 SERIES = {
     "cluster": Series(("tests/cluster",), {"TEST_CLUSTER": "true"}),
     "replicas": Series((REPLICAS, "tests/replicas/test_asked_again.py"), {"TEST_CLUSTER": "true"}),
-    "drains": Series((), program=("tests/replicas/drains.py", "--drains", "30")),
+    "drains": Series((), programs=(("tests/replicas/drains.py", "--drains", "30"),)),
     "crash": Series(("tests/crash/test_kills.py",)),
     "classic": Series(
         ("tests/classic", "tests/replicas/test_replicas_classic.py"),
@@ -81,7 +91,19 @@ SERIES = {
     "spark": Series(("tests/spark",)),
     "restarts": Series(("tests/scenarios/test_restarts.py",), {"TEST_RESTART_SEEDS": "100"}),
     "models": Series(("tests/property",), {"TEST_HYPOTHESIS": "long"}),
-    "fuzz": Series((), program=("tests/fuzz/long.py", "--seconds", "3600")),
+    "fuzz": Series((), programs=(("tests/fuzz/long.py", "--seconds", "3600"),)),
+    "http2": Series(
+        (), programs=(("tests/fuzz/long.py", "--only", "http2", "hpack", "--complete", "--seconds", "14400"),)
+    ),
+    "grpcio": Series(("tests/conformance",), {"TEST_GRPC_TRANSPORT": "grpcio"}),
+    "proxies": Series(("tests/conformance/test_proxied.py",), {"TEST_PROXIES_ALL": "true"}),
+    "soak": Series(
+        (),
+        programs=(
+            ("benchmarks/soak.py", "--minutes", "30"),
+            ("benchmarks/soak.py", "--minutes", "30", "--broker", "rocketmq", "--workers", "0"),
+        ),
+    ),
 }
 
 
@@ -114,7 +136,7 @@ def paths_of(tier: str) -> list[str]:
             CONTRACT.rstrip("/"),
             "tests/scenarios",
             *(path for path, its in _PLACES.items() if its == tier and path.endswith(".py")),
-            *("tests/live", "tests/tools", "tests/conformance", "tests/classic", "tests/spark"),
+            *("tests/live", "tests/tools", "tests/classic", "tests/conformance", "tests/spark"),
         ]
     # What takes longest first, and run in this order: else one worker has it alone at the end.
     found = [place for place, its in _PLACES.items() if its == tier]

@@ -112,13 +112,21 @@ class Run {
 
   // clients
 
+  /** What every client is made with. */
+  #settings(endpoint = this.endpoint) {
+    return {
+      endpoints: endpoint,
+      namespace: '',
+      requestTimeout: REQUEST_MS,
+      sslEnabled: 'tls' in this.params,
+      logger: QUIET,
+    };
+  }
+
   async producer(topics, { check, endpoint } = {}) {
     const options = {
-      endpoints: endpoint ?? this.endpoint,
-      namespace: '',
+      ...this.#settings(endpoint),
       topics,
-      requestTimeout: REQUEST_MS,
-      logger: QUIET,
     };
     if (check) options.checker = { check: async message => check(message) };
     return this.#started(new Producer(options));
@@ -127,41 +135,32 @@ class Run {
   async simple(group, topics, { awaitS = 3, endpoint } = {}) {
     const shortest = Number(this.params.shortest_poll_s ?? 0); // RocketMQ's own proxy: 5
     return this.#started(new SimpleConsumer({
-      endpoints: endpoint ?? this.endpoint,
-      namespace: '',
+      ...this.#settings(endpoint),
       consumerGroup: group,
       subscriptions: subscribed(topics),
       awaitDuration: Math.max(awaitS, shortest) * 1000,
-      requestTimeout: REQUEST_MS,
-      logger: QUIET,
     }));
   }
 
   async push(group, topics, consume) {
     return this.#started(new PushConsumer({
-      endpoints: this.endpoint,
-      namespace: '',
+      ...this.#settings(),
       consumerGroup: group,
       subscriptions: subscribed(topics),
       messageListener: {
         consume: async message => (await consume(message) ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE),
       },
-      requestTimeout: REQUEST_MS,
-      logger: QUIET,
     }));
   }
 
   async lite(group, topic, consume) {
     return this.#started(new LitePushConsumerImpl({
-      endpoints: this.endpoint,
-      namespace: '',
+      ...this.#settings(),
       consumerGroup: group,
       bindTopic: topic,
       messageListener: {
         consume: async message => (await consume(message) ? ConsumeResult.SUCCESS : ConsumeResult.FAILURE),
       },
-      requestTimeout: REQUEST_MS,
-      logger: QUIET,
     }));
   }
 

@@ -155,11 +155,15 @@ class Run:
             endpoint or self.endpoint, Credentials("key", "secret"), request_timeout=REQUEST_S
         )
 
+    def _security(self) -> dict[str, bool]:
+        # The oldest versions do not know the argument.
+        return {"tls_enable": True} if "tls" in self.params else {}
+
     def producer(
         self, *topics: str, check: Callable[[Message], Any] | None = None, endpoint: str = ""
     ) -> Producer:
         checker = Checker(check) if check else None
-        producer = Producer(self.configuration(endpoint), topics, checker=checker)
+        producer = Producer(self.configuration(endpoint), topics, checker=checker, **self._security())
         return self._started(producer)
 
     def simple(
@@ -172,7 +176,9 @@ class Run:
     ) -> SimpleConsumer:
         subscription = {topic: expression or FilterExpression() for topic, expression in topics.items()}
         await_s = max(await_s, int(self.params.get("shortest_poll_s", "0")))  # RocketMQ's own proxy: 5
-        consumer = SimpleConsumer(self.configuration(endpoint), group, subscription, await_duration=await_s)
+        consumer = SimpleConsumer(
+            self.configuration(endpoint), group, subscription, await_duration=await_s, **self._security()
+        )
         return self._started(consumer) if started else consumer
 
     def push(
@@ -183,13 +189,15 @@ class Run:
         **options: Any,
     ) -> PushConsumer:
         subscription = {topic: expression or FilterExpression() for topic, expression in topics.items()}
+        options |= self._security()
         consumer = PushConsumer(self.configuration(), group, Listener(consume), subscription, **options)
         return self._started(consumer)
 
     def lite(self, group: str, topic: str, consume: Callable[[Message], bool]) -> Any:
         from rocketmq import LitePushConsumer  # not in the oldest versions
 
-        return self._started(LitePushConsumer(self.configuration(), group, topic, Listener(consume)))
+        consumer = LitePushConsumer(self.configuration(), group, topic, Listener(consume), **self._security())
+        return self._started(consumer)
 
     def _started(self, client: Any) -> Any:
         client.startup()

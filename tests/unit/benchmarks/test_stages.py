@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks.stages import shares, stage_of
 
 BELOW = "main (proxy/served.py:9);run (asyncio/runners.py:118);buffer_updated (popgate/driving.py:107)"
@@ -16,16 +18,49 @@ def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:
             f"{BELOW};WireDriver._write (popgate/driving.py:77) 3",
             f"{CALL} 4",
             f"{CALL};message_in (protocols/grpc/convert.py:80);monotonic (popgate/clock.py:41) 5",
+            f"{CALL};encode_sent (protocols/grpc/packing.py:165);varint (protocols/grpc/delivering.py:70) 8",
             f"{CALL};send (processors/messaging.py:149);Sending.send (brokers/remote/sending.py:74) 6",
             f"{CALL};send (processors/messaging.py:149) 7",
         )
     )
     assert shares(raw) == {
         "HTTP/2 and gRPC framing": 3,
-        "socket write": 3,
+        "handing to the socket": 3,
         "door": 4,
-        "convert and encode": 5,
+        "conversion": 5,
+        "encoding answers": 8,
         "broker": 6,
         "processor": 7,
     }
     assert stage_of(["wait (threading.py:1)"]) == "other"
+
+
+@pytest.mark.parametrize(
+    ("innermost", "stage"),
+    [
+        ("write (libc.so.6)", "system calls"),
+        ("__writev (/usr/lib/x86_64-linux-gnu/libc.so.6)", "system calls"),
+        ("__libc_recv (/lib/libc-2.31.so)", "system calls"),
+        ("epoll_pwait (libc.so.6)", "system calls"),
+        ("fdatasync (/lib64/libc.so.6)", "system calls"),
+        ("pwrite64 (/lib64/libc.so.6)", "system calls"),
+        ("malloc (/lib64/libc.so.6)", "door"),
+        ("readlink (libc.so.6)", "door"),
+        ("upb_Message_GetField (_message.abi3.so)", "protobuf"),
+        ("UVStream__exec_write (loop.c:107733)", "event loop"),
+        ("uv__io_poll (linux.c:1452)", "event loop"),
+        ("rocksdb::(anonymous namespace)::SkipListRep::Allocate (rocksdict/rocksdict.so)", "RocksDB"),
+        ("PyDict_GetItem (/usr/bin/python3.11)", "door"),
+        ("split_properties (popgate/wire/properties.py:60)", "door"),
+        ("decode_record (popgate/wire/records.py:60)", "broker: wire"),
+    ],
+)
+def test_functions_in_c_have_stages_or_count_for_who_calls_them(innermost: str, stage: str) -> None:
+    assert stage_of([innermost, *reversed(CALL.split(";"))]) == stage
+
+
+def test_a_thread_that_waits_for_work_gives_no_sample() -> None:
+    worker = "_bootstrap (threading.py:995);_worker (concurrent/futures/thread.py:81)"
+    write = "_WorkItem.run (concurrent/futures/thread.py:58);Store._write (brokers/embedded/store.py:260)"
+    raw = f"{worker} 9\n{worker};_queue_SimpleQueue_get (_queuemodule.c.h:177) 8\n{worker};{write} 7"
+    assert shares(raw) == {"broker": 7}

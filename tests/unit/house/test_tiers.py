@@ -9,7 +9,17 @@ import pytest
 
 from tests.support.run import options_of, tiers_for
 from tests.support.scheduling import scope_of
-from tests.support.tiers import SERIES, TIERS, parameters, paths_of, tier_of, tiers_of_path
+from tests.support.tiers import (
+    LANES,
+    LIVE_WORKERS,
+    SERIES,
+    TIERS,
+    lane_of,
+    parameters,
+    paths_of,
+    tier_of,
+    tiers_of_path,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 SCOPES = ["--dist", "loadfile", "--no-loadscope-reorder"]
@@ -48,7 +58,7 @@ def test_a_tier_has_the_workers_that_its_waiting_allows(monkeypatch: pytest.Monk
     monkeypatch.chdir(ROOT)
     monkeypatch.delenv("TEST_JOBS", raising=False)
     cores = len(os.sched_getaffinity(0))
-    assert options_of("live", ["tests/spark"]) == [*SCOPES, "-n", "2"]
+    assert options_of("live", ["tests/spark"]) == [*SCOPES, "-n", "3"]
     assert options_of("process", ["tests/e2e"]) == [*SCOPES, "-n", str(2 * cores)]
     assert options_of("long", ["tests/cluster"]) == [*SCOPES, "-n", "1"]
     assert options_of("fast", ["tests/unit"]) == [*SCOPES, "-n", "auto"]
@@ -57,7 +67,8 @@ def test_a_tier_has_the_workers_that_its_waiting_allows(monkeypatch: pytest.Monk
 
 def test_long_series_name_what_exists() -> None:
     for series in SERIES.values():
-        for path in (*series.paths, *series.program[:1]):
+        assert bool(series.paths) != bool(series.programs)
+        for path in (*series.paths, *(program[0] for program in series.programs)):
             assert (ROOT / path).exists(), path
 
 
@@ -68,11 +79,18 @@ def test_tests_of_one_file_share_a_worker() -> None:
 
 def test_tests_of_a_lane_share_a_worker() -> None:
     live = [f"tests/contract/test_{name}.py::test[{name}-remote]" for name in "ab"]
-    live += ["tests/scenarios/test_live_bounds.py::test", "tests/classic/test_classic.py::test"]
+    live += ["tests/scenarios/test_live_bounds.py::test", "tests/tools/test_tools.py::test"]
     assert {scope_of(nodeid) for nodeid in live} == {"live broker"}
-    clients = ("tests/conformance/test_go.py::test", "tests/conformance/test_clients.py::test")
+    clients = ("tests/conformance/test_proxied.py::test", "tests/conformance/test_clients.py::test")
     assert {scope_of(nodeid) for nodeid in clients} == {"live clients"}
+    apart = ("tests/conformance/test_interrupted.py::test", "tests/classic/test_classic.py::test")
+    assert {scope_of(nodeid) for nodeid in apart} == {"live interruptions"}
     assert len({scope_of(f"tests/cluster/test_{name}.py::test") for name in "ab"}) == 1
+
+
+def test_every_lane_has_a_worker() -> None:
+    lanes = {lane_of(f"{place}::test") for place in (*LANES, "tests/contract/test_a.py")}
+    assert len(lanes) == LIVE_WORKERS
 
 
 def test_a_real_rocketmq_is_recognised_by_the_parameters() -> None:

@@ -261,7 +261,7 @@ impl Run {
         } else {
             endpoint
         });
-        option.set_enable_tls(false);
+        option.set_enable_tls(!self.get("tls").is_empty());
         // It repeats a send that is not answered in time (as shipped 3 s); not every broker knows repeats.
         option.set_timeout(Duration::from_secs(45));
         option.set_long_polling_timeout(Duration::from_secs(await_s.max(shortest)));

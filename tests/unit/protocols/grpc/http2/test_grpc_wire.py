@@ -464,6 +464,20 @@ def test_an_old_connection_leaves_by_itself(make_client: MAKE) -> None:
     assert client.heard() == [FIRST, "PING popgate-"]
 
 
+def test_connections_of_one_age_do_not_leave_together(make_client: MAKE) -> None:
+    wires = [make_client(age_s=100.0, ping_s=1e9).wire for _ in range(200)]
+
+    def leaving(now: float) -> int:
+        for wire in wires:
+            wire.tick(now)
+        return sum(wire.leaving for wire in wires)
+
+    assert leaving(1_000.0) == leaving(1_089.9) == 0
+    assert leaving(1_095.0) > 0, "none in the first quarter of the time between"
+    assert leaving(1_105.0) < 200, "none in the last"
+    assert leaving(1_110.1) == 200
+
+
 def test_what_an_old_connection_has_under_way_gets_its_time_and_no_more(make_client: MAKE) -> None:
     client = make_client(age_s=100.0, age_grace_s=30.0, ping_s=1e9)
     client.say(settings({INITIAL_WINDOW: 10}))

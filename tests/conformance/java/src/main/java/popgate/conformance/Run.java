@@ -180,7 +180,7 @@ final class Run {
         ClientConfigurationBuilder builder = ClientConfiguration.newBuilder()
                 .setEndpoints(where).setRequestTimeout(REQUEST);
         try {
-            builder.enableSsl(false);
+            builder.enableSsl(parameters.containsKey("tls"));
         } catch (NoSuchMethodError error) {
             say("always TLS"); // the oldest version leaves no choice
         }

@@ -128,7 +128,7 @@ def nginx(
         worker_processes 1;
         pid {folder / "nginx.pid"};
         error_log stderr warn;
-        events {{ worker_connections 256; }}
+        events {{ worker_connections 1024; }}
         http {{
             access_log off;
             {temporary}
