@@ -1,8 +1,8 @@
 """The receipt handle: which delivery of which message a client holds.
 
 The text is RocketMQ's pop check point, single-space separated decimals; the ninth field is
-added for gRPC clients. Source: protocol facts 4.1 (`ReceiptHandle`, `ExtraInfoUtil`). A tenth one, the mark
-of the message (`protocols.grpc.handles`), is read over.
+added for gRPC clients. Source: protocol facts 4.1 (`ReceiptHandle`, `ExtraInfoUtil`). A tenth field, the mark
+of the message (`protocols.grpc.handles`), is not part of the receipt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_RECALL_HANDLE = "recall handle is invalid"
 none (`GatewayError.known_as`)."""
 _LONGEST = 512
 is_mark = re.compile(r"[0-9a-f]{1,8}(\.[0-9a-f]{1,8})?").fullmatch
-"""Whether a text may be the tenth field of a handle: a CRC-32 in hexadecimal digits, or two of them."""
+"""Whether a text may be the tenth field of a handle: one or two CRC-32 in hexadecimal digits."""
 
 
 class Receipt(NamedTuple):
@@ -60,7 +60,7 @@ class Receipt(NamedTuple):
 
 
 def parse_receipt(handle: str) -> Receipt:
-    """Parse a handle of eight or nine fields, or of nine and a mark.
+    """Parse a handle of eight or nine fields; a mark behind nine is ignored.
 
     Raises IllegalReceipt for anything else: too long, too few fields, not a decimal, out of range.
     """

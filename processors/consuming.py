@@ -124,16 +124,11 @@ def check_receipts(receipts: Sequence[str], limits: Limits) -> None:
 
 
 def check_attempts(said: Said) -> None:
-    """Of a delivery that its client gives up. Raises BadRequest for numbers that none can be.
-
-    0 is what clients send that do not count.
-    """
-    for name, attempts in (
-        ("delivery attempt", said.attempt),
-        ("maximum of delivery attempts", said.max_attempts),
-    ):
-        if attempts < 0:
-            raise BadRequest(f"the {name} is {attempts}, it must be at least 0")
+    """Raises BadRequest if a client that gives up a delivery reports negative attempts; 0: unknown to it."""
+    if min(said.attempt, said.max_attempts) < 0:
+        raise BadRequest(
+            f"the delivery attempt is {said.attempt} of at most {said.max_attempts}, both must be at least 0"
+        )
 
 
 def is_go(context: Context) -> bool:

@@ -23,7 +23,6 @@ class Limits:
     Receiving: `min_invisible_ms` binds receive only; a change may ask for 0. `poll_margin_s` is
     how long before the request's deadline an empty answer is given (never more than a fifth of
     the time that is left). `default_wait_s` is waited when neither a time nor a deadline is given.
-    `check_message_ids`: a handle that a client shows with the id of another message is refused.
 
     Mapping: groups whose classic push consumers are popped for, and those that never are, by names
     with `*` (`processors.mapping`).
@@ -61,7 +60,6 @@ class Limits:
     max_wait_s: float = 20.0
     poll_margin_s: float = 0.25
     max_receipts_per_ack: int = 4096
-    check_message_ids: bool = True
     max_pull_messages: int = 1024
     max_pull_bytes: int = 64 * 1024 * 1024
     max_found: int = 1024

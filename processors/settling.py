@@ -189,7 +189,7 @@ class Settling(Directing):
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_change(invisible_ms, self._limits)
             if not receipt:
-                raise IllegalReceipt(receipt, "it must not be blank")
+                raise said.contradiction or IllegalReceipt(receipt, "it must not be blank")
             reader = await self.broadcasting.of(context, group)
             if is_node(context):
                 invisible_ms = await self._rest_of(context, topic, reader, receipt, invisible_ms)
@@ -227,7 +227,7 @@ class Settling(Directing):
     ) -> None:
         """Move a held message to the group's dead letters, now.
 
-        Raises BadRequest (numbers of attempts below 0), IllegalReceipt, ReceiptExpired.
+        Raises BadRequest (negative attempts), IllegalReceipt, ReceiptExpired.
 
         `said` as in `ack`: a client decides itself that it gives up, and may count more attempts than are
         counted here, where it tries again without asking.
@@ -238,7 +238,7 @@ class Settling(Directing):
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_attempts(said)
             if not receipt:
-                raise IllegalReceipt(receipt, "it must not be blank")
+                raise said.contradiction or IllegalReceipt(receipt, "it must not be blank")
             reader = await self.broadcasting.of(context, group)
             claim = self.renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None

@@ -92,7 +92,8 @@ class Connections(Group):
     """Connections of clients."""
 
     max: Count = Field(default=50_000, ge=1, le=1_000_000)
-    """At each address, for each process; those above are closed. Mind the system's limit of open files."""
+    """At each address, for each process; those above are closed at once. Mind the system's limit of open
+    files."""
     max_per_address: Count = Field(default=20_000, le=1_000_000)
     """Of these, from one IPv4 address or one IPv6 network of 64 bits; 0: as many as `max`. All clients behind
     one NAT, or behind one proxy (L7 proxies have few connections, L4 balancers mostly keep the address), come
@@ -122,7 +123,8 @@ class Tls(Group):
     key: str = Field(default="", max_length=4096)
     """Its key, not encrypted, in a PEM file; empty: it is in the certificate's."""
     client_ca: str = Field(default="", max_length=4096)
-    """A PEM file of authorities: clients need a certificate that leads to one of them. Empty: they do not."""
+    """A PEM file of authorities: clients have to show a certificate that leads to one of them. Empty: clients
+    are not asked for one."""
 
 
 class Embedded(Group):
@@ -206,8 +208,6 @@ class Limits(Group):
     """An empty receive is answered this much before the client's own deadline."""
     max_receipts_per_ack: Count = Field(default=4096, ge=1)
     """Handles in one acknowledgement."""
-    check_message_ids: bool = True
-    """Whether receipt handles say which message they are for; one beside the id of another is refused."""
     max_pull_messages: Count = Field(default=1024, ge=1)
     """Messages in one answer when reading by offset."""
     max_pull_bytes: Bytes = Field(default=64 << 20, ge=1 << 16)

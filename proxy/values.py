@@ -232,7 +232,6 @@ def limits_values(settings: Settings, new_group: GroupConfig) -> Limits:
         max_wait_s=limits.max_wait_s,
         poll_margin_s=limits.poll_margin_s,
         max_receipts_per_ack=limits.max_receipts_per_ack,
-        check_message_ids=limits.check_message_ids,
         mapped_groups=settings.remoting.mapped_groups,
         pulled_groups=settings.remoting.pulled_groups,
         max_pull_messages=limits.max_pull_messages,

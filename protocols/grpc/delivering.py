@@ -136,21 +136,16 @@ def md5_text(body: bytes) -> str:
     return md5(body, usedforsecurity=False).hexdigest().upper()
 
 
-def encode_received(
-    stored: StoredMessage, topic: pb.Resource | None = None, *, with_mark: bool = False
-) -> bytes:
+def encode_received(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
     """A `ReceiveMessageResponse` with this message."""
-    message = encode_message(stored, topic, with_mark=with_mark)
+    message = encode_message(stored, topic)
     return b"\x12" + _LENGTHS[len(message)] + message
 
 
-def encode_message(
-    stored: StoredMessage, topic: pb.Resource | None = None, *, with_mark: bool = False
-) -> bytes:
+def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> bytes:
     """A `Message` as it is delivered, or as its producer is asked about it.
 
     `topic` is the client's own word for the topic; it gets that back, with its namespace.
-    `with_mark`: its handle says which message it is for (`protocols.grpc.handles`).
     """
     block = stored.properties
     if not block.isascii():
@@ -201,9 +196,7 @@ def encode_message(
             if key:
                 parts += (b"\x12", _LENGTHS[len(key)], key)
     if stored.receipt:
-        receipt = stored.receipt.encode()
-        if with_mark:
-            receipt = marked(receipt, message_id, get(_LITE_TOPIC) if rare else None)
+        receipt = marked(stored.receipt.encode(), message_id, get(_LITE_TOPIC) if rare else None)
         parts += (b"\x62", _LENGTHS[len(receipt)], receipt)
         told_by = stored.receipt.split(" ", 3)
         if len(told_by) == 4:

@@ -26,7 +26,7 @@ from protocols.grpc.advertising import dialled_endpoints
 from protocols.grpc.delivering import encode_received, encode_time
 from protocols.grpc.departures import Departures
 from protocols.grpc.errors import OK, status_of
-from protocols.grpc.handles import marked_alike, receipt_of, receipts_of
+from protocols.grpc.handles import marked_like, receipt_of, receipts_of
 from protocols.grpc.lite import lite_sync_in
 from protocols.grpc.offsets import Positions
 from protocols.grpc.packing import EncodedAnswer, Packer, encode_sent
@@ -62,7 +62,6 @@ class MessagingService(Positions):
         self._streams = Waits()
         self._departures = Departures(clock)
         self._packer = Packer(processor.limits)
-        self._compare_ids = processor.limits.check_message_ids
 
     def __repr__(self) -> str:
         return f"<MessagingService polls {self._polls} streams {self._open}>"
@@ -181,7 +180,7 @@ class MessagingService(Positions):
         encoded = size = 0
         try:
             for stored in messages:
-                answer = encode_received(stored, topic, with_mark=self._compare_ids)
+                answer = encode_received(stored, topic)
                 length = len(answer)
                 if can_receive(context, length):
                     ready.append(answer)
@@ -221,7 +220,7 @@ class MessagingService(Positions):
         entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
         handles = [entry.receipt_handle for entry in entries_in]
         ids = [entry.message_id for entry in entries_in]
-        receipts, contradicted = receipts_of(entries_in, handles, ids, compare=self._compare_ids)
+        receipts, contradictions = receipts_of(entries_in, handles, ids, context)
         lite_topic = entries_in[-1].lite_topic if entries_in else ""
         said = Said(ids[-1], lite_topic) if lite_topic else NOTHING_SAID
         results = await self._processor.ack(
@@ -230,26 +229,27 @@ class MessagingService(Positions):
         answer = rpc.AckMessageResponse()
         add = answer.entries.add
         failed = False
-        for at, (named, handle, error) in enumerate(zip(ids, handles, results, strict=True)):
+        for message_id, handle, error in zip(ids, handles, results, strict=True):
             status = OK
             if error is not None:
                 failed = True
-                status = status_of(contradicted.get(at, error), context)
-            add(message_id=named, receipt_handle=handle, status=status)
+                status = status_of(contradictions.get(len(answer.entries), error), context)
+            add(message_id=message_id, receipt_handle=handle, status=status)
         answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
         return answer
 
     async def change_invisible_duration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: Context
     ) -> rpc.ChangeInvisibleDurationResponse:
+        receipt, contradiction = receipt_of(request, context)
         try:
             handle = await self._processor.change_invisible(
                 context,
                 request.topic.name,
                 request.group.name,
-                receipt_of(request, compare=self._compare_ids),
+                receipt,
                 convert.millis_of(request.invisible_duration),
-                said=Said(request.message_id, request.lite_topic),
+                said=Said(request.message_id, request.lite_topic, contradiction=contradiction),
                 suspend=request.suspend,
             )
         except GatewayError as error:
@@ -258,17 +258,21 @@ class MessagingService(Positions):
             return rpc.ChangeInvisibleDurationResponse(
                 status=status_of(error, context), receipt_handle=request.receipt_handle
             )
-        if self._compare_ids:
-            handle = marked_alike(handle, request.receipt_handle)
-        return rpc.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+        return rpc.ChangeInvisibleDurationResponse(
+            status=OK, receipt_handle=marked_like(handle, request.receipt_handle)
+        )
 
     async def forward_message_to_dead_letter_queue(
         self, request: rpc.ForwardMessageToDeadLetterQueueRequest, context: Context
     ) -> rpc.ForwardMessageToDeadLetterQueueResponse:
+        receipt, contradiction = receipt_of(request, context)
         said = Said(
-            request.message_id, request.lite_topic, request.delivery_attempt, request.max_delivery_attempts
+            request.message_id,
+            request.lite_topic,
+            request.delivery_attempt,
+            request.max_delivery_attempts,
+            contradiction,
         )
-        receipt = receipt_of(request, compare=self._compare_ids)
         await self._processor.dead_letter(context, request.topic.name, request.group.name, receipt, said=said)
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
 

@@ -104,7 +104,10 @@ def plainly(stored: StoredMessage, topic: pb.Resource | None) -> pb.Message:
     if due is not None and len(due) < 16 and due.isascii() and due.isdigit():
         _tell_time(system.delivery_timestamp, int(due))
     if stored.receipt:
-        system.receipt_handle = stored.receipt
+        mark = f"{zlib.crc32(system.message_id.encode()):x}"
+        if lite_topic is not None:
+            mark += f".{zlib.crc32(lite_topic.encode()):x}"
+        system.receipt_handle = f"{stored.receipt} {mark}"
         with suppress(IllegalReceipt):
             system.invisible_duration.FromMilliseconds(parse_receipt(stored.receipt).invisible_ms)
     origin = found.get(names.DLQ_ORIGIN_TOPIC)

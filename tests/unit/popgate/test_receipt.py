@@ -33,7 +33,7 @@ def test_the_ninth_field_may_be_absent() -> None:
 
 
 @pytest.mark.parametrize("mark", ["1", "1c291ca3", "1c291ca3.5bb2a0ea"])
-def test_a_mark_behind_the_nine_fields_is_read_over(mark: str) -> None:
+def test_a_mark_behind_nine_fields_is_ignored(mark: str) -> None:
     assert parse_receipt(f"{VECTOR} {mark}") == RECEIPT
     with pytest.raises(IllegalReceipt):
         parse_receipt(f"{VECTOR} {mark} {mark}")
