@@ -33,12 +33,12 @@ def marked(receipt: bytes, message_id: bytes, lite_topic: bytes | None = None) -
 
 
 def id_sum(message_id: bytes) -> int:
-    """The CRC-32 of what every client repeats of an id.
+    """The CRC-32 of the last 32 bytes, which every client repeats.
 
-    Of 34 characters Java's client leaves out the first two if they are 00 (`MessageIdImpl`), and Python's
-    before 5.0.8 whatever they are (`MessageIdCodec.decode`).
+    Of an id of 34 characters Java's client leaves out the first two if they are 00 (`MessageIdImpl`), and
+    Python's before 5.0.8 whatever they are (`MessageIdCodec.decode`).
     """
-    return crc32(message_id[2:] if len(message_id) == 34 else message_id)
+    return crc32(message_id[-32:])
 
 
 def marked_like(receipt: str, handle: str) -> str:
@@ -74,9 +74,9 @@ def receipts_of(
     receipts: list[str] = []
     errors: dict[int, IllegalReceipt] = {}
     for entry, handle, message_id in zip(entries, handles, ids, strict=True):
-        # Nearly every handle ends with the mark of this id, and of no lite topic.
-        receipt = handle.removesuffix(" %x" % id_sum(message_id.encode()))  # noqa: UP031 - in half the time
-        if not message_id or receipt == handle or entry.lite_topic:
+        # Nearly every handle ends with the mark of this id (`id_sum`), and of no lite topic.
+        receipt = handle.removesuffix(" %x" % crc32(message_id.encode()[-32:]))  # noqa: UP031 - faster
+        if receipt == handle or not message_id or entry.lite_topic:
             receipt, error = receipt_of(entry, context)
             if error is not None:
                 errors[len(receipts)] = error
