@@ -41,9 +41,11 @@ def _log_kept() -> Iterator[None]:
     for handler in _our_handlers():
         if handler not in ours:
             root.removeHandler(handler)
-    root.setLevel(level)
+    if root.level != level:
+        root.setLevel(level)
     for name, one in _loggers().items():
-        one.setLevel(levels.get(name, logging.NOTSET))
+        if one.level != levels.get(name, logging.NOTSET):  # to set one makes all forget what they know
+            one.setLevel(levels.get(name, logging.NOTSET))
     if configured:
         structlog.configure(**told)
     else:

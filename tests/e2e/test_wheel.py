@@ -61,13 +61,13 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a virtual environment: each test installs its packages, what these need stays."""
     folder = tmp_path_factory.mktemp("environment")
-    run(sys.executable, "-m", "venv", folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)  # ours serves it, too, and is a newer one
     return folder
 
 
 def install(environment: Path, *steps: list[str]) -> Path:
     """The folder of its commands, with the packages of these steps, one after the other."""
-    pip = [environment / "bin" / "python", "-m", "pip"]
+    pip = [sys.executable, "-m", "pip", "--python", environment / "bin" / "python"]
     run(*pip, "uninstall", "--quiet", "--yes", "popgate", *STRANGERS)
     assert not list(environment.rglob("site-packages/popgate"))
     for packages in steps:
