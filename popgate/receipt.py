@@ -1,11 +1,13 @@
 """The receipt handle: which delivery of which message a client holds.
 
 The text is RocketMQ's pop check point, single-space separated decimals; the ninth field is
-added for gRPC clients. Source: protocol facts 4.1 (`ReceiptHandle`, `ExtraInfoUtil`).
+added for gRPC clients. Source: protocol facts 4.1 (`ReceiptHandle`, `ExtraInfoUtil`). A tenth field, the mark
+of the message (`protocols.grpc.handles`), is not part of the receipt.
 """
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -21,6 +23,8 @@ NO_RECALL_HANDLE = "recall handle is invalid"
 """What RocketMQ answers to a receipt handle of a broker that it does not know, and to a recall handle that is
 none (`GatewayError.known_as`)."""
 _LONGEST = 512
+is_mark = re.compile(r"[0-9a-f]{1,8}(\.[0-9a-f]{1,8})?").fullmatch
+"""Whether a text may be the tenth field of a handle: one or two CRC-32 in hexadecimal digits."""
 
 
 class Receipt(NamedTuple):
@@ -56,7 +60,7 @@ class Receipt(NamedTuple):
 
 
 def parse_receipt(handle: str) -> Receipt:
-    """Parse a handle of eight or nine fields.
+    """Parse a handle of eight or nine fields; a mark behind nine is ignored.
 
     Raises IllegalReceipt for anything else: too long, too few fields, not a decimal, out of range.
     """
@@ -85,6 +89,8 @@ def _parse_carefully(handle: str) -> Receipt:
     if len(handle) > _LONGEST:
         raise IllegalReceipt(handle, f"longer than {_LONGEST} characters")
     fields = handle.split(" ")
+    if len(fields) == 10 and is_mark(fields[9]):
+        fields.pop()
     if not 8 <= len(fields) <= 9:
         raise IllegalReceipt(handle, f"it has {len(fields)} fields, not 8 or 9")
     numbers = fields[:5] + fields[6:]

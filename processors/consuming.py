@@ -14,7 +14,7 @@ from popgate.model import GroupConfig, Pop
 from popgate.naming import check_group
 from processors.clients import ClientHandle
 from processors.limits import Limits
-from processors.requests import Receive
+from processors.requests import Receive, Said
 
 _MARGIN_SHARE = 0.2
 """Of a short deadline the margin is at most this part."""
@@ -120,6 +120,14 @@ def check_receipts(receipts: Sequence[str], limits: Limits) -> None:
     if len(receipts) > limits.max_receipts_per_ack:
         raise BadRequest(
             f"the acknowledgement has {len(receipts)} handles, the limit is {limits.max_receipts_per_ack}"
+        )
+
+
+def check_attempts(said: Said) -> None:
+    """Raises BadRequest if a client that gives up a delivery reports negative attempts; 0: unknown to it."""
+    if min(said.attempt, said.max_attempts) < 0:
+        raise BadRequest(
+            f"the delivery attempt is {said.attempt} of at most {said.max_attempts}, both must be at least 0"
         )
 
 

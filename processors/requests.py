@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from popgate.errors import IllegalReceipt
 from popgate.model import FilterKind, GroupConfig, Queue, Route, StoredMessage
 
 
@@ -36,15 +37,18 @@ class Receive:
 
 @dataclass(slots=True, frozen=True)
 class Said:
-    """What a client says of a delivery beside its handle, which alone decides which message is meant.
+    """What a client says of a delivery beside its receipt, which alone decides which message is meant.
 
     Kept for operators. `attempt` and `max_attempts` of one that gives up, 0: it does not say.
+    `contradiction`: the id or the lite topic is not that of the handle, so the door left the receipt blank;
+    raised after all other checks.
     """
 
     message_id: str = ""
     lite_topic: str = ""
     attempt: int = 0
     max_attempts: int = 0
+    contradiction: IllegalReceipt | None = None
 
     def bounded(self) -> Said:
         """The same in few bytes: nobody checked it."""

@@ -17,7 +17,7 @@ from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
 from processors.clients import ClientKind, Clients
-from processors.consuming import check_change, check_receipts, is_node
+from processors.consuming import check_attempts, check_change, check_receipts, is_node
 from processors.directing import Directing
 from processors.insisting import insist
 from processors.limits import Limits
@@ -189,7 +189,7 @@ class Settling(Directing):
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
             check_change(invisible_ms, self._limits)
             if not receipt:
-                raise IllegalReceipt(receipt, "it must not be blank")
+                raise said.contradiction or IllegalReceipt(receipt, "it must not be blank")
             reader = await self.broadcasting.of(context, group)
             if is_node(context):
                 invisible_ms = await self._rest_of(context, topic, reader, receipt, invisible_ms)
@@ -225,7 +225,9 @@ class Settling(Directing):
     async def dead_letter(
         self, context: Context, topic: str, group: str, receipt: str, *, said: Said = NOTHING_SAID
     ) -> None:
-        """Move a held message to the group's dead letters, now. Raises IllegalReceipt, ReceiptExpired.
+        """Move a held message to the group's dead letters, now.
+
+        Raises BadRequest (negative attempts), IllegalReceipt, ReceiptExpired.
 
         `said` as in `ack`: a client decides itself that it gives up, and may count more attempts than are
         counted here, where it tries again without asking.
@@ -234,8 +236,9 @@ class Settling(Directing):
             check_topic(topic)
             check_group(group)
             self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
+            check_attempts(said)
             if not receipt:
-                raise IllegalReceipt(receipt, "it must not be blank")
+                raise said.contradiction or IllegalReceipt(receipt, "it must not be blank")
             reader = await self.broadcasting.of(context, group)
             claim = self.renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None

@@ -16,6 +16,7 @@ from popgate.model import StoredMessage
 from popgate.wire import properties as names
 from popgate.wire.compression import decompress
 from popgate.wire.properties import RESERVED, split_properties
+from protocols.grpc.handles import marked
 from protocols.grpc.pb import definition_pb2 as pb
 
 _COMPRESSED = 0x1
@@ -195,7 +196,7 @@ def encode_message(stored: StoredMessage, topic: pb.Resource | None = None) -> b
             if key:
                 parts += (b"\x12", _LENGTHS[len(key)], key)
     if stored.receipt:
-        receipt = stored.receipt.encode()
+        receipt = marked(stored.receipt.encode(), message_id, get(_LITE_TOPIC) if rare else None)
         parts += (b"\x62", _LENGTHS[len(receipt)], receipt)
         told_by = stored.receipt.split(" ", 3)
         if len(told_by) == 4:

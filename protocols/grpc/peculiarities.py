@@ -71,6 +71,16 @@ def can_receive(context: Context, size: int) -> bool:
     return not (is_node(context) or is_rust(context) or context.language.upper() == "DOTNET")
 
 
+def may_be_new_id(context: Context, message_id: str) -> bool:
+    """Whether the client may have replaced the id of a message that it received with this one.
+
+    Python's client has one class for messages that are received and sent. Sending a received one gives it a
+    new id of 34 characters that begins with 01 (`Producer.__wrap_sending_message`, `MessageIdCodec`), and its
+    acknowledgement names that one.
+    """
+    return len(message_id) == 34 and message_id.startswith("01") and context.language.upper() == "PYTHON"
+
+
 def code_for(context: Context, code: Code) -> Code:
     """The code to tell this client: Rust's panics on those that it does not know (seen of 5.0.0)."""
     return _OLDER_WORDS.get(code, code) if is_rust(context) else code

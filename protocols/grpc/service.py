@@ -26,6 +26,7 @@ from protocols.grpc.advertising import dialled_endpoints
 from protocols.grpc.delivering import encode_received, encode_time
 from protocols.grpc.departures import Departures
 from protocols.grpc.errors import OK, status_of
+from protocols.grpc.handles import marked_like, receipt_of, receipts_of
 from protocols.grpc.lite import lite_sync_in
 from protocols.grpc.offsets import Positions
 from protocols.grpc.packing import EncodedAnswer, Packer, encode_sent
@@ -218,34 +219,37 @@ class MessagingService(Positions):
         # One more than there may be is enough to be refused.
         entries_in = request.entries[: self._processor.limits.max_receipts_per_ack + 1]
         handles = [entry.receipt_handle for entry in entries_in]
+        ids = [entry.message_id for entry in entries_in]
+        receipts, contradictions = receipts_of(entries_in, handles, ids, context)
         lite_topic = entries_in[-1].lite_topic if entries_in else ""
-        said = Said(entries_in[-1].message_id, lite_topic) if lite_topic else NOTHING_SAID
+        said = Said(ids[-1], lite_topic) if lite_topic else NOTHING_SAID
         results = await self._processor.ack(
-            context, request.topic.name, request.group.name, handles, said=said
+            context, request.topic.name, request.group.name, receipts, said=said
         )
         answer = rpc.AckMessageResponse()
         add = answer.entries.add
         failed = False
-        for entry, handle, error in zip(entries_in, handles, results, strict=True):
+        for message_id, handle, error in zip(ids, handles, results, strict=True):
             status = OK
             if error is not None:
                 failed = True
-                status = status_of(error, context)
-            add(message_id=entry.message_id, receipt_handle=handle, status=status)
+                status = status_of(contradictions.get(len(answer.entries), error), context)
+            add(message_id=message_id, receipt_handle=handle, status=status)
         answer.status.CopyFrom(_together(e.status for e in answer.entries) if failed else OK)
         return answer
 
     async def change_invisible_duration(
         self, request: rpc.ChangeInvisibleDurationRequest, context: Context
     ) -> rpc.ChangeInvisibleDurationResponse:
+        receipt, contradiction = receipt_of(request, context)
         try:
             handle = await self._processor.change_invisible(
                 context,
                 request.topic.name,
                 request.group.name,
-                request.receipt_handle,
+                receipt,
                 convert.millis_of(request.invisible_duration),
-                said=Said(request.message_id, request.lite_topic),
+                said=Said(request.message_id, request.lite_topic, contradiction=contradiction),
                 suspend=request.suspend,
             )
         except GatewayError as error:
@@ -254,17 +258,22 @@ class MessagingService(Positions):
             return rpc.ChangeInvisibleDurationResponse(
                 status=status_of(error, context), receipt_handle=request.receipt_handle
             )
-        return rpc.ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
+        return rpc.ChangeInvisibleDurationResponse(
+            status=OK, receipt_handle=marked_like(handle, request.receipt_handle)
+        )
 
     async def forward_message_to_dead_letter_queue(
         self, request: rpc.ForwardMessageToDeadLetterQueueRequest, context: Context
     ) -> rpc.ForwardMessageToDeadLetterQueueResponse:
+        receipt, contradiction = receipt_of(request, context)
         said = Said(
-            request.message_id, request.lite_topic, request.delivery_attempt, request.max_delivery_attempts
+            request.message_id,
+            request.lite_topic,
+            request.delivery_attempt,
+            request.max_delivery_attempts,
+            contradiction,
         )
-        await self._processor.dead_letter(
-            context, request.topic.name, request.group.name, request.receipt_handle, said=said
-        )
+        await self._processor.dead_letter(context, request.topic.name, request.group.name, receipt, said=said)
         return rpc.ForwardMessageToDeadLetterQueueResponse(status=OK)
 
     async def end_transaction(

@@ -292,6 +292,13 @@ def test_redelivery(facts: Any, client: str) -> None:
     assert not facts.received("quiet")
 
 
+def test_sent_again(facts: Any) -> None:
+    once_each(facts)
+    sent, sent_again = sent_ids(facts)
+    assert sent != sent_again
+    assert [one["id"] for one in facts.of("acked")] == [sent_again, sent_again]
+
+
 def test_change_invisible(facts: Any) -> None:
     bodies = [(one["by"], one["body"], one["attempt"]) for one in facts.received()]
     assert sorted(bodies) == [("", "longer", 1), ("", "shorter", 1), ("early", "shorter", 2)]

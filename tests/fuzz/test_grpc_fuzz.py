@@ -71,7 +71,7 @@ async def gateway() -> AsyncIterator[GatewayProcess]:
 
 
 class Odd:
-    """Makes requests wrong. `seen`: handles and ids that were right once."""
+    """Makes requests wrong. `seen`: handles and ids that were right once; `held`: receipt handles."""
 
     longest = 2_000
     """The most elements that a list is given."""
@@ -79,6 +79,7 @@ class Odd:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         self.seen: list[str] = []
+        self.held: list[str] = []
 
     def text(self) -> str:
         pick = self.random.random()
@@ -213,7 +214,8 @@ class Raw:
 def right(name: str, odd: Odd) -> Message:
     """A request as clients make it."""
     topic, group = pb.Resource(name="odd"), pb.Resource(name="odd-readers")
-    handle = odd.random.choice(odd.seen) if odd.seen else "x"
+    handle = odd.random.choice(odd.seen or ["x"])
+    held = odd.random.choice(odd.held or [handle])
     ends = pb.Endpoints(scheme=pb.IPv4, addresses=[pb.Address(host="127.0.0.1", port=8081)])
     match name:
         case "QueryRoute":
@@ -239,14 +241,14 @@ def right(name: str, odd: Odd) -> Message:
                 one.system_properties.message_type = odd.random.choice((pb.NORMAL, pb.TRANSACTION))
             return request
         case "AckMessage":
-            entries = [rpc.AckMessageEntry(message_id="m", receipt_handle=handle)]
+            entries = [rpc.AckMessageEntry(receipt_handle=held)]
             return rpc.AckMessageRequest(topic=topic, group=group, entries=entries)
         case "ForwardMessageToDeadLetterQueue":
-            return rpc.ForwardMessageToDeadLetterQueueRequest(topic=topic, group=group, receipt_handle=handle)
+            return rpc.ForwardMessageToDeadLetterQueueRequest(topic=topic, group=group, receipt_handle=held)
         case "EndTransaction":
             return rpc.EndTransactionRequest(topic=topic, transaction_id=handle, resolution=pb.COMMIT)
         case "ChangeInvisibleDuration":
-            return rpc.ChangeInvisibleDurationRequest(topic=topic, group=group, receipt_handle=handle)
+            return rpc.ChangeInvisibleDurationRequest(topic=topic, group=group, receipt_handle=held)
         case "RecallMessage":
             return rpc.RecallMessageRequest(topic=topic, recall_handle=handle)
         case "ReceiveMessage":
@@ -290,6 +292,7 @@ async def ask(raw: Raw, odd: Odd, name: str) -> None:
         for part in await raw.streamed(what, data, metadata):
             if part.HasField("message") and part.message.system_properties.receipt_handle:
                 odd.seen.append(part.message.system_properties.receipt_handle)
+                odd.held.append(part.message.system_properties.receipt_handle)
     elif name == "Telemetry":
         again = right(name, odd)
         odd.change(again, 2)
@@ -300,7 +303,7 @@ async def ask(raw: Raw, odd: Odd, name: str) -> None:
             for kept in ("transaction_id", "recall_handle"):
                 if getattr(entry, kept, ""):
                     odd.seen.append(getattr(entry, kept))
-    del odd.seen[:-50]
+    del odd.seen[:-50], odd.held[:-50]
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -17,6 +17,7 @@ from popgate.wire.compression import decompress
 from popgate.wire.properties import RESERVED, decode_properties
 from protocols.grpc.convert import message_out
 from protocols.grpc.delivering import LATEST_MS, encode_received, md5_text, varint
+from protocols.grpc.handles import marked
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.timestamp_pb2 import Timestamp
@@ -104,7 +105,8 @@ def plainly(stored: StoredMessage, topic: pb.Resource | None) -> pb.Message:
     if due is not None and len(due) < 16 and due.isascii() and due.isdigit():
         _tell_time(system.delivery_timestamp, int(due))
     if stored.receipt:
-        system.receipt_handle = stored.receipt
+        of_lite_topic = None if lite_topic is None else lite_topic.encode()
+        system.receipt_handle = marked(stored.receipt.encode(), system.message_id.encode(), of_lite_topic)
         with suppress(IllegalReceipt):
             system.invisible_duration.FromMilliseconds(parse_receipt(stored.receipt).invisible_ms)
     origin = found.get(names.DLQ_ORIGIN_TOPIC)

@@ -212,7 +212,7 @@ class Site:
         return [frame.message for frame in frames if frame.HasField("message")]
 
     async def ack(self, client: int, topic: str, *handles: str) -> list[int]:
-        entries = [rpc.AckMessageEntry(message_id="m", receipt_handle=handle) for handle in handles]
+        entries = [rpc.AckMessageEntry(receipt_handle=handle) for handle in handles]
         request = rpc.AckMessageRequest(
             group=pb.Resource(name=f"{topic}-group"), topic=pb.Resource(name=topic), entries=entries
         )

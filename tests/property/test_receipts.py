@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -28,6 +30,8 @@ FIELDS = st.lists(PLAIN | NUMBERS | st.just("broker-a"), min_size=6, max_size=10
 def slowly(handle: str) -> Receipt | None:
     """What the handle says, field by field; None when it is none."""
     fields = handle.split(" ")
+    if len(fields) == 10 and re.fullmatch(r"[0-9a-f]{1,8}(\.[0-9a-f]{1,8})?", fields[9]):
+        fields.pop()
     if len(handle) > 512 or len(fields) not in (8, 9):
         return None
     broker = fields.pop(5)
@@ -49,6 +53,8 @@ def slowly(handle: str) -> Receipt | None:
 @example("1 2 3 4 0 b 5 6 7")
 @example("1 2 3 4 0 b 5 6")
 @example("1 2 3 4 0 b 5 6 -1")
+@example("1 2 3 4 0 b 5 6 7 8")
+@example("1 2 3 4 0 b 5 6 7 1c291ca3.5bb2a0ea")
 @example("1 2 3 4 0 b 5 6 9223372036854775808")
 @example("1 2 3 4 0 b 5 9223372036854775807 6")
 @example("1 2 3 4 0 " + "b" * 600 + " 5 6 7")

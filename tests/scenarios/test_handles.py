@@ -43,7 +43,7 @@ async def test_scenario_01_what_the_gateway_renewed_by_itself_outlives_it(
     await gateway.pass_s(55)  # a handler that takes longer than the consume timeout
     (delivery,) = gateway.processor.renewing.holdings.holder("client-1").deliveries
     await world.until(lambda: delivery.due_ms > (gateway.clock.monotonic() + 30) * 1000)
-    newest = delivery.newest[first]
+    (newest,) = delivery.newest.values()
     after = await world.crashed(gateway)
     await after.pass_s(30)  # beyond the time that the message was popped for
     client = world.client(after)

@@ -252,6 +252,36 @@ async def test_scenario_04_before_a_cluster_an_acknowledgement_that_cannot_be_do
     assert await client.settle(again, topic, group) == [Code.OK]
 
 
+async def test_scenario_04_before_a_cluster_ids_of_other_messages_are_refused(live: Any, handle: Any) -> None:
+    """By a replica that did not deliver them, and not sent; also of redeliveries, and after a change."""
+    topic, group = await live.topic(), await live.group()
+    first, gateway = live.client(await live.survivor()), await live.gateway()
+    client = live.client(gateway)
+    await sent(first, topic, 2)
+    messages = await first.gather(topic, group, 2)
+    gateway.watch()
+    for redelivered in (False, True):
+        ids = [message.system_properties.message_id for message in messages]
+        for message, other in zip(messages, reversed(ids), strict=True):
+            refused = await client.ack(handle(message), topic=topic, group=group, message_id=other)
+            assert refused.status.code == Code.INVALID_RECEIPT_HANDLE
+            assert f"its message id is not '{other}'" in refused.status.message
+        assert not any(gateway.asked[code] for code in ACKS)
+        if not redelivered:
+            for message in messages:
+                assert (await first.change(handle(message), 0, topic, group)).status.code == Code.OK
+            messages = await first.gather(topic, group, 2)
+            assert attempts(messages) == {2}
+    changed = await client.change(handle(messages[0]), 700, topic, group)
+    handles = [changed.receipt_handle, handle(messages[1])]
+    refused = await client.ack(handles[0], topic=topic, group=group, message_id=ids[1])
+    assert refused.status.code == Code.INVALID_RECEIPT_HANDLE
+    for own, message_id in zip(handles, ids, strict=True):
+        answer = await client.ack(own, topic=topic, group=group, message_id=message_id)
+        assert answer.status.code == Code.OK
+    assert any(gateway.asked[code] for code in ACKS)
+
+
 # 8. retries lose nothing and double nothing
 
 

@@ -16,10 +16,9 @@ FIELDS_HEAD = """# The gRPC API, field by field
 What becomes of every field of every message of `apache.rocketmq.v2`. Written by
 `tests/surface/document.py` from `tests/surface/fields.toml`, which a test compares with the descriptors.
 
-- **honoured**: it decides something
+- **honoured**: it decides something, or does what its row says that it is for
 - **told**: the gateway fills it in; what a client writes there means nothing
 - **echoed**: it comes back as it was sent
-- **kept**: it decides nothing here, for the reason given; operators are shown it
 
 No field is ignored.
 

@@ -489,6 +489,20 @@ def _ack_nonsense(consumer: Any, message: Message) -> None:
 
 
 @scenario
+def sent_again(run: Run) -> None:
+    """The client writes a new id into the received message when it sends that, and acknowledges by it."""
+    topic = run["topic"]
+    producer = run.producer(topic)
+    consumer = run.simple(run["group"], {topic: None})
+    run.sent(producer, run.message(topic, "once more"))
+    [received] = run.receive_until(consumer, 1, ack=False)
+    run.sent(producer, received)
+    run.acked(consumer, received)
+    run.receive_until(consumer, 1)
+    run.quiet(consumer)
+
+
+@scenario
 def change_invisible(run: Run) -> None:
     """One is held longer than it was received for, the other is given back early."""
     topic = run["topic"]

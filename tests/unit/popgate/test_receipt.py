@@ -32,13 +32,21 @@ def test_the_ninth_field_may_be_absent() -> None:
     assert receipt.offset == 101
 
 
+@pytest.mark.parametrize("mark", ["1", "1c291ca3", "1c291ca3.5bb2a0ea"])
+def test_a_mark_behind_nine_fields_is_ignored(mark: str) -> None:
+    assert parse_receipt(f"{VECTOR} {mark}") == RECEIPT
+    with pytest.raises(IllegalReceipt):
+        parse_receipt(f"{VECTOR} {mark} {mark}")
+
+
 @pytest.mark.parametrize(
     "handle",
     [
         "",
         "x",
         "100 1700000000000 60000 3 0 broker-a 2",
-        VECTOR + " 1",
+        VECTOR + " 1.",
+        VECTOR + " ",
         VECTOR.replace(" ", "  "),
         VECTOR.replace("100 ", "x ", 1),
         VECTOR.replace("100 ", "-1 ", 1),

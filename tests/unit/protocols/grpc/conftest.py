@@ -235,9 +235,9 @@ class Client:
         return call.frames
 
     async def ack(
-        self, *handles: str, topic: str = "t", group: str = "g", **fields: Any
+        self, *handles: str, topic: str = "t", group: str = "g", message_id: str = ""
     ) -> rpc.AckMessageResponse:
-        entries = [rpc.AckMessageEntry(message_id=f"id-{n}", receipt_handle=h) for n, h in enumerate(handles)]
+        entries = [rpc.AckMessageEntry(message_id=message_id, receipt_handle=handle) for handle in handles]
         return await self.call(
             "AckMessage",
             rpc.AckMessageRequest(

@@ -233,7 +233,7 @@ def test_a_message_goes_out_with_all_its_fields() -> None:
     assert system.born_timestamp.ToMilliseconds() == 1_700_000_000_001
     assert system.store_timestamp.ToMilliseconds() == 1_700_000_000_002
     assert (system.queue_id, system.queue_offset, system.delivery_attempt) == (3, 7, 1)
-    assert system.receipt_handle == "7 1700000000000 60000 0 0 popgate 3 7 123456789"
+    assert system.receipt_handle == "7 1700000000000 60000 0 0 popgate 3 7 123456789 8576f6e2"
     assert system.trace_context == "00-ab"
     assert system.invisible_duration.ToMilliseconds() == 60_000
     absent = ("dead_letter_queue", "delivery_timestamp", "lite_topic", "priority")

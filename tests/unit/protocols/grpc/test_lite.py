@@ -108,7 +108,9 @@ async def test_an_acknowledgement_may_name_the_lite_topic(rooms: Any, client: An
     await client.send_one(lite_topic="a")
     [message] = await client.receive()
     entry = rpc.AckMessageEntry(
-        message_id="x", receipt_handle=message.system_properties.receipt_handle, lite_topic="a"
+        message_id=message.system_properties.message_id,
+        receipt_handle=message.system_properties.receipt_handle,
+        lite_topic="a",
     )
     request = rpc.AckMessageRequest(topic=pb.Resource(name="t"), group=pb.Resource(name="g"), entries=[entry])
     assert (await client.call("AckMessage", request)).status.code == Code.OK

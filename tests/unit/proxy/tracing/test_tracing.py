@@ -292,10 +292,12 @@ async def test_the_trace_of_the_end_of_a_transaction_is_continued_or_linked(
 async def test_what_a_client_says_of_a_delivery_is_told_by_the_span(house: House) -> None:
     await house.send(b"one")
     (message,) = await house.receive()
+    # Without its mark, so that nothing is compared.
+    receipt = message.system_properties.receipt_handle.rpartition(" ")[0]
     request = rpc.ForwardMessageToDeadLetterQueueRequest(
         group=GROUP,
         topic=TOPIC,
-        receipt_handle=message.system_properties.receipt_handle,
+        receipt_handle=receipt,
         message_id=message.system_properties.message_id,
         delivery_attempt=4,
         max_delivery_attempts=3,
