@@ -12,6 +12,7 @@ from popgate.wire.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     WAIT,
+    find_property,
 )
 from popgate.wire.records import TRANSACTION_MASK
 
@@ -23,9 +24,8 @@ Source: RocketMQ 5.3.3, CommitLog.asyncPutMessages."""
 _AROUND = 22
 """Bytes that a message of a batch has beside its body and its properties."""
 _LONGEST_TOPIC = 127
-_ALONE = tuple(
-    f"{name}\x01".encode() for name in (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, WAIT)
-)
+_ALONE = tuple(f"{name}\x01".encode() for name in (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
+_WAIT = WAIT.encode()
 
 
 def may_batch(topic: str) -> bool:
@@ -47,9 +47,12 @@ def goes_alone(message: Message) -> bool:
     properties = message.properties
     if len(properties) > LONGEST_IN_BATCH:
         return True
-    if b"TIMER_DEL" in properties or b"DELAY\x01" in properties or b"WAIT\x01" in properties:
-        return any(name in properties for name in _ALONE)
-    return False
+    if (b"TIMER_DEL" in properties or b"DELAY\x01" in properties) and any(
+        name in properties for name in _ALONE
+    ):
+        return True
+    # Every message of a Java client says that its broker is to wait for the disk, which is what brokers do.
+    return b"WAIT\x01" in properties and (find_property(properties, _WAIT) or b"").lower() != b"true"
 
 
 def is_held_back(message: Message) -> bool:
