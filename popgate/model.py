@@ -6,7 +6,7 @@ floors between speak nothing else. Times called `_ms` are milliseconds, wall clo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntFlag, StrEnum, unique
 from typing import Protocol
@@ -303,7 +303,7 @@ class Bounds:
 class Pulled:
     """Messages read by offset; the next pull starts at `next_offset`."""
 
-    messages: list[StoredMessage]
+    messages: Sequence[StoredMessage]
     next_offset: int
     bounds: Bounds
 

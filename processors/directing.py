@@ -35,6 +35,7 @@ from popgate.model import (
     TopicConfig,
 )
 from popgate.naming import check_group, check_topic, is_system_topic
+from popgate.stored_records import StoredRecords
 from processors.admitting import Admission
 from processors.broadcasting import Broadcasting, Member, is_member
 from processors.budgets import Budgets
@@ -129,7 +130,7 @@ class Directing:
                 raise
             finally:
                 self._waiting -= 1
-        size = sum(len(message.body) for message in pulled.messages)
+        size = _body_bytes(pulled.messages)
         took = self._clock.monotonic() - began
         self._observer.pulled(topic, group or "", len(pulled.messages), size, took)
         return pulled
@@ -370,6 +371,12 @@ class Directing:
                 f"the limit of {self._limits.max_waiting} waiting receives is reached",
                 known_as="polling full",
             )
+
+
+def _body_bytes(messages: Sequence[StoredMessage]) -> int:
+    if isinstance(messages, StoredRecords):
+        return messages.body_bytes
+    return sum([len(message.body) for message in messages])
 
 
 def _readable(topic: str) -> str:

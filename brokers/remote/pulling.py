@@ -7,13 +7,15 @@ expression: what they send is looked at again here. Source: protocol facts 5.5, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from brokers.remote.asking import number_in
 from brokers.remote.incoming import born_host, born_ms
 from brokers.remote.origins import true_origin
 from brokers.remote.places import Place
 from brokers.remote.positions import LARGEST_OFFSET, Positions
+from brokers.remote.record_scan import scan_records
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -24,9 +26,11 @@ from popgate.errors import (
     PeerWireError,
 )
 from popgate.model import Bounds, Filter, FilterKind, Permission, Pulled, StoredMessage
+from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from popgate.stored_records import StoredRecords
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import host_text
-from popgate.wire.records import Record, decode_records
+from popgate.wire.records import Record, decode_record, decode_records
 from popgate.wire.remoting import Command
 
 READER_GROUP = "TOOLS_CONSUMER"
@@ -40,6 +44,8 @@ _REJECTED = "[REJECTREQUEST]"
 _REST_S = 0.2
 """After an answer that neither has messages nor leads on, nor took its time."""
 _MOST_MESSAGES = 1_024
+_DERIVED = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+"""Topics whose messages may need another origin than their broker tells."""
 _NOTHING = frozenset(
     {
         ResponseCode.PULL_NOT_FOUND,
@@ -81,7 +87,7 @@ class Pulling(Positions):
                 pulled = await self._pulled(place, answer, offset, passing, max_messages, room)
                 if pulled.messages or wait_until is None:
                     if context.allowance is not None:
-                        context.allowance.add(sum([len(m.body) + len(m.properties) for m in pulled.messages]))
+                        context.allowance.add(_size_of(pulled.messages))
                     return pulled
                 early = wait_s > 0 and self.clock.monotonic() - asked < wait_s / 2
                 if pulled.next_offset == offset and (
@@ -155,6 +161,12 @@ class Pulling(Positions):
         if answer.code != ResponseCode.SUCCESS:
             return Pulled([], max(behind, offset), bounds)
         shift = number_in(answer, broker, "offsetDelta") if answer.fields.get("offsetDelta") else 0
+        if passing.everything and not (shift or place.static or place.topic.startswith(_DERIVED)):
+            scan = scan_records(answer.body, offset, most, room)
+            if scan is not None:
+                records = StoredRecords(scan.data, scan.starts, scan.body_bytes, partial(_stored_at, place))
+                following = behind if scan.next_offset is None else scan.next_offset
+                return Pulled(records, max(following, offset), bounds)
         messages: list[StoredMessage] = []
         for record in _records(answer.body, broker):
             at = record.offset + shift
@@ -167,6 +179,18 @@ class Pulling(Positions):
                 messages.append(stored(record, place.broker, place.queue_id, at))
                 room -= record.size
         return Pulled(messages, max(behind, offset), bounds)
+
+
+def _stored_at(place: Place, data: bytes, start: int) -> StoredMessage:
+    record = decode_record(data, start)
+    return stored(record, place.broker, place.queue_id, record.offset)
+
+
+def _size_of(messages: Sequence[StoredMessage]) -> int:
+    """Bytes that are held of them."""
+    if isinstance(messages, StoredRecords):
+        return len(messages.data)
+    return sum([len(message.body) + len(message.properties) for message in messages])
 
 
 def stored(record: Record, broker: str, queue_id: int, offset: int) -> StoredMessage:

@@ -48,6 +48,10 @@ _HEADS = {
     _HOSTS_V6: Struct(">IIIiiqqiq20sq20siqI"),
 }
 """Everything before the body, by the two host bits of `sys_flag`."""
+BORN_MS_AT = 40
+BORN_HOST_AT = 48
+STORE_HOST_AT = 64
+"""Where they stand in a record whose hosts are IPv4."""
 _HEAD = _HEADS[0]
 _pack_head = _HEAD.pack
 _unpack_head = _HEAD.unpack_from
