@@ -21,6 +21,7 @@ from popgate.naming import (
 )
 from popgate.wire.batches import BatchItem
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.hosts import pack_host
 from popgate.wire.properties import (
     CLUSTER,
     CORRELATION_ID,
@@ -30,6 +31,7 @@ from popgate.wire.properties import (
     set_property,
 )
 from popgate.wire.remoting import Command
+from protocols.remoting.batch_packing import pack_batch
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import text
 from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
@@ -41,6 +43,8 @@ _TRACES: Final = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_", "BenchmarkTest")
 _LONGEST_BATCH_TOPIC: Final = 127
 _NOWHERE: Final = (1 << 63) - 1
 """The place in the id of a message that is held back, and cannot be asked for by it."""
+_PLACE_DIGITS: Final = 16
+"""Of an offset message id, at its end: the place in its broker's log."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
 _MOST: Final = MAX_RECONSUME_TIMES.encode()
 
@@ -102,9 +106,6 @@ class Sending:
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL, f"the topic of a batch has {len(topic)} characters"
                 )
-            items = items_in(head, request.command.body)
-        else:
-            items = [BatchItem(head.flag, request.command.body, head.properties)]
         again = topic.startswith(RETRY_PREFIX)
         if again:
             # Its broker makes a dead letter of what came often enough (protocol facts 7.8, rule 7).
@@ -113,6 +114,13 @@ class Sending:
             head.broker = await self._only_broker(request, topic)
         if head.batch and head.queue_id < 0:
             head.broker, head.queue_id = await self._one_queue(context, topic, head.broker)
+        if head.batch:
+            forwarded = await self._forwarded(request, head, topic)
+            if forwarded is not None:
+                return forwarded
+            items = items_in(head, request.command.body)
+        else:
+            items = [BatchItem(head.flag, request.command.body, head.properties)]
         now_ms, limits = self._clock.now_ms(), self._processor.limits
         messages = [
             message_in(head, item, topic=topic, born_host=context.peer, now_ms=now_ms, limits=limits)
@@ -126,6 +134,32 @@ class Sending:
         host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
         stored = await self._store(context, topic, messages)
         return request.answer(_answer_to(messages, stored, host))
+
+    async def _forwarded(self, request: Request, head: Head, topic: str) -> Command | None:
+        """The answer to a batch that goes to its broker in one piece; None: it does not."""
+        processor, context = self._processor, request.context
+        if not processor.batches.supported or is_system_topic(topic):
+            return None
+        packed = pack_batch(
+            head,
+            request.command.body,
+            topic=topic,
+            born_host=context.peer,
+            now_ms=self._clock.now_ms(),
+            limits=processor.limits,
+        )
+        if packed is None:
+            return None
+        host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
+        stored = await processor.batches.forward(context, packed.batch)
+        return request.answer(
+            {
+                "msgId": ",".join(_ids_at(host, stored.offset_message_ids, packed.batch.count)),
+                "queueId": str(stored.queue_id),
+                "queueOffset": str(stored.offset),
+                "transactionId": packed.first_message_id,
+            }
+        )
 
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
         """All, in order; in parts where they are more than one send may have. Raises the first fault."""
@@ -209,6 +243,16 @@ def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], host: str) -
     if first.recall_handle and len(stored) == 1:
         fields["recallHandle"] = first.recall_handle
     return fields
+
+
+def _ids_at(host: str, names: Sequence[str], count: int) -> list[str]:
+    """Offset message ids, with `host` in the place of the broker's own address; empty: that one."""
+    if not names:
+        return [encode_offset_message_id(host, _NOWHERE)] * count
+    if not host:
+        return list(names)
+    address = pack_host(host).hex().upper()
+    return [address + name[-_PLACE_DIGITS:] for name in names]
 
 
 def _tell_most(message: Message, head: Head) -> None:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from brokers.batches import Batch, StoredBatch
 from popgate.context import Context
 from popgate.message_id import decode_offset_message_id
 from popgate.model import FilterKind, MessageType, Permission, StoredMessage
@@ -413,6 +414,66 @@ class TestBatches:
     async def test_a_batch_in_a_plain_send_is_told_by_its_flag(self, stage: Stage, caller: Caller) -> None:
         await caller.ok(SHORT, short_fields(m=True, i=""), batch_of(b"one", b"two"))
         assert [message.body for message in await stored(stage)] == [b"one", b"two"]
+
+
+class Forwarding:
+    """In the place of `BatchForwarding`, before brokers that take batches in one piece."""
+
+    supported = True
+
+    def __init__(self, *offset_message_ids: str) -> None:
+        self.batches: list[Batch] = []
+        self.offset_message_ids = offset_message_ids
+
+    async def forward(self, context: Context, batch: Batch) -> StoredBatch:
+        self.batches.append(batch)
+        return StoredBatch(batch.queue_id, 40, self.offset_message_ids)
+
+
+class TestBatchesInOnePiece:
+    NAMES = ("0A00000100002A9F00000000075BCD15", "0A00000100002A9F00000000075BCDFF")
+
+    @pytest.fixture
+    def forwarding(self, stage: Stage) -> Forwarding:
+        stage.processor.batches = forwarding = Forwarding(*self.NAMES)  # type: ignore[assignment]
+        return forwarding
+
+    async def test_the_answer_names_this_door(self, forwarding: Forwarding, caller: Caller) -> None:
+        answer = await caller.ok(BATCH, short_fields(m=True, i="WAIT\x01true\x02"), batch_of(b"one", b"two"))
+        (batch,) = forwarding.batches
+        assert (batch.topic, batch.broker, batch.queue_id, batch.count) == ("orders", "popgate", 1, 2)
+        assert {name: answer.fields[name] for name in ("queueId", "queueOffset", "transactionId")} == {
+            "queueId": "1",
+            "queueOffset": "40",
+            "transactionId": "ID0",
+        }
+        places = [decode_offset_message_id(name) for name in answer.fields["msgId"].split(",")]
+        assert places == [(ADDRESS, 0x075BCD15), (ADDRESS, 0x075BCDFF)]
+
+    async def test_messages_whose_places_are_not_known_are_nowhere(
+        self, forwarding: Forwarding, caller: Caller
+    ) -> None:
+        forwarding.offset_message_ids = ()
+        answer = await caller.ok(BATCH, short_fields(m=True, i=""), batch_of(b"one", b"two"))
+        places = [decode_offset_message_id(name) for name in answer.fields["msgId"].split(",")]
+        assert places == [(ADDRESS, (1 << 63) - 1)] * 2
+
+    async def test_a_queue_is_chosen_for_a_batch_that_names_none(
+        self, forwarding: Forwarding, caller: Caller
+    ) -> None:
+        await caller.ok(BATCH, short_fields(m=True, i="", queue=-1, n=None), batch_of(b"one"))
+        (batch,) = forwarding.batches
+        assert batch.broker == "popgate"
+        assert batch.queue_id >= 0
+
+    async def test_what_needs_a_look_is_looked_at(
+        self, forwarding: Forwarding, stage: Stage, caller: Caller
+    ) -> None:
+        await caller.ok(BATCH, short_fields(m=True, i=""), batch_of(b"one", __SHARDINGKEY="a"))
+        refused = await caller.ask(BATCH, short_fields(m=True, i=""), batch_of(b"one", DELAY="3"))
+        assert refused.code == ResponseCode.MESSAGE_ILLEGAL
+        assert forwarding.batches == []
+        assert [message.body for message in await stored(stage)] == [b"one"]
 
 
 class TestRetries:

@@ -1,0 +1,47 @@
+"""A producer's batch that goes to its broker as it came, and the brokers that take it so."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from popgate.context import Context
+
+
+@dataclass(slots=True, frozen=True)
+class Batch:
+    """Messages of one producer for one queue, as the body of a request has them (protocol facts 5.7).
+
+    All are of type NORMAL, each with its id, and with when and where it was born, in its properties: whoever
+    makes a batch has checked that. `body_bytes`: of the bodies of all messages. `born_ms`: of the request.
+    """
+
+    topic: str
+    broker: str
+    queue_id: int
+    data: bytes
+    count: int
+    body_bytes: int
+    sys_flag: int = 0
+    producer_group: str = ""
+    born_ms: int = 0
+
+
+@dataclass(slots=True, frozen=True)
+class StoredBatch:
+    """Where a batch is stored: the offset of its first message, which the others follow.
+
+    `offset_message_ids`: of all its messages in order, as its broker reports them; empty where it does not.
+    """
+
+    queue_id: int
+    offset: int
+    offset_message_ids: tuple[str, ...]
+
+
+class ForwardsBatches(ABC):
+    """A broker that stores a batch at once, and as one."""
+
+    @abstractmethod
+    async def forward_batch(self, context: Context, batch: Batch) -> StoredBatch:
+        """Store all of the batch in the queue that it names, or nothing. Raises as `Store.send`."""
