@@ -161,8 +161,8 @@ class Pulling(Positions):
         if answer.code != ResponseCode.SUCCESS:
             return Pulled([], max(behind, offset), bounds)
         shift = number_in(answer, broker, "offsetDelta") if answer.fields.get("offsetDelta") else 0
-        if passing.everything and not (shift or place.static or place.topic.startswith(_DERIVED)):
-            scan = scan_records(answer.body, offset, most, room)
+        if not (shift or place.static or place.topic.startswith(_DERIVED)):
+            scan = scan_records(answer.body, offset, passing, most, room)
             if scan is not None:
                 records = StoredRecords(scan.data, scan.starts, scan.body_bytes, partial(_stored_at, place))
                 following = behind if scan.next_offset is None else scan.next_offset

@@ -11,6 +11,7 @@ from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
+from popgate.model import Filter
 from popgate.wire.hosts import V4_SIZE, pack_host
 from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP
 from popgate.wire.records import (
@@ -46,14 +47,16 @@ class Scan(NamedTuple):
     next_offset: int | None
 
 
-def scan_records(data: bytes, offset: int, max_messages: int, room: int) -> Scan | None:
-    """The records from `offset` on, at most `max_messages`, and after the first at most `room` bytes of them.
+def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, room: int) -> Scan | None:
+    """The records from `offset` on that pass, at most `max_messages`, after the first at most `room` bytes.
 
-    None: they have to be decoded, since one is damaged, has an IPv6 host, or is out of order.
+    None: they have to be decoded, since one is damaged, or has an IPv6 host.
     """
+    matches = None if passing.everything else passing.matches
+    parts: list[bytes] = []
     starts: list[int] = []
     births: list[tuple[int, int, bytes]] = []
-    at, end, begin = 0, len(data), 0
+    at, start, end = 0, 0, len(data)
     body_bytes, next_offset = 0, None
     while at < end:
         if end - at < SMALLEST_RECORD:
@@ -76,15 +79,14 @@ def scan_records(data: bytes, offset: int, max_messages: int, room: int) -> Scan
         if block_at > stop or block_at + (data[length_at] << 8 | data[length_at + 1]) != stop:
             return None
         if record_offset < offset:
-            if starts:
-                return None
-            at = begin = stop
+            at = stop
             continue
         if len(starts) == max_messages or (starts and size > room):
             next_offset = record_offset
             break
-        start = at - begin
-        starts.append(start)
+        if matches is not None and not matches(data[block_at:stop]):
+            at = stop
+            continue
         born_ms, born_host = (
             data.rfind(_BORN_TIMESTAMP, block_at, stop),
             data.rfind(_BORN_HOST, block_at, stop),
@@ -95,10 +97,13 @@ def scan_records(data: bytes, offset: int, max_messages: int, room: int) -> Scan
             if birth is None:
                 return None
             births.append((start, *birth))
+        parts.append(data[at:stop])
+        starts.append(start)
+        start += size
         body_bytes += body_length
         room -= size
         at = stop
-    records = bytearray(data[begin:at])
+    records = bytearray().join(parts)
     for start, born_ms, host in births:
         if born_ms >= 0:
             _pack_time_into(records, start + BORN_MS_AT, born_ms)

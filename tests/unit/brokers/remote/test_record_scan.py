@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from brokers.remote.pulling import stored
 from brokers.remote.record_scan import Scan, scan_records
-from popgate.model import StoredMessage
+from popgate.filters import compile_filter
+from popgate.model import FilterKind, StoredMessage
 from popgate.stored_records import StoredRecords
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
@@ -42,12 +43,18 @@ def decoded(data: bytes) -> list[StoredMessage]:
     return [stored(each, "broker-a", each.queue_id, each.offset) for each in decode_records(data)]
 
 
-def passed(scan: Scan) -> StoredRecords:
+def scan(
+    data: bytes, offset: int = 0, expression: str = "*", *, most: int = 100, room: int = 1 << 20
+) -> Scan | None:
+    return scan_records(data, offset, compile_filter(FilterKind.TAG, expression), most, room)
+
+
+def passed(result: Scan) -> StoredRecords:
     def decode(data: bytes, start: int) -> StoredMessage:
         found = decode_record(data, start)
         return stored(found, "broker-a", found.queue_id, found.offset)
 
-    return StoredRecords(scan.data, scan.starts, scan.body_bytes, decode)
+    return StoredRecords(result.data, result.starts, result.body_bytes, decode)
 
 
 texts = st.text(st.characters(blacklist_characters="\x01\x02", blacklist_categories=("Cs",)), max_size=20)
@@ -76,9 +83,9 @@ class TestTheSameBytes:
         data = b"".join(
             record(offset, body, topic=topic, **named) for offset, (body, named, topic) in enumerate(messages)
         )
-        scan = scan_records(data, 0, 100, 1 << 20)
-        if scan is not None:
-            records = passed(scan)
+        result = scan(data)
+        if result is not None:
+            records = passed(result)
             assert encode_all(records, store_host=door) == encode_all(decoded(data), store_host=door)
             assert list(records) == decoded(data)
             assert records.body_bytes == sum(len(body) for body, _, _ in messages)
@@ -86,40 +93,48 @@ class TestTheSameBytes:
     def test_of_nearly_all_messages(self) -> None:
         named = {"UNIQ_KEY": "ID", "__BORNHOST": "10.1.2.3:40000", "BORN_TIMESTAMP": "1690000000000"}
         data = record(0, **named) + record(1, b"BORN_TIMESTAMP\x01x\x02__BORNHOST\x01", **named) + record(2)
-        scan = scan_records(data, 0, 100, 1 << 20)
-        assert scan is not None
-        assert encode_all(passed(scan), store_host=DOOR) == encode_all(decoded(data), store_host=DOOR)
-        first = decode_record(bytes(scan.data))
+        result = scan(data)
+        assert result is not None
+        assert encode_all(passed(result), store_host=DOOR) == encode_all(decoded(data), store_host=DOOR)
+        first = decode_record(bytes(result.data))
         assert (first.born_ms, first.born_host) == (1_690_000_000_000, pack_host("10.1.2.3:40000"))
 
 
 class TestWhichRecords:
     def test_those_from_the_offset_on(self) -> None:
         data = b"".join(record(offset) for offset in range(5))
-        scan = scan_records(data, 2, 100, 1 << 20)
-        assert scan is not None
-        assert [message.offset for message in passed(scan)] == [2, 3, 4]
-        assert scan.next_offset is None
+        result = scan(data, 2)
+        assert result is not None
+        assert [message.offset for message in passed(result)] == [2, 3, 4]
+        assert result.next_offset is None
 
     def test_no_more_than_asked_for(self) -> None:
         data = b"".join(record(offset) for offset in range(5))
-        scan = scan_records(data, 1, 2, 1 << 20)
-        assert scan is not None
-        assert [message.offset for message in passed(scan)] == [1, 2]
-        assert scan.next_offset == 3
+        result = scan(data, 1, most=2)
+        assert result is not None
+        assert [message.offset for message in passed(result)] == [1, 2]
+        assert result.next_offset == 3
 
     @pytest.mark.parametrize(("room", "count"), [(0, 1), (250, 2), (10_000, 5)])
     def test_no_more_than_there_is_room_for_but_one(self, room: int, count: int) -> None:
         data = b"".join(record(offset) for offset in range(5))
         assert len(record()) * 2 <= 250 < len(record()) * 3
-        scan = scan_records(data, 0, 100, room)
-        assert scan is not None
-        assert len(scan.starts) == count
+        result = scan(data, room=room)
+        assert result is not None
+        assert len(result.starts) == count
+
+    def test_those_that_pass(self) -> None:
+        data = b"".join(record(offset, TAGS="ab"[offset % 2]) for offset in range(6))
+        result = scan(data, 1, "b", most=2)
+        assert result is not None
+        assert [message.offset for message in passed(result)] == [1, 3]
+        assert result.next_offset == 4
+        assert encode_all(passed(result)) == encode_all(decoded(data)[1:4:2])
 
     def test_none_at_all(self) -> None:
-        assert scan_records(b"", 0, 100, 1) == Scan(bytearray(), [], 0, None)
-        scan = scan_records(record(0), 1, 100, 1)
-        assert scan == Scan(bytearray(), [], 0, None)
+        assert scan(b"") == Scan(bytearray(), [], 0, None)
+        result = scan(record(0), 1)
+        assert result == Scan(bytearray(), [], 0, None)
 
 
 class TestWhatMustBeDecoded:
@@ -129,7 +144,6 @@ class TestWhatMustBeDecoded:
             record(0)[:-1],
             record(0) + b"\x00" * 20,
             record(0, host="[::1]:80"),
-            record(1) + record(0),
             record(0, __BORNHOST="[::1]:80"),
             record(0, BORN_TIMESTAMP="soon"),
             record(0, MY__BORNHOST="10.1.2.3:40000"),
@@ -139,20 +153,20 @@ class TestWhatMustBeDecoded:
         ],
     )
     def test_is_not_passed_on(self, data: bytes) -> None:
-        assert scan_records(data, 0 if data[27] == 0 else 1, 100, 1 << 20) is None
+        assert scan(data) is None
 
     @given(st.binary(max_size=300), st.integers(0, 200))
     def test_whatever_comes_is_no_fault(self, noise: bytes, at: int) -> None:
         data = record(0) + record(1)
-        scan_records(noise, 0, 100, 1 << 20)
-        scan_records(data[:at] + noise + data[at + len(noise) :], 0, 100, 1 << 20)
+        scan(noise)
+        scan(data[:at] + noise + data[at + len(noise) :])
 
 
 def test_messages_are_read_one_by_one_and_in_part() -> None:
     data = b"".join(record(offset, b"%d" % offset) for offset in range(4))
-    scan = scan_records(data, 0, 100, 1 << 20)
-    assert scan is not None
-    records = passed(scan)
+    result = scan(data)
+    assert result is not None
+    records = passed(result)
     assert len(records) == 4
     assert records[1].body == b"1"
     assert records[-1].body == b"3"
