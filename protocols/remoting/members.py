@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -42,6 +42,8 @@ PushMember = Callable[[Peer, str], RemotingClient | None]
 """The client of a connection that is a push consumer of a group and shares its messages."""
 
 _LONGEST_GROUP: Final = 255
+_GATHERED_S: Final = 0.5
+"""For which it is awaited which other queues of a reset a client commits."""
 MOST_GATHERED: Final = 100_000
 """Groups whose members changed in one turn of the loop; who is not told asks every 20 s anyhow."""
 
@@ -63,10 +65,15 @@ class Members:
         self._mapped = mapped if mapped is not None else Mapped(house)
         self._translating = translating if translating is not None else Translating(house)
         self._processor = house.processor
+        self._clock = house.clock
         self._clients = house.processor.clients
         self._changed: set[str] = set()
         self._clients.on_members = self.changed
         self._processor.on_reset = self.resetting
+        self._mapped.on_reset_elsewhere = self._gather
+        self._late: dict[tuple[Peer, str, str], dict[MessageQueue, int]] = {}
+        """Of members that have not heard of a reset, by group and topic."""
+        self._telling: set[asyncio.Task[None]] = set()
         self._push_member = push_member
         self._behind = BrokersBehind(house)
         self._processor.mapping.on_switch(lambda group, _: self.changed(group))
@@ -262,15 +269,39 @@ class Members:
                 offsets[MessageQueue(topic, queue.broker, queue.queue_id)] = done
         return offsets
 
+    def _gather(self, context: Context, peer: Peer, key: QueueKey, offset: int) -> None:
+        """A client rests for 10 s for each time that it is told, and commits all its queues at once."""
+        place = peer, key.group, key.topic
+        if place not in self._late:
+            self._late[place] = {}
+            context = replace(context, allowance=None, deadline=None)
+            self._clock.call_later(_GATHERED_S, lambda: self._tell_late(context, place))
+        self._late[place][MessageQueue(key.topic, key.broker, key.queue_id)] = offset
+
+    def _tell_late(self, context: Context, place: tuple[Peer, str, str]) -> None:
+        peer, group, topic = place
+        telling = self._tell_positions(context, group, topic, self._late.pop(place), [peer])
+        task = asyncio.get_running_loop().create_task(telling)
+        self._telling.add(task)
+        self._processor.finishes(task)
+        task.add_done_callback(self._telling.discard)
+
     async def _tell_positions(
-        self, context: Context, group: str, topic: str, offsets: Mapping[MessageQueue, int]
+        self,
+        context: Context,
+        group: str,
+        topic: str,
+        offsets: Mapping[MessageQueue, int],
+        peers: Sequence[Peer] | None = None,
     ) -> None:
         """Tell the classic members of a group where they are to go on.
 
-        What push members commit until they do so is where they were before.
+        `peers`: these alone. What push members commit until they do so is where they were before.
         """
         fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
-        peers, translating = peers_of(self._clients.consumers_of(group)), self._translating
+        translating = self._translating
+        if peers is None:
+            peers = peers_of(self._clients.consumers_of(group))
         numbered = offsets
         if any(translating.names_none(peer) for peer in peers):
             numbered = await translating.positions(context, topic, offsets)

@@ -69,6 +69,7 @@ class Positions:
                 ResponseCode.QUERY_NOT_FOUND,
                 "the group has no position on this queue yet",
             )
+        await self._mapped.begins_at(request, key, offset)
         return request.answer({"offset": str(offset)})
 
     async def commit(self, request: Request) -> Command:
@@ -86,18 +87,20 @@ class Positions:
             return request.answer()
         queue = await self._places.queue_in(request)
         context, mapped = request.context, self._mapped
-        with mapped.resets.writing(group, queue[0]):
-            if mapped.members(request.peer, group) and not mapped.resets.keeps(
-                request.peer, QueueKey(group, *queue), offset
-            ):
+        key = QueueKey(group, *queue)
+        with mapped.resets.writing(group, key.topic):
+            goes = mapped.resets.waiting(request.peer, key) == offset
+            if mapped.members(request.peer, group) and not mapped.resets.keeps(request.peer, key, offset):
+                if goes:
+                    await mapped.begins_at(request, key, offset)
                 return request.answer()
             if await mapped.commit(request, group, queue, offset):
                 return request.answer()
             await self._processor.group(context, group)
             try:
-                await self._processor.commit(context, group, *queue, max(offset, 0))
+                await mapped.keep_position(request, key, max(offset, 0))
             except IllegalOffset as error:
-                await self._processor.commit(context, group, *queue, error.nearest)
+                await mapped.keep_position(request, key, error.nearest)
         return request.answer()
 
     async def search(self, request: Request) -> Command:

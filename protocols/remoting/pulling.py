@@ -114,9 +114,12 @@ class Pulling:
             return await self._anew(request, asked)
         key = key_of(asked)
         self._mapped.seeks.pulls(request.peer, key)
+        goes = self._mapped.resets.waiting(request.peer, key) == offset
         reset = self._mapped.resets.leads(request.peer, key, offset)
         if reset is not None:
             return await self._moved(request, asked, reset)
+        if goes:
+            await self._mapped.begins_at(request, key, offset)
         if not await self._mapped.begins(request, asked):
             return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
         try:
@@ -192,7 +195,7 @@ class Pulling:
                 self._commits.clear()
             self._commits[place] = now + _COMMIT_S
             try:
-                await self._processor.commit(request.context, group, topic, broker, queue_id, offset)
+                await self._mapped.keep_position(request, place, offset)
             except GatewayError:
                 self._commits.pop(place, None)
 

@@ -373,7 +373,7 @@ def test_popping(facts: Any) -> None:
 # set elsewhere
 
 
-def test_reset(facts: Any) -> None:
+def test_reset(facts: Any, place: str) -> None:
     assert not facts.of("gave up waiting")
     sent = [one["body"] for one in facts.of("sent")]
     after = {body for body in sent if body.startswith("after")}
@@ -388,7 +388,8 @@ def test_reset(facts: Any) -> None:
         assert {counts[body] for body in before} == {2}
     came = set(facts.bodies("forward"))
     assert after <= came
-    assert len(before & came) <= 4  # what its four threads had in hand
+    if place != "mapped_cluster":  # where it keeps what it holds, through another worker of the gateway
+        assert len(before & came) <= 4  # what its four threads had in hand
 
 
 # mapped onto pop

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 
+from popgate.context import Context
+from popgate.errors import GatewayError
 from popgate.model import Reading
 from popgate.wire.codes import RequestCode
 from processors.mapping import MappedGroups
@@ -27,6 +30,10 @@ def nobody(_peer: Peer, _group: str) -> bool:
     return False
 
 
+def _nobody_tells(_context: Context, _peer: Peer, _key: QueueKey, _offset: int) -> None:
+    """Then its pulls are led there, after a while."""
+
+
 class Deciding:
     """What is known of groups and members when a pull comes."""
 
@@ -41,6 +48,8 @@ class Deciding:
         self.proofs = Proofs(self._groups, house.clock)
         self.seeks = Seeks(house.clock)
         self.resets = Resets(house.clock)
+        self.on_reset_elsewhere: Callable[[Context, Peer, QueueKey, int], None] = _nobody_tells
+        """Who tells a member where it is to go on."""
 
     def maps(self, peer: Peer, group: str) -> bool:
         """Whether pulls of this group by this connection are mapped."""
@@ -77,6 +86,27 @@ class Deciding:
         """A member is to go on there. What it commits until it does is where it was before: `Resets.told`."""
         self.resets.told(peer, key, offset, heard=heard)
         self.told_position(peer, key, offset)
+
+    async def keep_position(self, request: Request, key: QueueKey, offset: int) -> None:
+        """Set a group to a position that a client tells. Raises as `MessagingProcessor.commit`.
+
+        A member may not have heard of a reset, which was made through another gateway: it is sent there.
+        """
+        peer = request.peer
+        if not self.members(peer, key.group):
+            await self._processor.commit(request.context, *key, offset)
+            return
+        to = await self._processor.commit_read(request.context, *key, offset)
+        if to is not None and self.resets.waiting(peer, key) != to:
+            self.sent_to(peer, key, to)
+            self.on_reset_elsewhere(request.context, peer, key, to)
+
+    async def begins_at(self, request: Request, key: QueueKey, offset: int) -> None:
+        """A client goes on from there. Where the broker cannot be told so now, the next commit tells it."""
+        group = key.group
+        if self.members(request.peer, group) and not self._groups.is_mapped(group):
+            with contextlib.suppress(GatewayError):
+                await self._processor.begin_read(request.context, *key, offset)
 
     def sets_position(self, peer: Peer, key: QueueKey, offset: int) -> bool:
         """Whether a member set this position by itself: it needs true pull from then on, as one that locks.
