@@ -258,3 +258,34 @@ class TestPulled:
         await again.update(1)
         assert await done(stage) == 1
         assert not reader.door.mapped.resets._told
+
+    async def test_one_that_was_made_through_another_gateway(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The broker refuses what the member commits: so it is sent where the reset sends its group."""
+        waits: int | None = 0
+        begun: list[int] = []
+
+        async def commit_read(*words: Any) -> int | None:
+            return waits
+
+        async def begin_read(*words: Any) -> None:
+            begun.append(words[-1])
+
+        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
+        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
+        for _ in range(2):
+            await reader.update(3)
+            await reader.pull(3, commit=3, wait=False)
+        assert told(reader) == []
+        await stage.pass_s(0.5)
+        assert told(reader) == [{MessageQueue(TOPIC, BROKER, 0): 0}]
+        waits = None
+        await reader.update(3)
+        assert begun == []
+        await reader.update(0)
+        await reader.query()
+        assert begun[0] == 0
+        await reader.update(1)
+        await stage.pass_s(1)
+        assert len(told(reader)) == 1
