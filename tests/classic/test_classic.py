@@ -392,6 +392,14 @@ def test_reset(facts: Any, place: str) -> None:
         assert len(before & came) <= 4  # what its four threads had in hand
 
 
+def test_set_back(facts: Any) -> None:
+    assert not facts.of("gave up waiting")
+    assert [one["so"] for one in facts.of("pulled")] == [True]
+    counts = Counter(facts.bodies(""))
+    assert counts.keys() == {one["body"] for one in facts.of("sent")}
+    assert min(counts.values()) >= 2
+
+
 # mapped onto pop
 
 

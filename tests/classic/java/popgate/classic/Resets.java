@@ -1,5 +1,6 @@
 package popgate.classic;
 
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -59,6 +60,33 @@ final class Resets {
         run.waitFor(() -> again.entrySet().stream().allMatch(one -> one.getValue() > 1 || isAfter(one.getKey()))
                 && again.keySet().stream().filter(Resets::isAfter).count() == queues.size()
                 && hung.stream().filter(Resets::isAfter).count() == queues.size());
+    }
+
+    /** A member of a mapped group goes back to the beginning by itself: everything comes again, to one of the two. */
+    @SuppressWarnings("deprecation") // nothing else sets where a push consumer is
+    static void setBack(Run run) throws Exception {
+        String topic = run.get("topic");
+        String group = run.get("group");
+        DefaultMQProducer producer = run.producer();
+        Map<String, Integer> counts = new ConcurrentHashMap<>();
+        List<DefaultMQPushConsumer> members = new ArrayList<>();
+        for (int n = 0; n < 2; n++) {
+            members.add(run.push(group, topic, "*", Run.consuming(message -> {
+                run.saw(message, "");
+                counts.merge(Run.text(message), 1, Integer::sum);
+                return true;
+            })));
+        }
+        for (MessageQueue queue : Scenarios.queuesOf(producer, topic)) {
+            for (int n = 0; n < EACH; n++) {
+                Message message = Run.to(topic, queue.getQueueId() + " " + n);
+                run.sent(message, producer.send(message, queue));
+            }
+        }
+        run.waitFor(() -> counts.size() == EACH * 4 && members.stream().allMatch(Mapped::isIdle));
+        members.get(0).getDefaultMQPushConsumerImpl().resetOffsetByTimeStamp(0);
+        run.untilMapped(group, false);
+        run.waitFor(() -> counts.values().stream().allMatch(count -> count > 1));
     }
 
     private static boolean isAfter(String body) {
