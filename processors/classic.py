@@ -9,7 +9,14 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Sequence
 
-from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler, TellsConsumers, TellsReaders
+from brokers.capabilities import (
+    CarriesReplies,
+    HoldsResets,
+    LeasesQueues,
+    ReplyHandler,
+    TellsConsumers,
+    TellsReaders,
+)
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
@@ -44,6 +51,7 @@ class Classic(Explaining):
     ) -> None:
         super().__init__(broker, clock, limits, policies, observer)
         self._tells_consumers = broker if isinstance(broker, TellsConsumers) else None
+        self._holds_resets = broker if isinstance(broker, HoldsResets) else None
         self._carries_replies = broker if isinstance(broker, CarriesReplies) else None
         self._reply_handler: ReplyHandler | None = None
         self._watch_send_back = Watch(observer, "send_back")
@@ -75,6 +83,30 @@ class Classic(Explaining):
         if self.reclaiming.is_moving(group):
             await self.reclaiming.settled(group)
         return await super().committed(context, group, topic, broker, queue_id)
+
+    async def begin_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        """A member of a group goes on from where it was told: `HoldsResets.begin_read`."""
+        if self._holds_resets is not None:
+            with self._watch_offsets:
+                self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
+                await self._holds_resets.begin_read(context, group, topic, broker, queue_id, offset)
+
+    async def commit_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int | None:
+        """As `commit`, by a member that reads the queue: `HoldsResets.commit_read`.
+
+        None: it is kept; always, where the broker does not hold resets.
+        """
+        if self._holds_resets is None:
+            await self.commit(context, group, topic, broker, queue_id, offset)
+            return None
+        with self._watch_offsets:
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
+            reader = await self.broadcasting.join(context, await self._routing.group(group))
+            return await self._holds_resets.commit_read(context, reader, topic, broker, queue_id, offset)
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]

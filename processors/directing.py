@@ -6,7 +6,8 @@ The base of the `MessagingProcessor`, with the same steps in every method.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from brokers.capabilities import BrokerPlace, FindsByPlace, TellsBrokers
 from brokers.port import Broker
@@ -15,7 +16,6 @@ from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     Fault,
-    GatewayError,
     GroupNotFound,
     TooManyRequests,
     TopicNotFound,
@@ -79,8 +79,8 @@ class Directing:
             max_members=limits.max_broadcast_members,
         )
         self._waiting = 0
-        self.on_reset: Callable[[Context, str, str], Awaitable[None]] = _nobody_waits
-        """Told the group and the topic of a reset that was done: clients may keep positions themselves."""
+        self.on_reset: Callable[[Context, str, str], AbstractAsyncContextManager[None]] = _nobody_reads
+        """Entered for the time of a reset, with its group and topic: clients keep positions of their own."""
         self._topic_changed: Callable[[str], None] = _nobody_listens
         self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
@@ -356,12 +356,11 @@ class Directing:
             self._admit(context, Action.UPDATE, group=group, topic=topic)
             if isinstance(to, int) and not 0 <= to < 1 << 63:
                 raise BadRequest(f"the time {to} ms is out of range")
-            await self._broker.reset(group, topic, to)
-            for member in await self.broadcasting.members(group):
-                with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
-                    await self._broker.reset(member.member_group, topic, to)
-            with contextlib.suppress(GatewayError):  # it is done, whoever can be told
-                await self.on_reset(context, group, topic)
+            async with self.on_reset(context, group, topic):
+                await self._broker.reset(group, topic, to)
+                for member in await self.broadcasting.members(group):
+                    with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
+                        await self._broker.reset(member.member_group, topic, to)
 
     def _check_waiting(self) -> None:
         """Before a request that may wait for messages. Raises TooManyRequests."""
@@ -382,8 +381,10 @@ def _check_queue(queue_id: int) -> None:
         raise BadRequest(f"the queue id {queue_id} is out of range")
 
 
-async def _nobody_waits(_context: Context, _group: str, _topic: str) -> None:
+@contextlib.asynccontextmanager
+async def _nobody_reads(_context: Context, _group: str, _topic: str) -> AsyncIterator[None]:
     """Until a door has such clients."""
+    yield
 
 
 def _nobody_listens(_name: str) -> None:

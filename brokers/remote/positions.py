@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from brokers.capabilities import HoldsResets
 from brokers.remote.asking import number_in
 from brokers.remote.groups import Groups
 from brokers.remote.places import Place, places_of
@@ -22,11 +23,26 @@ _UNKNOWN = Bounds(0, -1)
 _KNOWN_FOR_S = 60.0
 """Bounds only move up, unless the topic is made anew: those told lately are good for commits."""
 _MOST_KNOWN = 16_384
+_NOTHING = (
+    int(ResponseCode.PULL_NOT_FOUND),
+    int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    int(ResponseCode.PULL_OFFSET_MOVED),
+)
+_LOOK = {
+    "maxMsgNums": "1",
+    "sysFlag": "4",  # the subscription comes along
+    "commitOffset": "0",
+    "suspendTimeoutMillis": "0",
+    "subscription": "*",
+    "subVersion": "0",
+    "expressionType": "TAG",
+}
+"""A pull of a group: the first one after a reset is told of it, and then the broker takes positions again."""
 _RESET_PENDING = "previously reset"
 """How a broker says that it did not take a position, because an operator's has not been read from yet."""
 
 
-class Positions(Groups):
+class Positions(Groups, HoldsResets):
     """The part of the port's `Offsets` and `Directory` that is about positions.
 
     A position of a RocketMQ is how far a group has popped: what it holds counts as done, until it comes
@@ -84,15 +100,35 @@ class Positions(Groups):
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> None:
-        place = await self.place(topic, broker, queue_id)
-        await self.group(group)
-        if not self._is_surely_within(place, offset):
-            bounds = await self.bounds_of(context, place)
-            if not bounds.minimum <= offset <= bounds.maximum:
-                raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        place = await self._place_for(context, group, topic, broker, queue_id, offset)
         if not await self._commit(context, group, place, offset):
             # A reset waits for its first reader, who would get that one; so that is set anew.
             await self._reset(group, place, offset)
+
+    async def begin_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        """Pulls name another group, so that the reset would wait for ever."""
+        place = await self.place(topic, broker, queue_id)
+        if place.static:
+            return
+        fields = {"consumerGroup": group, "queueOffset": str(offset), **_LOOK}
+        answer = await self.ask_queue(context, place, RequestCode.PULL_MESSAGE, fields, also=_NOTHING)
+        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            # It told so once. Of a group without any position it kept no other note of it.
+            await self._commit(context, group, place, offset)
+
+    async def commit_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int | None:
+        place = await self._place_for(context, group, topic, broker, queue_id, offset)
+        if await self._commit(context, group, place, offset):
+            return None
+        waits = await self.position_of(context, group, place)
+        if waits is not None and waits != offset:
+            return waits
+        await self.begin_read(context, group, topic, broker, queue_id, offset)
+        return None
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
@@ -116,6 +152,18 @@ class Positions(Groups):
             return []
 
     # -- inside -------------------------------------------------------------------------------
+
+    async def _place_for(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> Place:
+        """Where a position is to be set. Raises IllegalOffset, GroupNotFound, TopicNotFound."""
+        place = await self.place(topic, broker, queue_id)
+        await self.group(group)
+        if not self._is_surely_within(place, offset):
+            bounds = await self.bounds_of(context, place)
+            if not bounds.minimum <= offset <= bounds.maximum:
+                raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        return place
 
     def _is_surely_within(self, place: Place, offset: int) -> bool:
         until, known = self._known.get(place, (0.0, _UNKNOWN))

@@ -58,21 +58,25 @@ class Positions:
         group = text(request.fields, "consumerGroup")
         queue = await self._places.queue_in(request)
         context, fields = request.context, request.fields
-        self._mapped.proofs.asks_position(request.peer, QueueKey(group, *queue))
+        key = QueueKey(group, *queue)
+        self._mapped.asks_position(request.peer, key)
         offset = await self._processor.committed(context, group, *queue)
         if offset is None and flag(fields, "setZeroIfNotFound", default=True):
             offset = await self._start(context, queue)
+        self._mapped.told_position(request.peer, key, offset, clean=True)
         if offset is None:
             return request.refusal(
                 ResponseCode.QUERY_NOT_FOUND,
                 "the group has no position on this queue yet",
             )
+        await self._mapped.begins_at(request, key, offset)
         return request.answer({"offset": str(offset)})
 
     async def commit(self, request: Request) -> Command:
         """A position outside of the queue's bounds counts as the nearest within; no group is made for it.
 
-        What members of mapped groups tell acknowledges messages, and sets nothing.
+        What members of mapped groups tell acknowledges messages, and sets nothing. Nor does what a member
+        tells between a reset of its group and the moment when it goes where that sent it.
         """
         group = text(request.fields, "consumerGroup")
         offset = long_number(request.fields, "commitOffset")
@@ -82,14 +86,21 @@ class Positions:
             await self._mapped.commit_number(request, group, topic, queue_id, offset, broker=broker)
             return request.answer()
         queue = await self._places.queue_in(request)
-        context = request.context
-        if await self._mapped.commit(request, group, queue, offset):
-            return request.answer()
-        await self._processor.group(context, group)
-        try:
-            await self._processor.commit(context, group, *queue, max(offset, 0))
-        except IllegalOffset as error:
-            await self._processor.commit(context, group, *queue, error.nearest)
+        context, mapped = request.context, self._mapped
+        key = QueueKey(group, *queue)
+        with mapped.resets.writing(group, key.topic):
+            goes = mapped.resets.waiting(request.peer, key) == offset
+            if mapped.members(request.peer, group) and not mapped.resets.keeps(request.peer, key, offset):
+                if goes:
+                    await mapped.begins_at(request, key, offset)
+                return request.answer()
+            if await mapped.commit(request, group, queue, offset):
+                return request.answer()
+            await self._processor.group(context, group)
+            try:
+                await mapped.keep_position(request, key, max(offset, 0))
+            except IllegalOffset as error:
+                await mapped.keep_position(request, key, error.nearest)
         return request.answer()
 
     async def search(self, request: Request) -> Command:
@@ -99,6 +110,7 @@ class Positions:
         queue = await self._places.queue_in(request)
         if fields.get("boundaryType", "").upper() != _UPPER:
             offset = await self._processor.offset_at(context, *queue, time_ms)
+            self._mapped.seeks.searched(request.peer, *queue, offset)
         else:
             behind = await self._processor.offset_at(context, *queue, time_ms + 1)
             bounds = await self._processor.bounds(context, *queue)

@@ -19,8 +19,9 @@ from processors.requests import Pull
 from protocols.draining import Waits
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.mapped.answers import key_of
 from protocols.remoting.mapped.consuming import Mapped
-from protocols.remoting.mapped.offsets import is_virtual
+from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.placing import Places
 from protocols.remoting.records import encode_all
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
@@ -63,7 +64,7 @@ class Pulling:
         self._polls = Waits()
         self._places = Places(house)
         self._brokers = Brokers(house)
-        self._commits: dict[tuple[str, str, str, int], float] = {}
+        self._commits: dict[QueueKey, float] = {}
         """Until when no pull needs to write the position of a group on a queue: every one brings it along."""
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -111,12 +112,20 @@ class Pulling:
             return await self._mapped.pull(request, asked, flags)
         if is_virtual(offset):
             return await self._anew(request, asked)
+        key = key_of(asked)
+        self._mapped.seeks.pulls(request.peer, key)
+        goes = self._mapped.resets.waiting(request.peer, key) == offset
+        reset = self._mapped.resets.leads(request.peer, key, offset)
+        if reset is not None:
+            return await self._moved(request, asked, reset)
+        if goes:
+            await self._mapped.begins_at(request, key, offset)
         if not await self._mapped.begins(request, asked):
             return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
         try:
             pulled = await self._pull(request, asked)
         except IllegalOffset as error:
-            return await self._moved(request, asked, error)
+            return await self._moved(request, asked, error.nearest)
         if pulled.messages and self._mapped.maps(request.peer, group):
             # It waited while the group was mapped: these come by pop, and it asks again at once.
             pulled = Pulled([], asked.offset, pulled.bounds)
@@ -131,7 +140,7 @@ class Pulling:
         try:
             pulled = await self._mapped.pull_apart(request, asked, flags)
         except IllegalOffset as error:
-            return await self._moved(request, asked, error)
+            return await self._moved(request, asked, error.nearest)
         return await self._answer(request, asked, pulled)
 
     async def _pull(self, request: Request, asked: Pull) -> Pulled:
@@ -174,35 +183,46 @@ class Pulling:
         offset = long_number(request.fields, "commitOffset", -1)
         if offset < 0 or is_virtual(offset):
             return
-        place, now = (group, topic, broker, queue_id), self._clock.monotonic()
-        if now < self._commits.get(place, 0.0):
-            return
-        if len(self._commits) >= _MOST_COMMITS:
-            self._commits.clear()
-        self._commits[place] = now + _COMMIT_S
-        try:
-            await self._processor.commit(request.context, group, topic, broker, queue_id, offset)
-        except GatewayError:
-            self._commits.pop(place, None)
+        place, now = QueueKey(group, topic, broker, queue_id), self._clock.monotonic()
+        with self._mapped.resets.writing(group, topic):
+            if self._mapped.members(request.peer, group) and not self._mapped.resets.keeps(
+                request.peer, place, offset
+            ):
+                return
+            if now < self._commits.get(place, 0.0):
+                return
+            if len(self._commits) >= _MOST_COMMITS:
+                self._commits.clear()
+            self._commits[place] = now + _COMMIT_S
+            try:
+                await self._mapped.keep_position(request, place, offset)
+            except GatewayError:
+                self._commits.pop(place, None)
 
-    async def _moved(self, request: Request, asked: Pull, error: IllegalOffset) -> Command:
-        """Where the client can go on."""
+    async def _moved(self, request: Request, asked: Pull, to: int) -> Command:
+        """Where the client can go on, or is to."""
         context = request.context
         try:
             bounds = await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
         except NotFound:
-            bounds = Bounds(error.nearest, error.nearest)
+            bounds = Bounds(to, to)
+        self._mapped.told_position(request.peer, key_of(asked), to)
         empty = bounds.minimum == bounds.maximum
         remark = "NO_MESSAGE_IN_QUEUE" if empty else _MOVED[asked.offset > bounds.maximum]
-        fields = _fields(error.nearest, bounds)
+        fields = _fields(to, bounds)
         return request.command.answer(ResponseCode.PULL_OFFSET_MOVED, remark, fields)
 
     async def _anew(self, request: Request, asked: Pull) -> Command:
         """A number of when the group was mapped: its client is to begin where the group is."""
         context, place = request.context, (asked.topic, asked.broker, asked.queue_id)
         bounds = await self._processor.bounds(context, *place)
-        done = await self._processor.committed(context, asked.group or "", *place)
-        fields = _fields(done if done is not None else bounds.minimum, bounds)
+        key = key_of(asked)
+        done = self._mapped.resets.waiting(request.peer, key)
+        if done is None:
+            done = await self._processor.committed(context, key.group, *place)
+        at = done if done is not None else bounds.minimum
+        self._mapped.told_position(request.peer, key, at)
+        fields = _fields(at, bounds)
         return request.command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", fields)
 
     async def _answer(self, request: Request, asked: Pull, pulled: Pulled) -> Command:

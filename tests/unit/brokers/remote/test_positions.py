@@ -43,6 +43,7 @@ class Cluster:
         self.positions = {}
         self.pending = False
         self.resets = []
+        self.pulls = []
         self.serves_resets = True
         for name, peer in masters.items():
             for code, script in {
@@ -57,6 +58,7 @@ class Cluster:
                 RequestCode.QUERY_CONSUMER_OFFSET: self.position,
                 RequestCode.UPDATE_CONSUMER_OFFSET: self.commit,
                 RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+                RequestCode.PULL_MESSAGE: self.pull,
             }.items():
                 peer.on(code, lambda request, name=name, script=script: script(name, request))
 
@@ -87,6 +89,11 @@ class Cluster:
             return request.answer(0, "Offset has been previously reset")
         self.positions[request.fields["topic"], broker] = int(request.fields["commitOffset"])
         return request.answer(0)
+
+    def pull(self, broker, request):
+        self.pulls.append((broker, request.fields["consumerGroup"], int(request.fields["queueOffset"])))
+        told, self.pending = self.pending, False
+        return request.answer(ResponseCode.PULL_OFFSET_MOVED if told else ResponseCode.PULL_NOT_FOUND)
 
     def reset(self, broker, request):
         fields = request.fields
@@ -169,6 +176,34 @@ async def test_a_commit_that_a_waiting_reset_swallowed_is_set_as_that_reset(clus
     await parts.commit(ME, "g", *HERE, 4)
     assert cluster.resets == [("broker-a", "T", 4)]
     assert await parts.committed(ME, "g", *HERE) == 4
+
+
+async def test_a_reader_that_has_not_heard_of_a_reset_is_told_where_to_go(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    cluster.resets.clear()
+    assert await parts.commit_read(ME, "g", *HERE, 4) == 0
+    assert (cluster.resets, cluster.pulls) == ([], [])
+    assert await parts.committed(ME, "g", *HERE) == 0
+
+
+async def test_positions_are_kept_again_once_a_reader_began_there(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    await parts.begin_read(ME, "g", *HERE, 0)
+    assert cluster.pulls == [("broker-a", "g", 0)]
+    assert await parts.commit_read(ME, "g", *HERE, 4) is None
+    assert await parts.committed(ME, "g", *HERE) == 4
+    # Where no reset waits nothing is set.
+    await parts.begin_read(ME, "g", *HERE, 3)
+    assert await parts.committed(ME, "g", *HERE) == 4
+
+
+async def test_a_reader_that_commits_where_a_reset_sends_it_has_gone_there(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert await parts.commit_read(ME, "g", *HERE, 0) is None
+    assert await parts.commit_read(ME, "g", *HERE, 3) is None
+    assert await parts.committed(ME, "g", *HERE) == 3
+    with pytest.raises(IllegalOffset):
+        await parts.commit_read(ME, "g", *HERE, 11)
 
 
 async def test_a_reset_sets_every_queue_and_passes_over_the_retries(cluster, parts):
