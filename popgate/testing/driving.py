@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import threading
 from collections import deque
@@ -17,6 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
+
+from popgate.testing.variables import variables
 
 LONGEST_RUN_S = 900.0
 """Some play more than a thousand messages one after the other, beside many others, on two cores."""
@@ -75,7 +76,7 @@ class Driver:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, **home, **environment},
+            env={**variables(), **home, **environment},
             cwd=folder,
         )
         # Not a file: the Rust client can write gigabytes.

@@ -24,6 +24,7 @@ from typing import IO
 from urllib.parse import urlsplit
 
 import popgate
+from popgate.testing.variables import variables
 
 _LINES_KEPT = 20_000
 _STARTS_WITHIN_S = 240.0
@@ -320,7 +321,7 @@ class GatewayProcess:
         return (self._python, "-I", "-S", "-c", _HEED, *(str(int(number)) for number in _HEEDED), "--")
 
     def _full_environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("POPGATE_")}
+        kept = {name: value for name, value in variables().items() if not name.startswith("POPGATE_")}
         # The same popgate as the caller's, whether that is installed or a checkout.
         home = str(Path(popgate.__file__).resolve().parent.parent)
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, (home, kept.get("PYTHONPATH", ""))))

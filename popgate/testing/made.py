@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from popgate.testing.variables import variables
+
 LONGEST_BUILD_S = 1_500.0
 """A cold build of the largest thing, on a busy machine of two cores, and then some; with all its tries."""
 _LONGEST_REPORT = 3_000
@@ -114,7 +116,7 @@ def _run(
         ended = subprocess.run(  # noqa: S603 - a tool that the caller names, without a shell
             command,
             cwd=folder,
-            env={**os.environ, **(environment or {})},
+            env={**variables(), **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

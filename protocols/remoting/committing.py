@@ -8,8 +8,9 @@ broker itself, which has only to note it down.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Coroutine
+from contextlib import closing
+from typing import Any, Final
 
 from popgate.wire.codes import RequestCode
 from popgate.wire.remoting import Command
@@ -29,20 +30,19 @@ class Committing:
     def __repr__(self) -> str:
         return f"<Committing {sum(map(len, self._under_way.values()))}>"
 
-    async def serve(
-        self, command: Command, answer: Callable[[], Awaitable[Command | None]]
-    ) -> Command | None:
-        """The answer to one of `ORDERED`, which is served at once, or after what came before it."""
+    async def serve(self, command: Command, serving: Coroutine[Any, Any, Command | None]) -> Command | None:
+        """The answer to one of `ORDERED`: what makes it begins at once, or after what came before it."""
         names = command.fields.get("consumerGroup", ""), command.fields.get("topic", "")
         if command.code == RequestCode.QUERY_CONSUMER_OFFSET:
-            if before := self._under_way.get(names):
-                await asyncio.wait(list(before))
-            return await answer()
+            with closing(serving):
+                if before := self._under_way.get(names):
+                    await asyncio.wait(list(before))
+                return await serving
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         its = self._under_way.setdefault(names, {})
         its[done] = None
         try:
-            return await answer()
+            return await serving
         finally:
             done.set_result(None)
             del its[done]

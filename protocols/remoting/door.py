@@ -182,10 +182,14 @@ class Door:
                     context, credentials_in(command), self._clock.monotonic()
                 )
             _hold(command, context)
-            if command.code in ORDERED:
-                answer = await self._committing.serve(command, partial(self._handled, request, handler))
+            translating = self._translating
+            if translating is not None and translating.serves(command):
+                serving = translating.serve(request, handler)
             else:
-                answer = await self._handled(request, handler)
+                serving = handler(request)
+            if command.code in ORDERED:
+                serving = self._committing.serve(command, serving)
+            answer = await serving
         except GatewayError as error:
             answer = request.refusal(code_of(error), _bounded(error.sentence))
         except Exception:
@@ -202,12 +206,6 @@ class Door:
             for key, value in _SENT.items():
                 answer.fields.setdefault(key, value)
         return answer
-
-    async def _handled(self, request: Request, handler: Handler) -> Command | None:
-        translating = self._translating
-        if translating is not None and translating.serves(request.command):
-            return await translating.serve(request, handler)
-        return await handler(request)
 
 
 def _ask_producer(translating: Translating, peer: Peer, check: TransactionCheck) -> bool:

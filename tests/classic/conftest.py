@@ -33,7 +33,7 @@ from popgate.testing.made import FETCH_TRIES, Missing, ToolFailed, digest, locke
 from popgate.testing.rocketmq import SharedRocketMQ, shared_rocketmq
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.codes import RequestCode, ResponseCode
-from tests.support.evidence import add_evidence
+from tests.support.evidence import add_evidence, failed_on_facts
 from tests.support.needed import missing
 
 HERE = Path(__file__).parent
@@ -418,8 +418,7 @@ def facts(
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Tell what was seen around a test that failed on the facts of a stage."""
     report = yield
-    given = getattr(item, "funcargs", {})
-    if report.when == "call" and report.failed and "facts" in given and "stages" in given:
+    if (given := failed_on_facts(item, report)) is not None:
         assert isinstance(item, pytest.Function)
         scenario, version, place = scenario_of(item.originalname), given["version"], given["place"]
         stage = given["stages"][place]

@@ -37,7 +37,7 @@ from tests.conformance.gateways import (
     options_of,
 )
 from tests.conformance.stages import Stage, ended_well
-from tests.support.evidence import add_evidence
+from tests.support.evidence import add_evidence, failed_on_facts
 from tests.support.needed import missing
 
 OLDEST_BEFORE_CLUSTER = os.environ.get("TEST_OLDEST_BEFORE_CLUSTER") == "true"
@@ -186,8 +186,7 @@ def facts(request: pytest.FixtureRequest, stages: Stages, client: str, broker: s
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Tell what was seen around a test that failed on the facts of a stage."""
     report = yield
-    given = getattr(item, "funcargs", {})
-    if report.when == "call" and report.failed and "facts" in given and "stages" in given:
+    if (given := failed_on_facts(item, report)) is not None:
         assert isinstance(item, pytest.Function)
         scenario, broker, client = scenario_of(item.originalname), given["broker"], given["client"]
         stage = given["stages"][broker, TABLE[scenario].get("creation", True)]

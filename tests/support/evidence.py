@@ -29,6 +29,13 @@ _COMPLAINTS = re.compile(r" (WARN|ERROR) ")
 _BROKER_LOGS = ("pop", "broker", "store", "storeerror", "remoting")
 
 
+def failed_on_facts(item: pytest.Item, report: pytest.TestReport) -> Mapping[str, Any] | None:
+    """What a test was given that failed on the facts of a stage; None: it is no such test."""
+    given: Mapping[str, Any] = getattr(item, "funcargs", {})
+    failed = report.when == "call" and report.failed
+    return given if failed and {"facts", "stages"} <= given.keys() else None
+
+
 def add_evidence(
     report: pytest.TestReport,
     facts: Iterable[Mapping[str, Any]],

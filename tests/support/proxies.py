@@ -18,6 +18,7 @@ from pathlib import Path
 from popgate.testing.frames import PREFACE, settings
 from popgate.testing.made import FETCH_TRIES, Missing, locked, made_once, run_tool
 from popgate.testing.papers import Papers
+from popgate.testing.variables import variables
 from tests.support.waiting import PATIENCE_S, wait_until
 
 PACKAGES = {
@@ -71,7 +72,7 @@ def proxy(name: str, folder: Path, gateway: str, papers: Papers | None) -> Itera
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 pass_fds=(listening.fileno(),),
-                env={**os.environ, **environment, **more},
+                env={**variables(), **environment, **more},
                 cwd=folder,
             )
     try:

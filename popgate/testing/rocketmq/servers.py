@@ -16,6 +16,7 @@ from typing import IO
 from popgate.errors import PeerWireError
 from popgate.testing.made import Missing
 from popgate.testing.rocketmq import reaper
+from popgate.testing.variables import variables
 
 STARTED_WITHIN_S = 300.0
 """A broker is ready after 8 s; machines that test are busy. One that fails ends, which is seen at once."""
@@ -39,7 +40,9 @@ QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:+ExitOnOutOfMemoryE
 def environment_of(home: Path) -> dict[str, str]:
     """For a program of RocketMQ at home in a folder, without what the caller's own clients are told."""
     kept = {
-        name: value for name, value in os.environ.items() if name not in ("NAMESRV_ADDR", "JAVA_TOOL_OPTIONS")
+        name: value
+        for name, value in variables().items()
+        if name not in ("NAMESRV_ADDR", "JAVA_TOOL_OPTIONS")
     }
     return {**kept, "ROCKETMQ_HOME": str(home)}
 

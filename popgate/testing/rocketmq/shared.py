@@ -26,6 +26,7 @@ from popgate.testing.made import digest
 from popgate.testing.rocketmq.cluster import RocketMQ
 from popgate.testing.rocketmq.fetching import chosen_version, jars
 from popgate.testing.rocketmq.servers import STARTED_WITHIN_S, RocketMQDidNotStart
+from popgate.testing.variables import variables
 
 _POLLED_EVERY_S: Final = 0.05
 _HOST_WITHIN_S: Final = 3 * STARTED_WITHIN_S
@@ -112,7 +113,7 @@ def _start_host(place: Path, version: str, told: Path) -> None:
     path = os.pathsep.join(filter(None, (home, os.environ.get("PYTHONPATH", ""))))
     log = place / "host.log"
     with log.open("wb") as output:
-        process = _started_host(version, {**os.environ, "PYTHONPATH": path}, output)
+        process = _started_host(version, {**variables(), "PYTHONPATH": path}, output)
     end = time.monotonic() + _HOST_WITHIN_S
     _hosts.append(process)
     while not told.exists():

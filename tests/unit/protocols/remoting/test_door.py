@@ -80,7 +80,7 @@ async def test_who_asks_for_a_position_waits_for_what_was_told_before() -> None:
     positions = SlowPositions()
     door = Door(house(), (positions,))
     told = [asyncio.create_task(door.serve(asks(RequestCode.UPDATE_CONSUMER_OFFSET, "a"))) for _ in range(2)]
-    await asyncio.sleep(0)
+    # Tasks begin in the order in which they are made.
     asked = [
         asyncio.create_task(door.serve(asks(RequestCode.QUERY_CONSUMER_OFFSET, group))) for group in "ab"
     ]
