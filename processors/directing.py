@@ -30,6 +30,7 @@ from popgate.model import (
     Progress,
     Pulled,
     Queue,
+    QueueOffsets,
     StartFrom,
     StoredMessage,
     TopicConfig,
@@ -50,6 +51,8 @@ from processors.routing import Routing
 _LONGEST_ID = 1024
 DEFAULT_CLUSTER = "DefaultCluster"
 """The cluster of a broker that is none: RocketMQ's own default name."""
+OnReset = Callable[[Context, str, str], AbstractAsyncContextManager[QueueOffsets]]
+"""Entered for the time of a reset, with its group and topic; what was set is put into what it gives."""
 
 
 class Directing:
@@ -79,8 +82,8 @@ class Directing:
             max_members=limits.max_broadcast_members,
         )
         self._waiting = 0
-        self.on_reset: Callable[[Context, str, str], AbstractAsyncContextManager[None]] = _nobody_reads
-        """Entered for the time of a reset, with its group and topic: clients keep positions of their own."""
+        self.on_reset: OnReset = _nobody_reads
+        """Clients keep positions of their own."""
         self._topic_changed: Callable[[str], None] = _nobody_listens
         self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
@@ -347,20 +350,21 @@ class Directing:
             self._admit(context, Action.GET, group=group)
             return await self._broker.topics_of(group)
 
-    async def reset(self, context: Context, group: str, topic: str, to: StartFrom | int) -> None:
+    async def reset(self, context: Context, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Set the group on every queue to the first, the last, or the offset at a wall time in ms.
 
-        Of a broadcast group: every client that has a cursor.
+        Of a broadcast group: every client that has a cursor. What was set, as `Directory.reset` says it.
         """
         with self._watch_directory:
             self._admit(context, Action.UPDATE, group=group, topic=topic)
             if isinstance(to, int) and not 0 <= to < 1 << 63:
                 raise BadRequest(f"the time {to} ms is out of range")
-            async with self.on_reset(context, group, topic):
-                await self._broker.reset(group, topic, to)
+            async with self.on_reset(context, group, topic) as was_set:
+                was_set.update(await self._broker.reset(group, topic, to))
                 for member in await self.broadcasting.members(group):
                     with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
                         await self._broker.reset(member.member_group, topic, to)
+            return was_set
 
     def _check_waiting(self) -> None:
         """Before a request that may wait for messages. Raises TooManyRequests."""
@@ -382,9 +386,9 @@ def _check_queue(queue_id: int) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _nobody_reads(_context: Context, _group: str, _topic: str) -> AsyncIterator[None]:
+async def _nobody_reads(_context: Context, _group: str, _topic: str) -> AsyncIterator[QueueOffsets]:
     """Until a door has such clients."""
-    yield
+    yield {}
 
 
 def _nobody_listens(_name: str) -> None:

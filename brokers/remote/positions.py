@@ -12,10 +12,13 @@ from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BrokerUnavailable, IllegalOffset, TopicNotFound
-from popgate.model import Bounds, Permission, StartFrom
+from popgate.errors import BrokerUnavailable, IllegalOffset, PeerWireError, TopicNotFound
+from popgate.model import Bounds, Permission, QueueOffsets, StartFrom
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+from popgate.wire.running import decode_offsets
 
 LARGEST_OFFSET = (1 << 63) - 1
 _NOT_FOUND = (int(ResponseCode.QUERY_NOT_FOUND),)
@@ -130,19 +133,21 @@ class Positions(Groups, HoldsResets):
         await self.begin_read(context, group, topic, broker, queue_id, offset)
         return None
 
-    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
         await self.group(group)
         route = await self.route_of(topic)
         places = [one for one in places_of(topic, route) if one.permission & Permission.READ]
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
+        was_set = {(one.broker, one.queue_id): at for one, at in zip(places, offsets, strict=True)}
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
             retries = await self.places_if_there(make(group, topic))
             places += retries
             offsets += [await self._offset_for(place, StartFrom.LAST) for place in retries]
         for place, offset in zip(places, offsets, strict=True):
             await self._reset(group, place, offset)
+        return was_set
 
     async def places_if_there(self, topic: str) -> list[Place]:
         """The queues of a topic that need not be there. Raises BrokerUnavailable."""
@@ -208,6 +213,8 @@ class Positions(Groups, HoldsResets):
             answer = await self.callings.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
             if answer.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
                 raise error_of(answer, broker=place.broker, topic=place.topic, group=group)
+            if await self._serves_resets(place, answer, offset):
+                return
             if await self.position_of(None, group, place) == offset:
                 return
         if not await self._commit(None, group, place, offset):
@@ -215,3 +222,20 @@ class Positions(Groups, HoldsResets):
                 f"broker {place.broker} keeps the position that an operator has set before"
                 f" for group {group} in topic {place.topic}"
             )
+
+    async def _serves_resets(self, place: Place, answer: Command, offset: int) -> bool:
+        """Whether a broker's answer says that it has set this queue itself.
+
+        Then its position says no more about it: pops may have moved on from there already. One that leaves
+        resets to clients names all queues, which cannot be told apart where it has one only.
+        """
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        queues = places_of(place.topic, await self.route_of(place.topic))
+        if sum(one.broker == place.broker for one in queues) == 1:
+            return False
+        try:
+            told = decode_offsets(answer.body)
+        except PeerWireError:
+            return False
+        return told == {MessageQueue(place.topic, place.broker, place.queue_id): offset}

@@ -13,7 +13,7 @@ from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
-from popgate.model import FilterKind, Permission, Queue, StartFrom
+from popgate.model import FilterKind, Permission, Queue, QueueOffsets, StartFrom
 from popgate.naming import check_group, check_topic
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -207,8 +207,9 @@ class Members:
         if one_queue and broker == "" and len({queue.broker for queue in queues}) > 1:
             raise BadRequest("the field bname does not say which broker's queue is meant")
         if not one_queue and flag(fields, "isForce", default=True):
-            await self._processor.reset(context, group, topic, StartFrom.LAST if time_ms < 0 else time_ms)
-            return request.answer(body=encode_offsets(await self._positions(context, group, topic, queues)))
+            to = StartFrom.LAST if time_ms < 0 else time_ms
+            was_set = await self._processor.reset(context, group, topic, to)
+            return request.answer(body=encode_offsets(_offsets_of(topic, queues, was_set)))
         async with self._mapped.resets.under_way(group, topic):
             if one_queue:
                 named = [queue for queue in queues if queue.queue_id == queue_id]
@@ -249,25 +250,16 @@ class Members:
         return offsets
 
     @contextlib.asynccontextmanager
-    async def resetting(self, context: Context, group: str, topic: str) -> AsyncIterator[None]:
-        """The processor's listener: resets come by other ways, too."""
+    async def resetting(self, context: Context, group: str, topic: str) -> AsyncIterator[QueueOffsets]:
+        """The processor's listener, told what was set: resets come by other ways, too."""
+        was_set: QueueOffsets = {}
         async with self._mapped.resetting(group, topic):
-            yield
+            yield was_set
             if peers_of(self._clients.consumers_of(group)):
                 with contextlib.suppress(GatewayError):  # it is done, whoever can be told
                     queues = _readable(await self._processor.queues(context, topic))
-                    offsets = await self._positions(context, group, topic, queues)
+                    offsets = _offsets_of(topic, queues, was_set)
                     await self._tell_positions(context, group, topic, offsets)
-
-    async def _positions(
-        self, context: Context, group: str, topic: str, queues: Iterable[Queue]
-    ) -> dict[MessageQueue, int]:
-        offsets: dict[MessageQueue, int] = {}
-        for queue in queues:
-            done = await self._processor.committed(context, group, topic, queue.broker, queue.queue_id)
-            if done is not None:
-                offsets[MessageQueue(topic, queue.broker, queue.queue_id)] = done
-        return offsets
 
     def _gather(self, context: Context, peer: Peer, key: QueueKey, offset: int) -> None:
         """A client rests for 10 s for each time that it is told, and commits all its queues at once."""
@@ -313,6 +305,12 @@ class Members:
                 for queue, at in offsets.items():
                     key = QueueKey(group, queue.topic, queue.broker, queue.queue_id)
                     self._mapped.sent_to(peer, key, at, heard=heard)
+
+
+def _offsets_of(topic: str, queues: Iterable[Queue], was_set: QueueOffsets) -> dict[MessageQueue, int]:
+    """What was set of these queues."""
+    places = ((queue.broker, queue.queue_id) for queue in queues)
+    return {MessageQueue(topic, *place): was_set[place] for place in places if place in was_set}
 
 
 def _readable(queues: Iterable[Queue]) -> list[Queue]:

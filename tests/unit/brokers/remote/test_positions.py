@@ -20,10 +20,12 @@ from popgate.errors import (
 )
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Bounds, StartFrom
+from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import encode_record
+from popgate.wire.running import encode_offsets
 
 ME = Context(client_id="me")
 
@@ -45,6 +47,8 @@ class Cluster:
         self.resets = []
         self.pulls = []
         self.serves_resets = True
+        self.pops = 0
+        """How many messages a group pops as soon as it was reset."""
         for name, peer in masters.items():
             for code, script in {
                 RequestCode.GET_MIN_OFFSET: lambda b, f: {"offset": str(self.end(b, f)[0])},
@@ -99,9 +103,10 @@ class Cluster:
         fields = request.fields
         self.resets.append((broker, fields["topic"], int(fields["offset"])))
         if self.serves_resets:
-            self.pending = True
-            self.positions[fields["topic"], broker] = int(fields["offset"])
-            return request.answer(0)
+            self.pending = not self.pops
+            self.positions[fields["topic"], broker] = int(fields["offset"]) + self.pops
+            queue = MessageQueue(fields["topic"], broker, int(fields["queueId"]))
+            return request.answer(0, body=encode_offsets({queue: int(fields["offset"])}))
         return request.answer(1, "no consumer for this group")
 
 
@@ -214,6 +219,26 @@ async def test_a_reset_sets_every_queue_and_passes_over_the_retries(cluster, par
     cluster.resets.clear()
     await parts.reset("g", "T", 1_700_000_000_000)
     assert cluster.resets[:2] == [("broker-a", "T", 7), ("broker-b", "T", 7)]
+
+
+async def test_a_reset_tells_what_it_set(cluster, parts):
+    cluster.ends = {("T", "broker-a"): (2, 10)}
+    assert await parts.reset("g", "T", StartFrom.FIRST) == {("broker-a", 0): 2, ("broker-b", 0): 0}
+    assert await parts.reset("g", "T", StartFrom.LAST) == {("broker-a", 0): 10, ("broker-b", 0): 10}
+
+
+async def test_a_position_from_which_pops_have_moved_on_is_not_set_again(cluster, parts):
+    cluster.servers.add_topic("wide", "broker-a", queues=2)
+    cluster.pops = 3
+    assert await parts.reset("g", "wide", StartFrom.FIRST) == {("broker-a", 0): 0, ("broker-a", 1): 0}
+    assert cluster.positions["wide", "broker-a"] == 3
+
+
+async def test_of_the_only_queue_the_position_says_whether_it_was_set(cluster, parts):
+    """A broker that leaves resets to clients would answer the same."""
+    cluster.pops = 3
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert cluster.positions["T", "broker-a"] == 0
 
 
 async def test_a_broker_that_leaves_resets_to_clients_gets_the_position(cluster, parts):

@@ -9,7 +9,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
-from popgate.model import StartFrom
+from popgate.model import QueueOffsets, StartFrom
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ACTIVELY
@@ -105,8 +105,9 @@ class TestMapped:
         await send(stage, b"one", b"two")
         await member.take()
 
-        async def nothing(*_: object) -> None:
+        async def nothing(*_: object) -> QueueOffsets:
             """It is held on."""
+            return {(BROKER, 0): 2}
 
         monkeypatch.setattr(stage.broker, "reset", nothing)
         await reset(stage, StartFrom.LAST)
