@@ -99,28 +99,6 @@ class ReclaimsRetries(ABC):
         """
 
 
-class HoldsResets(ABC):
-    """Takes no position of a reader after a reset, until the group reads from there.
-
-    So a reader learns of a reset that was made elsewhere, whatever it was told.
-    """
-
-    @abstractmethod
-    async def begin_read(
-        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> None:
-        """A reader that was told its group's position begins there: a reset that waits is over."""
-
-    @abstractmethod
-    async def commit_read(
-        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> int | None:
-        """As `brokers.port.Offsets.commit`, by a reader; where a reset sends it that waits for it.
-
-        Raises as `commit`.
-        """
-
-
 @dataclass(slots=True, frozen=True)
 class Backup:
     """A finished backup. `taken_ms` is wall time: the store is as it was at one moment before it."""

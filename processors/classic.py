@@ -9,15 +9,9 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Sequence
 
-from brokers.capabilities import (
-    CarriesReplies,
-    HoldsResets,
-    LeasesQueues,
-    ReplyHandler,
-    TellsConsumers,
-    TellsReaders,
-)
+from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler, TellsConsumers, TellsReaders
 from brokers.port import Broker
+from brokers.resets import HoldsResets
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TopicNotFound, Unsupported

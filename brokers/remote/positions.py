@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from brokers.capabilities import HoldsResets
 from brokers.remote.asking import number_in
 from brokers.remote.groups import Groups
 from brokers.remote.places import Place, places_of
 from brokers.remote.settings import RemoteSettings
+from brokers.resets import HoldsResets
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
