@@ -16,8 +16,11 @@ class HoldsResets(ABC):
     @abstractmethod
     async def begin_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> None:
-        """A reader that was told its group's position begins there: a reset that waits is over."""
+    ) -> int:
+        """A reader that was told its group's position begins there: a pending reset is over.
+
+        Where it is to begin: somewhere else when another reset was made since.
+        """
 
     @abstractmethod
     async def commit_read(
@@ -27,3 +30,9 @@ class HoldsResets(ABC):
 
         Raises as `commit`.
         """
+
+    @abstractmethod
+    async def reset_queue(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        """As `brokers.port.Directory.reset`, of one queue, to an offset. Raises as `commit`."""

@@ -80,12 +80,13 @@ class Classic(Explaining):
 
     async def begin_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> None:
-        """A member of a group goes on from where it was told: `HoldsResets.begin_read`."""
-        if self._holds_resets is not None:
-            with self._watch_offsets:
-                self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
-                await self._holds_resets.begin_read(context, group, topic, broker, queue_id, offset)
+    ) -> int:
+        """A member of a group continues at an offset: `HoldsResets.begin_read`."""
+        if self._holds_resets is None:
+            return offset
+        with self._watch_offsets:
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
+            return await self._holds_resets.begin_read(context, group, topic, broker, queue_id, offset)
 
     async def commit_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
@@ -98,9 +99,19 @@ class Classic(Explaining):
             await self.commit(context, group, topic, broker, queue_id, offset)
             return None
         with self._watch_offsets:
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
-            reader = await self.broadcasting.join(context, await self._routing.group(group))
+            reader = await self._committer(context, group, topic, broker, queue_id, offset)
             return await self._holds_resets.commit_read(context, reader, topic, broker, queue_id, offset)
+
+    async def reset_queue(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        """Set a group to an offset on one queue, as `reset` sets it on all of them. Raises as `reset`."""
+        with self._watch_directory:
+            self._admit(context, Action.UPDATE, group=check_group(group), topic=topic)
+            if self._holds_resets is None:
+                await self._broker.commit(context, group, topic, broker, queue_id, offset)
+            else:
+                await self._holds_resets.reset_queue(context, group, topic, broker, queue_id, offset)
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]

@@ -52,7 +52,8 @@ _LONGEST_ID = 1024
 DEFAULT_CLUSTER = "DefaultCluster"
 """The cluster of a broker that is none: RocketMQ's own default name."""
 OnReset = Callable[[Context, str, str], AbstractAsyncContextManager[QueueOffsets]]
-"""Entered for the time of a reset, with its group and topic; what was set is put into what it gives."""
+"""Entered during a reset, with its group and topic, since clients keep positions of their own; the offsets
+that were set are put into what it returns."""
 
 
 class Directing:
@@ -83,7 +84,6 @@ class Directing:
         )
         self._waiting = 0
         self.on_reset: OnReset = _nobody_reads
-        """Clients keep positions of their own."""
         self._topic_changed: Callable[[str], None] = _nobody_listens
         self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
@@ -176,15 +176,21 @@ class Directing:
     ) -> None:
         """Set the group's position on a queue; the group is made on first use when that is allowed."""
         with self._watch_offsets:
-            self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
-            _check_queue(queue_id)
-            if not 0 <= offset < 1 << 63:
-                raise BadRequest(f"the offset {offset} is out of range", Fault.ILLEGAL_OFFSET)
-            if await self._routing.known(group) is None:
-                # Asked first: a group is not made for a queue that is not there.
-                await self._broker.bounds(context, topic, broker, queue_id)
-            reader = await self.broadcasting.join(context, await self._routing.group(group))
+            reader = await self._committer(context, group, topic, broker, queue_id, offset)
             await self._broker.commit(context, reader, topic, broker, queue_id, offset)
+
+    async def _committer(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> str:
+        """The group whose position a client sets: of a broadcast one its own. Raises as `commit`."""
+        self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
+        _check_queue(queue_id)
+        if not 0 <= offset < 1 << 63:
+            raise BadRequest(f"the offset {offset} is out of range", Fault.ILLEGAL_OFFSET)
+        if await self._routing.known(group) is None:
+            # Asked first: a group is not made for a queue that is not there.
+            await self._broker.bounds(context, topic, broker, queue_id)
+        return await self.broadcasting.join(context, await self._routing.group(group))
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
         """Every stored copy with this message id (the client's, or the one of the place)."""

@@ -26,11 +26,14 @@ _UNKNOWN = Bounds(0, -1)
 _KNOWN_FOR_S = 60.0
 """Bounds only move up, unless the topic is made anew: those told lately are good for commits."""
 _MOST_KNOWN = 16_384
-_NOTHING = (
-    int(ResponseCode.PULL_NOT_FOUND),
-    int(ResponseCode.PULL_RETRY_IMMEDIATELY),
-    int(ResponseCode.PULL_OFFSET_MOVED),
+NOTHING_PULLED = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
 )
+"""Answers to a pull that are no failures."""
 _LOOK = {
     "maxMsgNums": "1",
     "sysFlag": "4",  # the subscription comes along
@@ -110,16 +113,25 @@ class Positions(Groups, HoldsResets):
 
     async def begin_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> None:
-        """Pulls name another group, so that the reset would wait for ever."""
+    ) -> int:
+        """Pulls name another group, so that the reset would stay pending for ever."""
         place = await self.place(topic, broker, queue_id)
         if place.static:
-            return
+            return offset
         fields = {"consumerGroup": group, "queueOffset": str(offset), **_LOOK}
-        answer = await self.ask_queue(context, place, RequestCode.PULL_MESSAGE, fields, also=_NOTHING)
-        if answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            # It told so once. Of a group without any position it kept no other note of it.
-            await self._commit(context, group, place, offset)
+        answer = await self.ask_queue(context, place, RequestCode.PULL_MESSAGE, fields, also=NOTHING_PULLED)
+        if answer.code != ResponseCode.PULL_OFFSET_MOVED:
+            return offset
+        minimum, maximum, to = (
+            number_in(answer, place.broker, name) for name in ("minOffset", "maxOffset", "nextBeginOffset")
+        )
+        position = await self.position_of(context, group, place)
+        if minimum <= offset <= maximum:
+            # A reset, reported once. For a group without any position the broker has no other record of it.
+            if position is None:
+                await self._commit(context, group, place, to)
+            return to
+        return to if position == to else offset
 
     async def commit_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
@@ -127,11 +139,16 @@ class Positions(Groups, HoldsResets):
         place = await self._place_for(context, group, topic, broker, queue_id, offset)
         if await self._commit(context, group, place, offset):
             return None
-        waits = await self.position_of(context, group, place)
-        if waits is not None and waits != offset:
-            return waits
-        await self.begin_read(context, group, topic, broker, queue_id, offset)
-        return None
+        to = await self.position_of(context, group, place)
+        if to is None or to == offset:
+            to = await self.begin_read(context, group, topic, broker, queue_id, offset)
+        return to if to != offset else None
+
+    async def reset_queue(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        place = await self._place_for(context, group, topic, broker, queue_id, offset)
+        await self._reset(group, place, offset)
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""

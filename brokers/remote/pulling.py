@@ -13,7 +13,7 @@ from brokers.remote.asking import number_in
 from brokers.remote.incoming import born_host, born_ms
 from brokers.remote.origins import true_origin
 from brokers.remote.places import Place
-from brokers.remote.positions import LARGEST_OFFSET, Positions
+from brokers.remote.positions import LARGEST_OFFSET, NOTHING_PULLED, Positions
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -40,13 +40,6 @@ _REJECTED = "[REJECTREQUEST]"
 _REST_S = 0.2
 """After an answer that neither has messages nor leads on, nor took its time."""
 _MOST_MESSAGES = 1_024
-_NOTHING = frozenset(
-    {
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 
 
 class Pulling(Positions):
@@ -123,7 +116,7 @@ class Pulling(Positions):
     ) -> Command | None:
         if wait_s <= 0:
             return await self.ask_queue(
-                context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=_NOTHING
+                context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=NOTHING_PULLED
             )
         fields |= {
             "sysFlag": str(_SUBSCRIPTION | _SUSPEND),
@@ -133,7 +126,13 @@ class Pulling(Positions):
         return await self.within(
             wait_s,
             self.ask_queue(
-                None, place, RequestCode.PULL_MESSAGE, fields, reading=True, timeout_s=limit, also=_NOTHING
+                None,
+                place,
+                RequestCode.PULL_MESSAGE,
+                fields,
+                reading=True,
+                timeout_s=limit,
+                also=NOTHING_PULLED,
             ),
         )
 

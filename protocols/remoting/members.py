@@ -43,7 +43,7 @@ PushMember = Callable[[Peer, str], RemotingClient | None]
 
 _LONGEST_GROUP: Final = 255
 _GATHERED_S: Final = 0.5
-"""For which it is awaited which other queues of a reset a client commits."""
+"""For how long a client's commits are collected before it is sent where a reset sets it, on all queues."""
 MOST_GATHERED: Final = 100_000
 """Groups whose members changed in one turn of the loop; who is not told asks every 20 s anyhow."""
 
@@ -212,42 +212,37 @@ class Members:
             return request.answer(body=encode_offsets(_offsets_of(topic, queues, was_set)))
         async with self._mapped.resets.under_way(group, topic):
             if one_queue:
-                named = [queue for queue in queues if queue.queue_id == queue_id]
-                offsets = await self._set_to(context, group, topic, named, offset)
-                if not offsets:
+                stay: QueueOffsets = {}
+                change = {(one.broker, queue_id): offset for one in queues if one.queue_id == queue_id}
+                if not change:
                     raise BadRequest(f"topic {topic} has no readable queue {queue_id}")
             else:
-                offsets = await self._set_back(context, group, topic, queues, time_ms)
+                stay, change = await self._those_ahead(context, group, topic, queues, time_ms)
+            async with self._mapped.resetting(group, topic, change):
+                for (name, number_of), to_offset in change.items():
+                    await self._processor.reset_queue(context, group, topic, name, number_of, to_offset)
+            offsets = _offsets_of(topic, queues, stay | change)
             await self._tell_positions(context, group, topic, offsets)
         return request.answer(body=encode_offsets(offsets))
 
-    async def _set_to(
-        self, context: Context, group: str, topic: str, queues: Iterable[Queue], offset: int
-    ) -> dict[MessageQueue, int]:
-        """Set queues to an offset."""
-        offsets: dict[MessageQueue, int] = {}
-        for queue in queues:
-            await self._processor.commit(context, group, topic, queue.broker, queue.queue_id, offset)
-            offsets[MessageQueue(topic, queue.broker, queue.queue_id)] = offset
-        return offsets
-
-    async def _set_back(
+    async def _those_ahead(
         self, context: Context, group: str, topic: str, queues: Iterable[Queue], time_ms: int
-    ) -> dict[MessageQueue, int]:
-        """Set queues to a time that are ahead of it; where the group is then."""
-        offsets: dict[MessageQueue, int] = {}
+    ) -> tuple[QueueOffsets, QueueOffsets]:
+        """Where the group is on queues that it has not read past a time, and where that is on the others."""
+        stay: QueueOffsets = {}
+        change: QueueOffsets = {}
         for queue in queues:
-            place = group, topic, queue.broker, queue.queue_id
-            done = await self._processor.committed(context, *place)
+            place = topic, queue.broker, queue.queue_id
+            position = await self._processor.committed(context, group, *place)
             if time_ms < 0:
-                at = (await self._processor.bounds(context, *place[1:])).maximum
+                at = (await self._processor.bounds(context, *place)).maximum
             else:
-                at = await self._processor.offset_at(context, *place[1:], time_ms)
-            if done is None or at < done:
-                await self._processor.commit(context, *place, at)
-                done = at
-            offsets[MessageQueue(topic, queue.broker, queue.queue_id)] = done
-        return offsets
+                at = await self._processor.offset_at(context, *place, time_ms)
+            if position is None or at < position:
+                change[queue.broker, queue.queue_id] = at
+            else:
+                stay[queue.broker, queue.queue_id] = position
+        return stay, change
 
     @contextlib.asynccontextmanager
     async def resetting(self, context: Context, group: str, topic: str) -> AsyncIterator[QueueOffsets]:
@@ -272,11 +267,22 @@ class Members:
 
     def _tell_late(self, context: Context, place: tuple[Peer, str, str]) -> None:
         peer, group, topic = place
-        telling = self._tell_positions(context, group, topic, self._late.pop(place), [peer])
+        offsets = {
+            queue: offset
+            for queue, offset in self._late.pop(place).items()
+            if self._is_sent_to(peer, group, queue, offset)  # else it has asked meanwhile
+        }
+        if not offsets:
+            return
+        telling = self._tell_positions(context, group, topic, offsets, [peer])
         task = asyncio.get_running_loop().create_task(telling)
         self._telling.add(task)
         self._processor.finishes(task)
         task.add_done_callback(self._telling.discard)
+
+    def _is_sent_to(self, peer: Peer, group: str, queue: MessageQueue, offset: int) -> bool:
+        key = QueueKey(group, queue.topic, queue.broker, queue.queue_id)
+        return self._mapped.resets.target(peer, key) == offset
 
     async def _tell_positions(
         self,

@@ -5,6 +5,7 @@ Sources: protocol facts 5.5, 5.13 and 7.8 ("Offsets"); real-rocketmq.md, section
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -69,8 +70,10 @@ class Positions:
                 ResponseCode.QUERY_NOT_FOUND,
                 "the group has no position on this queue yet",
             )
-        await self._mapped.begins_at(request, key, offset)
-        return request.answer({"offset": str(offset)})
+        begins = await self._mapped.begin_at(request, key, offset)
+        if begins != offset:
+            self._mapped.told_position(request.peer, key, begins)
+        return request.answer({"offset": str(begins)})
 
     async def commit(self, request: Request) -> Command:
         """A position outside of the queue's bounds counts as the nearest within; no group is made for it.
@@ -88,17 +91,19 @@ class Positions:
         queue = await self._places.queue_in(request)
         context, mapped = request.context, self._mapped
         key = QueueKey(group, *queue)
-        with mapped.resets.writing(group, key.topic):
-            goes = mapped.resets.waiting(request.peer, key) == offset
-            if mapped.members(request.peer, group) and not mapped.resets.keeps(request.peer, key, offset):
-                if goes:
-                    await mapped.begins_at(request, key, offset)
+        member = mapped.members(request.peer, group)
+        with mapped.resets.writing(group, key.topic) if member else contextlib.nullcontext():
+            if member and not mapped.resets.accepts(request.peer, key):
+                if mapped.resets.target(request.peer, key) == offset:
+                    # It is set already, and others may have read on from there.
+                    await mapped.arrive_at(request, key, offset)
                 return request.answer()
-            if await mapped.commit(request, group, queue, offset):
+            position = await mapped.commit(request, group, queue, offset)
+            if position is None:
                 return request.answer()
             await self._processor.group(context, group)
             try:
-                await mapped.keep_position(request, key, max(offset, 0))
+                await mapped.keep_position(request, key, max(position, 0))
             except IllegalOffset as error:
                 await mapped.keep_position(request, key, error.nearest)
         return request.answer()

@@ -5,6 +5,7 @@ Sources: protocol facts 5.5, 5.13 and 7.8 ("Pull"), 9.5 (62, 63).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -41,6 +42,8 @@ _COMMIT_S: Final = 1.0
 _REST_S: Final = 0.2
 """Before a pull that would wait is answered with nothing while the gateway drains."""
 _MOST_COMMITS: Final = 16_384
+_RECENT_S: Final = 60.0
+"""For which a group that falls back to true pull begins where its last reset sent it."""
 
 Subscriptions = Callable[[str, str, Peer], SubscriptionData | None]
 """What a group reads of a topic, as the client of this connection told it, or any other."""
@@ -90,8 +93,9 @@ class Pulling:
         mapped = self._mapped.serves(request, group, (topic, broker, queue_id), offset)
         if not mapped and self._mapped.is_undecided(request, group, offset):
             mapped = await self._mapped.judges(request, group)
+        key = QueueKey(group, topic, broker, queue_id)
         if flags & COMMIT and not mapped:
-            await self._commit(request, group, topic, broker, queue_id)
+            await self._commit(request, key)
         wait_ms = long_number(fields, "suspendTimeoutMillis", 0) if flags & SUSPEND else 0
         most = number(fields, "maxMsgBytes", 0)
         asked = Pull(
@@ -112,14 +116,9 @@ class Pulling:
             return await self._mapped.pull(request, asked, flags)
         if is_virtual(offset):
             return await self._anew(request, asked)
-        key = key_of(asked)
-        self._mapped.seeks.pulls(request.peer, key)
-        goes = self._mapped.resets.waiting(request.peer, key) == offset
-        reset = self._mapped.resets.leads(request.peer, key, offset)
+        reset = await self._redirect(request, key, offset)
         if reset is not None:
             return await self._moved(request, asked, reset)
-        if goes:
-            await self._mapped.begins_at(request, key, offset)
         if not await self._mapped.begins(request, asked):
             return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
         try:
@@ -132,6 +131,22 @@ class Pulling:
         return await self._answer(request, asked, pulled)
 
     # -- inside -------------------------------------------------------------------------------
+
+    async def _redirect(self, request: Request, key: QueueKey, offset: int) -> int | None:
+        """Where a true pull is sent because of a reset; None: it may be served."""
+        peer, mapped = request.peer, self._mapped
+        mapped.seeks.pulls(peer, key)
+        resets = mapped.resets
+        if resets.idle:
+            return None
+        if resets.target(peer, key) != offset:
+            return resets.redirect(peer, key)
+        resets.arrived(peer, key)
+        begins = await mapped.begin_at(request, key, offset)
+        if begins == offset:
+            return None
+        mapped.sent_to(peer, key, begins)
+        return begins
 
     async def _pull_apart(self, request: Request, asked: Pull, flags: int) -> Command:
         """Retries of a mapped group that cannot be popped."""
@@ -178,26 +193,25 @@ class Pulling:
             )
         return kind_of(known.kind), known.expression or "*"
 
-    async def _commit(self, request: Request, group: str, topic: str, broker: str, queue_id: int) -> None:
+    async def _commit(self, request: Request, key: QueueKey) -> None:
         """The position that a pull brings along; that it cannot be kept hinders no reading."""
         offset = long_number(request.fields, "commitOffset", -1)
         if offset < 0 or is_virtual(offset):
             return
-        place, now = QueueKey(group, topic, broker, queue_id), self._clock.monotonic()
-        with self._mapped.resets.writing(group, topic):
-            if self._mapped.members(request.peer, group) and not self._mapped.resets.keeps(
-                request.peer, place, offset
-            ):
-                return
-            if now < self._commits.get(place, 0.0):
+        now, mapped = self._clock.monotonic(), self._mapped
+        if now < self._commits.get(key, 0.0):
+            return
+        member = mapped.members(request.peer, key.group)
+        with mapped.resets.writing(key.group, key.topic) if member else contextlib.nullcontext():
+            if member and not mapped.resets.accepts(request.peer, key):
                 return
             if len(self._commits) >= _MOST_COMMITS:
                 self._commits.clear()
-            self._commits[place] = now + _COMMIT_S
+            self._commits[key] = now + _COMMIT_S
             try:
-                await self._mapped.keep_position(request, place, offset)
+                await mapped.keep_position(request, key, offset)
             except GatewayError:
-                self._commits.pop(place, None)
+                self._commits.pop(key, None)
 
     async def _moved(self, request: Request, asked: Pull, to: int) -> Command:
         """Where the client can go on, or is to."""
@@ -217,7 +231,7 @@ class Pulling:
         context, place = request.context, (asked.topic, asked.broker, asked.queue_id)
         bounds = await self._processor.bounds(context, *place)
         key = key_of(asked)
-        done = self._mapped.resets.waiting(request.peer, key)
+        done = self._mapped.resets.target(request.peer, key, within_s=_RECENT_S)
         if done is None:
             done = await self._processor.committed(context, key.group, *place)
         at = done if done is not None else bounds.minimum

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from typing import Final
 
 from popgate.clock import Clock
@@ -32,9 +33,10 @@ _Read = tuple[str, str]
 
 @dataclass(slots=True)
 class _Told:
-    """Where a client is to go on. `until`: to that loop time its pulls are not led there."""
+    """Where a client was sent, and when. `until`: to that loop time its pulls are not redirected."""
 
     offset: int
+    at: float
     until: float
 
 
@@ -69,7 +71,7 @@ class Resets:
 
     @contextmanager
     def writing(self, group: str, topic: str) -> Iterator[None]:
-        """While a position is written. Enter it before `keeps` is asked."""
+        """While a member's position is written. Enter it before `accepts` is asked."""
         key = group, topic
         self._writing[key] = self._writing.get(key, 0) + 1
         try:
@@ -80,51 +82,49 @@ class Resets:
                     if not over.done():
                         over.set_result(None)
 
-    # -- what clients were told -----------------------------------------------------------------------
+    def is_under_way(self, group: str, topic: str) -> bool:
+        return (group, topic) in self._under_way
 
-    def told(self, peer: Peer, key: QueueKey, offset: int, *, heard: bool = True) -> None:
-        """A member is to go on from an offset. `heard`: it was told so, and obeys soon if it ever does."""
+    # -- where members are sent -----------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether no member is sent anywhere, so that nobody needs to ask."""
+        return not self._told
+
+    def sent(self, peer: Peer, key: QueueKey, offset: int, *, heard: bool = True) -> None:
+        """A member is to continue at an offset. `heard`: it was told so, and obeys soon if it ever does."""
         known = self._told.get(peer)
         if known is None:
             known = self._told[peer] = {}
             peer.on_gone(partial(self._gone, peer))
         if key not in known and len(known) >= _MOST:
             del known[next(iter(known))]
-        known[key] = _Told(offset, self._clock.monotonic() + (OBEYS_S if heard else 0.0))
+        now = self._clock.monotonic()
+        known[key] = _Told(offset, now, now + (OBEYS_S if heard else 0.0))
 
-    def keeps(self, peer: Peer, key: QueueKey, offset: int) -> bool:
-        """Whether a position that a member commits is to be kept.
+    def accepts(self, peer: Peer, key: QueueKey) -> bool:
+        """Whether a position that a member commits is kept: not during a reset, nor until it is where that
+        sent it."""
+        return (key.group, key.topic) not in self._under_way and key not in self._told.get(peer, {})
 
-        What it was told is set already, and others may have read on from there: that it commits it says
-        only that it goes there now.
-        """
-        if (key.group, key.topic) in self._under_way:
-            return False
-        told = self._told.get(peer, {}).get(key)
-        if told is not None and told.offset == offset:
-            self.goes_on(peer, key)
-        return told is None
-
-    def goes_on(self, peer: Peer, key: QueueKey) -> None:
-        """The client asks for its position, and goes on from there."""
+    def arrived(self, peer: Peer, key: QueueKey) -> None:
+        """The member asks for its position, or continues where it was sent."""
         known = self._told.get(peer)
-        if known is not None:
-            known.pop(key, None)
+        if known is not None and known.pop(key, None) is not None and not known:
+            del self._told[peer]
 
-    def waiting(self, peer: Peer, key: QueueKey) -> int | None:
-        """Where the client is to go on, as long as it has not."""
+    def target(self, peer: Peer, key: QueueKey, *, within_s: float = inf) -> int | None:
+        """Where a member was sent, within so many seconds, until it is there."""
         told = self._told.get(peer, {}).get(key)
-        return told.offset if told is not None else None
+        if told is None or self._clock.monotonic() - told.at > within_s:
+            return None
+        return told.offset
 
-    def leads(self, peer: Peer, key: QueueKey, offset: int) -> int | None:
-        """Where a pull is to be sent that does not go there by itself; None: it may go on."""
+    def redirect(self, peer: Peer, key: QueueKey) -> int | None:
+        """Where a pull of another offset is to be sent; None: the member may still go there by itself."""
         told = self._told.get(peer, {}).get(key)
-        if told is None:
-            return None
-        if told.offset == offset:
-            self.goes_on(peer, key)
-            return None
-        return told.offset if self._clock.monotonic() >= told.until else None
+        return told.offset if told is not None and self._clock.monotonic() >= told.until else None
 
     def _gone(self, peer: Peer) -> None:
         self._told.pop(peer, None)

@@ -8,7 +8,7 @@ that its client did not commit here. Sources: protocol facts 5.5, 5.13, 7.8; any
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -253,8 +253,10 @@ class Mapped(Deciding):
 
     # -- commits, and what is sent back --------------------------------------------------------------
 
-    async def commit(self, request: Request, group: str, queue: tuple[str, str, int], offset: int) -> bool:
-        """Acknowledge what is below a number. False: it is a position, to be kept as such.
+    async def commit(
+        self, request: Request, group: str, queue: tuple[str, str, int], offset: int
+    ) -> int | None:
+        """Acknowledge what is below a number. An offset: it is a position, to be kept as that.
 
         A number that belongs to nothing here says nothing: what it was for comes again, or is done. So does
         a position of before: a client tells it over and over until it has finished something. One that a
@@ -265,33 +267,37 @@ class Mapped(Deciding):
         connection = self._connections.get(peer)
         if is_virtual(offset):
             await self.commit_number(request, group, key.topic, key.queue_id, offset, broker=key.broker)
-            return True
+            return None
         if connection is not None and (held := connection.queues.get(key)) is not None:
             held.heard = self._clock.monotonic()
         if self.sets_position(peer, key, offset):
-            return False
+            return await self.follow(request, key, offset)
         if not self.maps(peer, group):
             # Clients say it every 5 s, and wait for no answer: one that has yet to say who it is may be a
             # member. Tools wait.
             early = request.command.is_oneway and self._groups.may_map(group)
-            return early and not self.members(peer, group)
+            return None if early and not self.members(peer, group) else offset
         if connection is not None:
             await connection.retries.commit(connection.context, key, offset)
-        return True
+        return None
 
     @asynccontextmanager
-    async def resetting(self, group: str, topic: str) -> AsyncIterator[None]:
-        """While an operator resets a group on all queues of a topic, its retries too.
+    async def resetting(
+        self, group: str, topic: str, queues: Container[tuple[str, int]] | None = None
+    ) -> AsyncIterator[None]:
+        """While an operator resets a group on all queues of a topic, its retries too, or on some of them.
 
         What clients held before is over then: it is skipped, or comes by the new position. Where a broker
-        does not forget it, it would come besides.
+        does not forget it, it would come besides; so does what a pop brings that is under way now.
         """
         async with self.resets.under_way(group, topic):
             held = [
                 (connection, one)
                 for connection in self._connections.values()
                 for queue in connection.of_group(group)
-                if queue.key.topic == topic and not reads_apart(self._processor, queue.key)
+                if queue.key.topic == topic
+                and (queues is None or (queue.key.broker, queue.key.queue_id) in queues)
+                and not reads_apart(self._processor, queue.key)
                 for one in queue.held.values()
             ]
             yield

@@ -19,6 +19,8 @@ from popgate.clock import Clock
 from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.requests import Peer
 
+SOUGHT_S: Final = 60.0
+"""Within which a client commits an offset that it looked for by time, to set it: Java rests for 10 s."""
 SETTLED_S: Final = 10.0
 """For which a client that took a queue may still tell positions of before: it connects for 3 s at most."""
 _MOST: Final = 16_384
@@ -30,14 +32,14 @@ class _Seen:
     """What a client knows of a queue. `at`: since when, in loop seconds.
 
     `told`: the last position it was told. `numbered`: it has committed a number since. `clean`: it knows
-    nothing real but that. `searched`: what it found by time since then.
+    nothing real but that. `searched`: what it found by time since then, and when.
     """
 
     told: int | None
     at: float
     clean: bool
     numbered: bool = False
-    searched: int | None = None
+    searched: tuple[int, float] | None = None
 
 
 class Seeks:
@@ -67,13 +69,13 @@ class Seeks:
         """
         for key, seen in self._seen.get(peer, {}).items():
             if key[1:] == (topic, broker, queue_id) and (seen.told is not None or seen.numbered):
-                seen.searched = offset
+                seen.searched = offset, self._clock.monotonic()
 
     def pulls(self, peer: Peer, key: QueueKey) -> None:
         """A client reads the queue by true pull: it has positions of its own from then on."""
         seen = self._seen.get(peer, {}).get(key)
         if seen is not None:
-            seen.clean = False
+            seen.clean, seen.searched = False, None
 
     def numbers(self, peer: Peer, key: QueueKey) -> None:
         """A client commits a number: from then on it has no real position by itself."""
@@ -86,10 +88,11 @@ class Seeks:
         seen = self._seen.get(peer, {}).get(key)
         if seen is None or offset < 0 or (offset == seen.told and not seen.numbered):
             return False
-        if offset == seen.searched:
+        now = self._clock.monotonic()
+        if seen.searched is not None and offset == seen.searched[0] and now - seen.searched[1] <= SOUGHT_S:
             return True
         # It may tell what it was told once more, late; 0 is what some clients commit for nothing.
-        settled = self._clock.monotonic() - seen.at >= SETTLED_S
+        settled = now - seen.at >= SETTLED_S
         return seen.clean and settled and offset not in (0, seen.told)
 
     def _gone(self, peer: Peer) -> None:

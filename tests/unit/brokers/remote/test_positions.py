@@ -44,6 +44,7 @@ class Cluster:
         self.ends = {}
         self.positions = {}
         self.pending = False
+        self.reset_to = 0
         self.resets = []
         self.pulls = []
         self.serves_resets = True
@@ -95,15 +96,22 @@ class Cluster:
         return request.answer(0)
 
     def pull(self, broker, request):
-        self.pulls.append((broker, request.fields["consumerGroup"], int(request.fields["queueOffset"])))
-        told, self.pending = self.pending, False
-        return request.answer(ResponseCode.PULL_OFFSET_MOVED if told else ResponseCode.PULL_NOT_FOUND)
+        offset = int(request.fields["queueOffset"])
+        self.pulls.append((broker, request.fields["consumerGroup"], offset))
+        minimum, maximum = self.end(broker, request.fields)
+        moved, self.pending = self.pending, False
+        to = self.reset_to if moved else min(max(offset, minimum), maximum)
+        moved = moved or to != offset
+        return request.answer(
+            ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND,
+            fields={"minOffset": str(minimum), "maxOffset": str(maximum), "nextBeginOffset": str(to)},
+        )
 
     def reset(self, broker, request):
         fields = request.fields
         self.resets.append((broker, fields["topic"], int(fields["offset"])))
         if self.serves_resets:
-            self.pending = not self.pops
+            self.pending, self.reset_to = not self.pops, int(fields["offset"])
             self.positions[fields["topic"], broker] = int(fields["offset"]) + self.pops
             queue = MessageQueue(fields["topic"], broker, int(fields["queueId"]))
             return request.answer(0, body=encode_offsets({queue: int(fields["offset"])}))
@@ -193,13 +201,44 @@ async def test_a_reader_that_has_not_heard_of_a_reset_is_told_where_to_go(cluste
 
 async def test_positions_are_kept_again_once_a_reader_began_there(cluster, parts):
     await parts.reset("g", "T", StartFrom.FIRST)
-    await parts.begin_read(ME, "g", *HERE, 0)
+    assert await parts.begin_read(ME, "g", *HERE, 0) == 0
     assert cluster.pulls == [("broker-a", "g", 0)]
     assert await parts.commit_read(ME, "g", *HERE, 4) is None
     assert await parts.committed(ME, "g", *HERE) == 4
-    # Where no reset waits nothing is set.
-    await parts.begin_read(ME, "g", *HERE, 3)
+    # Where no reset is pending nothing is set.
+    assert await parts.begin_read(ME, "g", *HERE, 3) == 3
     assert await parts.committed(ME, "g", *HERE) == 4
+
+
+async def test_a_reader_that_was_sent_elsewhere_does_not_undo_a_newer_reset(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    await parts.reset_queue(ME, "g", *HERE, 7)
+    assert await parts.begin_read(ME, "g", *HERE, 0) == 7
+    assert await parts.committed(ME, "g", *HERE) == 7
+
+
+async def test_a_reset_of_a_group_without_a_position_is_written_down_when_it_is_read(cluster, parts):
+    cluster.pending, cluster.reset_to = True, 5
+    assert await parts.begin_read(ME, "g", *HERE, 3) == 5
+    assert await parts.committed(ME, "g", *HERE) == 5
+
+
+async def test_a_reader_beyond_the_bounds_sets_nothing(cluster, parts):
+    await parts.commit(ME, "g", *HERE, 4)
+    assert await parts.begin_read(ME, "g", *HERE, 99) == 99
+    assert await parts.committed(ME, "g", *HERE) == 4
+    # Where its group was reset to, it goes all the same.
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert await parts.begin_read(ME, "g", *HERE, 99) == 0
+
+
+async def test_a_reset_of_one_queue(cluster, parts):
+    await parts.reset_queue(ME, "g", *HERE, 4)
+    assert cluster.resets == [("broker-a", "T", 4)]
+    with pytest.raises(IllegalOffset):
+        await parts.reset_queue(ME, "g", *HERE, 11)
+    with pytest.raises(GroupNotFound):
+        await parts.reset_queue(ME, "strangers", *HERE, 4)
 
 
 async def test_a_reader_that_commits_where_a_reset_sends_it_has_gone_there(cluster, parts):

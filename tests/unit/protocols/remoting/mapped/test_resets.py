@@ -144,6 +144,41 @@ class TestMapped:
         assert bodies(await member.take()) == [b"two", b"three"]
         assert stage.processor.mapping.is_mapped(GROUP)
 
+    @pytest.mark.parametrize(
+        "fields", [{"queueId": 0, "offset": 2}, {"isForce": False, "timestamp": 1}], ids=["queue", "back"]
+    )
+    async def test_what_is_held_of_a_queue_that_is_set_is_over(
+        self, stage: Stage, member: Member, monkeypatch: pytest.MonkeyPatch, fields: dict[str, object]
+    ) -> None:
+        """Where its broker does not forget it, it would come besides."""
+        await send(stage, b"one", b"two", b"three")
+        taken = await member.take()
+        await member.update(taken[1].offset)
+
+        async def nothing(*_: object) -> None:
+            """It is held on."""
+
+        async def position(*_: object) -> int:
+            return 3
+
+        monkeypatch.setattr(stage.broker, "commit", nothing)
+        monkeypatch.setattr(stage.processor, "committed", position)
+        await by_tool(member.door, **fields)
+        monkeypatch.undo()
+        assert member.door.mapped.figures()["mapped_held"] == 0
+
+        async def finished() -> bool:
+            return await done(stage) == 3
+
+        await stage.until(finished)
+
+    async def test_what_is_held_of_other_queues_stays(self, stage: Stage, member: Member) -> None:
+        await send(stage, b"one")
+        await member.take()
+        async with member.door.mapped.resetting(GROUP, TOPIC, {(BROKER, 1)}):
+            pass
+        assert member.door.mapped.figures()["mapped_held"] == 1
+
 
 class TestPulled:
     @pytest.fixture
@@ -195,6 +230,12 @@ class TestPulled:
         await reader.update(0)
         assert await done(stage) == 2
         assert await reader.query() == 2
+
+    async def test_a_pull_may_commit_where_it_was_sent(self, stage: Stage, reader: Member) -> None:
+        await reset(stage, StartFrom.FIRST)
+        assert len(records(await reader.pull(0, commit=0, wait=False))) == 3
+        await reader.update(2)
+        assert await done(stage) == 2
 
     async def test_who_does_not_obey_is_led_there(self, stage: Stage, reader: Member) -> None:
         await reset(stage, StartFrom.FIRST)
@@ -258,7 +299,7 @@ class TestPulled:
         assert await again.query() == 0
         await again.update(1)
         assert await done(stage) == 1
-        assert not reader.door.mapped.resets._told
+        assert reader.door.mapped.resets.idle
 
     async def test_one_that_was_made_through_another_gateway(
         self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
@@ -270,8 +311,9 @@ class TestPulled:
         async def commit_read(*words: Any) -> int | None:
             return waits
 
-        async def begin_read(*words: Any) -> None:
+        async def begin_read(*words: Any) -> int:
             begun.append(words[-1])
+            return begun[-1]
 
         monkeypatch.setattr(stage.processor, "commit_read", commit_read)
         monkeypatch.setattr(stage.processor, "begin_read", begin_read)
@@ -290,3 +332,53 @@ class TestPulled:
         await reader.update(1)
         await stage.pass_s(1)
         assert len(told(reader)) == 1
+
+    async def test_who_has_asked_meanwhile_need_not_be_sent(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def commit_read(*words: Any) -> int:
+            return 0
+
+        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
+        await reader.update(3)
+        await reader.query()
+        await stage.pass_s(1)
+        assert told(reader) == []
+
+    @pytest.mark.parametrize("way", ["asks", "commits", "pulls"])
+    async def test_a_newer_one_through_another_gateway_counts(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch, way: str
+    ) -> None:
+        async def begin_read(*words: Any) -> int:
+            return 2
+
+        await reset(stage, StartFrom.FIRST)
+        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
+        if way == "asks":
+            assert await reader.query() == 2
+            return
+        if way == "commits":
+            await reader.update(0)
+            await stage.pass_s(0.5)
+            assert told(reader)[1:] == [{MessageQueue(TOPIC, BROKER, 0): 2}]
+        else:
+            answer = await reader.pull(0, wait=False)
+            assert (answer.code, behind(answer)) == (MOVED, 2)
+        await reader.update(3)
+        assert await done(stage) == 0
+
+    @pytest.mark.parametrize(("heartbeat", "kept"), [(False, 0), (True, 2)])
+    async def test_who_commits_before_its_heartbeat_may_not_have_heard_of_it(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch, heartbeat: bool, kept: int
+    ) -> None:
+        async def commit_read(*words: Any) -> int:
+            return 0
+
+        await reset(stage, StartFrom.FIRST)
+        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
+        peer = FakePeer("10.9.9.9:1")
+        peer.client_id = "puller" if heartbeat else ""
+        caller = Caller(*reader.door.rooms, peer=peer)
+        fields = {**reader._queue(0, TOPIC), "commitOffset": 2}
+        await caller.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
+        assert await done(stage) == kept

@@ -8,6 +8,7 @@ from popgate.context import Context
 from popgate.model import StartFrom
 from popgate.wire.codes import RequestCode, ResponseCode
 from protocols.remoting.mapped.offsets import VIRTUAL
+from protocols.remoting.mapped.seeks import SOUGHT_S
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
     BROKER,
@@ -113,12 +114,35 @@ class TestSet:
     async def test_one_out_of_bounds_counts_as_the_nearest(self, stage: Stage, member: Member) -> None:
         await finish(member, b"one", b"two")
         await stage.pass_s(10)
+        other = await member.door.member(2, proven=False)
         await member.update(99)
         assert not is_mapped(stage)
         assert await member.query() == 2
+        answer = await other.pull(VIRTUAL + 700, wait=False)
+        assert (answer.code, behind(answer)) == (ResponseCode.PULL_OFFSET_MOVED, 2)
 
 
 class TestNotSet:
+    async def test_what_it_found_by_time_long_ago(self, stage: Stage, member: Member) -> None:
+        await finish(member, b"one", b"two", b"three")
+        assert await search(member) == BEGINNING
+        await stage.pass_s(SOUGHT_S + 1)
+        await member.update(BEGINNING)
+        assert is_mapped(stage)
+        assert await done(stage) == 3
+
+    async def test_what_it_found_by_time_before_it_read_on(self, stage: Stage, member: Member) -> None:
+        other = await member.door.member(2, proven=False, model="BROADCASTING")
+        await member.door.until_mapped(False)
+        await send(stage, b"one", b"two")
+        assert await member.query() == 0
+        end = await search(member, stage.clock.now_ms() + 1)
+        assert len(records(await member.pull(0, wait=False))) == 2
+        await member.update(end)
+        await other.leave()
+        await member.door.until_mapped()
+        assert await done(stage) == 2
+
     async def test_what_it_was_told_it_tells_over_and_over(self, stage: Stage, member: Member) -> None:
         await finish(member, b"one", b"two")
         await send(stage, b"three")
