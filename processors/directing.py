@@ -52,8 +52,7 @@ _LONGEST_ID = 1024
 DEFAULT_CLUSTER = "DefaultCluster"
 """The cluster of a broker that is none: RocketMQ's own default name."""
 OnReset = Callable[[Context, str, str], AbstractAsyncContextManager[QueueOffsets]]
-"""Entered during a reset, with its group and topic, since clients keep positions of their own; the offsets
-that were set are put into what it returns."""
+"""Entered during a reset, with its group and topic; the offsets that were set go into what it returns."""
 
 
 class Directing:
