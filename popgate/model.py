@@ -176,6 +176,10 @@ class Queue:
     permission: Permission
 
 
+QueueOffsets = dict[tuple[str, int], int]
+"""An offset for each queue of a topic, by broker and queue id."""
+
+
 @dataclass(slots=True, frozen=True)
 class Route:
     """Where a topic's queues are and what they take; an empty `message_types` takes every type.

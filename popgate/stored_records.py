@@ -50,3 +50,10 @@ class StoredRecords(Sequence[StoredMessage]):
     def __iter__(self) -> Iterator[StoredMessage]:
         data = bytes(self.data)
         return (self._decode(data, start) for start in self.starts)
+
+
+def body_bytes(messages: Sequence[StoredMessage]) -> int:
+    """The bytes of all bodies."""
+    if isinstance(messages, StoredRecords):
+        return messages.body_bytes
+    return sum([len(message.body) for message in messages])

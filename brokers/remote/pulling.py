@@ -14,7 +14,7 @@ from brokers.remote.asking import number_in
 from brokers.remote.incoming import born_host, born_ms
 from brokers.remote.origins import true_origin
 from brokers.remote.places import Place
-from brokers.remote.positions import LARGEST_OFFSET, Positions
+from brokers.remote.positions import LARGEST_OFFSET, NOTHING_PULLED, Positions
 from brokers.remote.record_scan import scan_records
 from popgate.context import Context
 from popgate.errors import (
@@ -46,13 +46,6 @@ _REST_S = 0.2
 _MOST_MESSAGES = 1_024
 _DERIVED = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 """Topics whose messages may need another origin than their broker tells."""
-_NOTHING = frozenset(
-    {
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
 
 
 class Pulling(Positions):
@@ -129,7 +122,7 @@ class Pulling(Positions):
     ) -> Command | None:
         if wait_s <= 0:
             return await self.ask_queue(
-                context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=_NOTHING
+                context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=NOTHING_PULLED
             )
         fields |= {
             "sysFlag": str(_SUBSCRIPTION | _SUSPEND),
@@ -139,7 +132,13 @@ class Pulling(Positions):
         return await self.within(
             wait_s,
             self.ask_queue(
-                None, place, RequestCode.PULL_MESSAGE, fields, reading=True, timeout_s=limit, also=_NOTHING
+                None,
+                place,
+                RequestCode.PULL_MESSAGE,
+                fields,
+                reading=True,
+                timeout_s=limit,
+                also=NOTHING_PULLED,
             ),
         )
 

@@ -11,7 +11,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.message_id import make_message_id
-from popgate.model import FilterKind, Message, StartFrom
+from popgate.model import FilterKind, Message, QueueOffsets, StartFrom
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import (
@@ -268,6 +268,25 @@ async def test_members_are_told_of_resets_that_come_by_other_doors(house: House,
     await stage.processor.reset(Context(), "readers", "orders", StartFrom.LAST)
     (body,) = [body for code, _, body in peer.told if code == WAS_RESET]
     assert set(decode_offsets(body).values()) == {3}
+
+
+async def test_what_a_reset_set_is_told_though_the_group_has_read_on_meanwhile(
+    house: House, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(stage, queues=1)
+    peer = await house.join(1, "readers")
+    reset = stage.broker.reset
+
+    async def and_read_on(group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
+        was_set = await reset(group, topic, to)
+        await stage.broker.commit(Context(), group, topic, stage.broker.name, 0, 4)
+        return was_set
+
+    monkeypatch.setattr(stage.broker, "reset", and_read_on)
+    answer = await house.tool.ok(RESET, {"topic": "orders", "group": "readers", "timestamp": 0})
+    (body,) = [body for code, _, body in peer.told if code == WAS_RESET]
+    expected = {MessageQueue("orders", stage.broker.name, 0): 0}
+    assert (decode_offsets(answer.body), decode_offsets(body)) == (expected, expected)
 
 
 async def test_a_reset_is_done_also_when_members_cannot_be_told(house: House, stage: Stage) -> None:
