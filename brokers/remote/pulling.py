@@ -181,7 +181,12 @@ class Pulling(Positions):
 
 
 def _stored_at(place: Place, data: bytes, start: int) -> StoredMessage:
-    record = decode_record(data, start)
+    try:
+        record = decode_record(data, start)
+    except PeerWireError as error:
+        raise BrokerUnavailable(
+            f"broker {place.broker} sent a message that makes no sense: {error}"
+        ) from None
     return stored(record, place.broker, place.queue_id, record.offset)
 
 
