@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from brokers.remote.asking import number_in
 from brokers.remote.groups import Groups
@@ -12,7 +13,13 @@ from brokers.resets import HoldsResets
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BrokerUnavailable, IllegalOffset, PeerWireError, TopicNotFound
+from popgate.errors import (
+    BrokerUnavailable,
+    GatewayError,
+    IllegalOffset,
+    PeerWireError,
+    TopicNotFound,
+)
 from popgate.model import Bounds, Permission, QueueOffsets, StartFrom
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.bodies import MessageQueue
@@ -125,13 +132,13 @@ class Positions(Groups, HoldsResets):
         minimum, maximum, to = (
             number_in(answer, place.broker, name) for name in ("minOffset", "maxOffset", "nextBeginOffset")
         )
-        position = await self.position_of(context, group, place)
-        if minimum <= offset <= maximum:
-            # A reset, reported once. For a group without any position the broker has no other record of it.
-            if position is None:
+        if not minimum <= offset <= maximum:
+            return to if await self.position_of(context, group, place) == to else offset
+        # A reset, reported once. For a group without any position the broker has no other record of it.
+        with contextlib.suppress(GatewayError):
+            if await self.position_of(context, group, place) is None:
                 await self._commit(context, group, place, to)
-            return to
-        return to if position == to else offset
+        return to
 
     async def commit_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int

@@ -222,7 +222,8 @@ class Members:
                 for (name, number_of), to_offset in change.items():
                     await self._processor.reset_queue(context, group, topic, name, number_of, to_offset)
             offsets = _offsets_of(topic, queues, stay | change)
-            await self._tell_positions(context, group, topic, offsets)
+            if change:
+                await self._tell_positions(context, group, topic, offsets)
         return request.answer(body=encode_offsets(offsets))
 
     async def _those_ahead(

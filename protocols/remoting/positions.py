@@ -98,6 +98,9 @@ class Positions:
                     # It is set already, and others may have read on from there.
                     await mapped.arrive_at(request, key, offset)
                 return request.answer()
+            if mapped.sets_position(request.peer, key, offset):
+                await mapped.seek(request, key, offset)
+                return request.answer()
             position = await mapped.commit(request, group, queue, offset)
             if position is None:
                 return request.answer()

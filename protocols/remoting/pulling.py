@@ -141,6 +141,8 @@ class Pulling:
             return None
         if resets.target(peer, key) != offset:
             return resets.redirect(peer, key)
+        if resets.is_under_way(key.group, key.topic):
+            return None
         resets.arrived(peer, key)
         begins = await mapped.begin_at(request, key, offset)
         if begins == offset:
@@ -233,6 +235,7 @@ class Pulling:
         key = key_of(asked)
         done = self._mapped.resets.target(request.peer, key, within_s=_RECENT_S)
         if done is None:
+            self._mapped.resets.arrived(request.peer, key)
             done = await self._processor.committed(context, key.group, *place)
         at = done if done is not None else bounds.minimum
         self._mapped.told_position(request.peer, key, at)

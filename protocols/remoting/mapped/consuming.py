@@ -259,8 +259,7 @@ class Mapped(Deciding):
         """Acknowledge what is below a number. An offset: it is a position, to be kept as that.
 
         A number that belongs to nothing here says nothing: what it was for comes again, or is done. So does
-        a position of before: a client tells it over and over until it has finished something. One that a
-        member set by itself is kept: that member needs true pull from then on.
+        a position of before: a client tells it over and over until it has finished something.
         Raises BrokerUnavailable.
         """
         peer, key = request.peer, QueueKey(group, *queue)
@@ -270,8 +269,6 @@ class Mapped(Deciding):
             return None
         if connection is not None and (held := connection.queues.get(key)) is not None:
             held.heard = self._clock.monotonic()
-        if self.sets_position(peer, key, offset):
-            return await self.follow(request, key, offset)
         if not self.maps(peer, group):
             # Clients say it every 5 s, and wait for no answer: one that has yet to say who it is may be a
             # member. Tools wait.

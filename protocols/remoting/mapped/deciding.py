@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable
 
@@ -91,34 +90,51 @@ class Deciding:
         """Set a group to a position that a client commits. Raises as `MessagingProcessor.commit`.
 
         A member may not have heard of a reset, which was made through another gateway: it is sent there.
-        One that commits after it has connected anew, before its heartbeat, may be such a member: its
-        position is not kept then, and it hears of the reset when it commits next.
+        One that has connected anew may be a member before its first heartbeat: its position is not kept
+        then, and it hears of the reset when it commits next.
         """
-        peer = request.peer
-        member = self.members(peer, key.group)
-        if not member and not (request.command.is_oneway and peer.client_id == ""):
-            await self._processor.commit(request.context, *key, offset)
+        peer, context = request.peer, request.context
+        if not self.members(peer, key.group):
+            waits = not request.command.is_oneway and request.command.code != RequestCode.PULL_MESSAGE
+            if waits or peer.client_id or self.resets.is_stranger(peer):
+                await self._processor.commit(context, *key, offset)
+            else:
+                await self._processor.commit_read(context, *key, offset)
             return
-        to = await self._processor.commit_read(request.context, *key, offset)
-        if to is not None and member and self.resets.target(peer, key) != to:
+        begins = self.resets.take_unread(peer, key)
+        if begins is not None:
+            try:
+                begun = await self._processor.begin_read(context, *key, begins)
+            except GatewayError:
+                self.resets.not_read(peer, key, begins)
+                raise
+            if begun != begins:
+                self._send_elsewhere(request, key, begun)
+                return
+        to = await self._processor.commit_read(context, *key, offset)
+        if to is not None and self.resets.target(peer, key) != to:
             self._send_elsewhere(request, key, to)
 
     async def begin_at(self, request: Request, key: QueueKey, offset: int) -> int:
         """A client continues at an offset, or elsewhere if a reset was made since: where.
 
-        If the broker cannot be asked now, the client's next commit does it.
+        If the broker cannot be asked now, that is done with the client's next commit.
         """
-        group = key.group
-        if not self.members(request.peer, group) or self._groups.is_mapped(group):
+        peer, group = request.peer, key.group
+        if not self.members(peer, group) or self._groups.is_mapped(group):
             return offset
         if self.resets.is_under_way(group, key.topic):
             return offset  # and it is sent elsewhere when that is over
-        with contextlib.suppress(GatewayError):
+        try:
             return await self._processor.begin_read(request.context, *key, offset)
-        return offset
+        except GatewayError:
+            self.resets.not_read(peer, key, offset)
+            return offset
 
     async def arrive_at(self, request: Request, key: QueueKey, offset: int) -> None:
-        """A member commits the offset that it was sent to: it continues there."""
+        """A member commits the offset that it was sent to: it continues there, unless it is sent on."""
+        if self.resets.is_under_way(key.group, key.topic):
+            return
         self.resets.arrived(request.peer, key)
         to = await self.begin_at(request, key, offset)
         if to != offset:
@@ -136,21 +152,24 @@ class Deciding:
             self._groups.may_map(group) and self.members(peer, group) and self.seeks.sets(peer, key, offset)
         )
 
-    async def follow(self, request: Request, key: QueueKey, offset: int) -> int:
+    async def seek(self, request: Request, key: QueueKey, offset: int) -> None:
         """A member sets a position by itself: it needs true pull from then on, as one that locks.
 
-        The position to keep, within the bounds of the queue. The group is on true pull when this is over,
-        and what the others commit until they go there, too, is where they were before.
+        The nearest offset of the queue is the group's when this is over, and the group is on true pull. What
+        the other members commit until they go there, too, is where they were before.
+        Raises as `MessagingProcessor.commit`.
         """
-        peer, group = request.peer, key.group
-        bounds = await self._processor.bounds(request.context, key.topic, key.broker, key.queue_id)
+        peer, group, context = request.peer, key.group, request.context
+        await self._processor.group(context, group)
+        bounds = await self._processor.bounds(context, key.topic, key.broker, key.queue_id)
         offset = min(max(offset, bounds.minimum), bounds.maximum)
-        for other in peers_of(self._processor.clients.consumers_of(group)):
-            if other is not peer and self.members(other, group):
-                self.sent_to(other, key, offset)
         _log.info("client %s of group %s set a position by itself", peer.client_id, group)
         self._groups.told(consumer_key(peer.client_id, group), Reading.TRUE_PULL)
-        return offset
+        with self.resets.held(group, key.topic):
+            await self.keep_position(request, key, offset)
+            for other in peers_of(self._processor.clients.consumers_of(group)):
+                if other is not peer and self.members(other, group):
+                    self.sent_to(other, key, offset)
 
     def is_early(self, request: Request, group: str, offset: int) -> bool:
         """Whether this may be a member that has yet to say who it is: it asks again in a few seconds."""

@@ -223,6 +223,14 @@ async def test_a_reset_of_a_group_without_a_position_is_written_down_when_it_is_
     assert await parts.committed(ME, "g", *HERE) == 5
 
 
+async def test_a_reset_is_told_also_when_the_position_cannot_be_asked_for(cluster, parts):
+    await parts.reset_queue(ME, "g", *HERE, 7)
+    cluster.masters["broker-a"].on(
+        RequestCode.QUERY_CONSUMER_OFFSET, lambda request: request.answer(ResponseCode.SYSTEM_BUSY)
+    )
+    assert await parts.begin_read(ME, "g", *HERE, 0) == 7
+
+
 async def test_a_reader_beyond_the_bounds_sets_nothing(cluster, parts):
     await parts.commit(ME, "g", *HERE, 4)
     assert await parts.begin_read(ME, "g", *HERE, 99) == 99

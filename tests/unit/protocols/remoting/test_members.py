@@ -227,12 +227,33 @@ async def test_without_force_nobody_goes_forwards(house: House, stage: Stage) ->
     assert await stage.processor.committed(Context(), "readers", "orders", name, 0) == 1
 
 
-async def test_a_reset_of_one_queue(house: House, stage: Stage) -> None:
+async def test_who_need_not_go_back_is_not_told(house: House, stage: Stage) -> None:
+    await filled(stage)
+    peer = await house.join(1, "readers")
+    name = stage.broker.name
+    for queue_id in (0, 1):
+        await stage.processor.commit(Context(), "readers", "orders", name, queue_id, 1)
+    fields = {"topic": "orders", "group": "readers", "timestamp": stage.clock.now_ms(), "isForce": False}
+    answer = await house.tool.ok(RESET, fields)
+    assert {queue.queue_id: done for queue, done in decode_offsets(answer.body).items()} == {0: 1, 1: 1}
+    assert told(peer, WAS_RESET) == []
+
+
+async def test_a_reset_of_one_queue(house: House, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[tuple[object, ...]] = []
+    reset_queue = stage.processor.reset_queue
+
+    async def watched(context: Context, *words: Any) -> None:
+        changed.append(words)
+        await reset_queue(context, *words)
+
+    monkeypatch.setattr(stage.processor, "reset_queue", watched)
     await filled(stage)
     await house.join(1, "readers")
     fields = {"topic": "orders", "group": "readers", "timestamp": -1, "queueId": 1, "offset": 3}
     answer = await house.tool.ok(RESET, fields)
     assert {queue.queue_id: done for queue, done in decode_offsets(answer.body).items()} == {1: 3}
+    assert changed == [("readers", "orders", stage.broker.name, 1, 3)]
     refused = await house.tool.ask(RESET, {**fields, "queueId": 7})
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "no readable queue 7" in refused.remark

@@ -15,7 +15,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ACTIVELY
 from popgate.wire.running import decode_offsets
 from processors.limits import Limits
-from protocols.remoting.resets import OBEYS_S
+from protocols.remoting.mapped.offsets import QueueKey
+from protocols.remoting.resets import OBEYS_S, STRANGER_S
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
     BROKER,
@@ -231,11 +232,82 @@ class TestPulled:
         assert await done(stage) == 2
         assert await reader.query() == 2
 
-    async def test_a_pull_may_commit_where_it_was_sent(self, stage: Stage, reader: Member) -> None:
+    async def test_a_pull_may_commit_where_it_was_sent(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun: list[int] = []
+
+        async def begin_read(*words: Any) -> int:
+            begun.append(words[-1])
+            return begun[-1]
+
+        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
         await reset(stage, StartFrom.FIRST)
         assert len(records(await reader.pull(0, commit=0, wait=False))) == 3
+        assert begun == [0]
         await reader.update(2)
         assert await done(stage) == 2
+
+    async def test_a_read_that_its_broker_was_not_told_of_is_told_with_the_next_commit(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun: list[int] = []
+        answers: list[int | None] = [None, None, 0, None, 1]
+
+        async def begin_read(*words: Any) -> int:
+            begun.append(words[-1])
+            answer = answers.pop(0)
+            if answer is None:
+                raise BrokerUnavailable("away")
+            return answer
+
+        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
+        await reset(stage, StartFrom.FIRST)
+        assert await reader.query() == 0
+        fields = {**reader._queue(0, TOPIC), "commitOffset": 1}
+        refused = await reader.ask(RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        assert refused.code != ResponseCode.SUCCESS
+        await reader.update(1)
+        await reader.update(2)
+        assert (begun, await done(stage)) == ([0, 0, 0], 2)
+        # It may learn so that it was sent elsewhere meanwhile.
+        assert await reader.query() == 2
+        await reader.update(3)
+        assert begun == [0, 0, 0, 2, 2]
+        assert await done(stage) == 2
+        assert reader.door.mapped.resets.target(reader.peer, QueueKey(GROUP, TOPIC, BROKER, 0)) == 1
+
+    async def test_connections_that_are_over_leave_nothing(self, stage: Stage, reader: Member) -> None:
+        for to in (StartFrom.FIRST, StartFrom.LAST) * 3:
+            await reset(stage, to)
+            assert await reader.query() == (0 if to is StartFrom.FIRST else 3)
+        assert len(reader.peer._gone) == len(set(reader.peer._gone))
+        await reset(stage, StartFrom.FIRST)
+        resets = reader.door.mapped.resets
+        assert not resets.idle
+        reader.peer.close()
+        assert resets.idle
+        resets.sent(reader.peer, QueueKey(GROUP, TOPIC, BROKER, 0), 0)
+        assert resets.idle
+
+    async def test_a_tools_slow_commit_holds_no_reset(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real, go_on = stage.processor.commit, asyncio.Event()
+
+        async def slow(*words: Any) -> None:
+            await go_on.wait()
+            await real(*words)
+
+        monkeypatch.setattr(stage.processor, "commit", slow)
+        tool = Caller(*reader.door.rooms, peer=FakePeer("10.9.9.9:1"), client_id="tool")
+        fields = {**reader._queue(0, TOPIC), "commitOffset": 1}
+        setting = asyncio.ensure_future(tool.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
+        await stage.pass_s(0)
+        await reset(stage, StartFrom.FIRST)
+        go_on.set()
+        await setting
+        assert await done(stage) == 1
 
     async def test_who_does_not_obey_is_led_there(self, stage: Stage, reader: Member) -> None:
         await reset(stage, StartFrom.FIRST)
@@ -367,9 +439,16 @@ class TestPulled:
         await reader.update(3)
         assert await done(stage) == 0
 
+    @pytest.mark.parametrize("pulls", [False, True])
     @pytest.mark.parametrize(("heartbeat", "kept"), [(False, 0), (True, 2)])
     async def test_who_commits_before_its_heartbeat_may_not_have_heard_of_it(
-        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch, heartbeat: bool, kept: int
+        self,
+        stage: Stage,
+        reader: Member,
+        monkeypatch: pytest.MonkeyPatch,
+        heartbeat: bool,
+        kept: int,
+        pulls: bool,
     ) -> None:
         async def commit_read(*words: Any) -> int:
             return 0
@@ -380,5 +459,13 @@ class TestPulled:
         peer.client_id = "puller" if heartbeat else ""
         caller = Caller(*reader.door.rooms, peer=peer)
         fields = {**reader._queue(0, TOPIC), "commitOffset": 2}
-        await caller.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
-        assert await done(stage) == kept
+        for _ in range(2):
+            if pulls:
+                pull = {"queueOffset": 2, "maxMsgNums": 32, "sysFlag": 5, "subscription": "*"}
+                await caller.ok(RequestCode.PULL_MESSAGE, {**fields, **pull})
+            else:
+                await caller.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields, oneway=True)
+            assert await done(stage) == kept
+            # One that has said nothing for a minute is no member.
+            await stage.pass_s(STRANGER_S)
+            kept = 2

@@ -7,7 +7,7 @@ import pytest
 from popgate.context import Context
 from popgate.model import StartFrom
 from popgate.wire.codes import RequestCode, ResponseCode
-from protocols.remoting.mapped.offsets import VIRTUAL
+from protocols.remoting.mapped.offsets import VIRTUAL, QueueKey
 from protocols.remoting.mapped.seeks import SOUGHT_S
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
@@ -138,6 +138,7 @@ class TestNotSet:
         assert await member.query() == 0
         end = await search(member, stage.clock.now_ms() + 1)
         assert len(records(await member.pull(0, wait=False))) == 2
+        assert not member.door.mapped.sets_position(member.peer, QueueKey(GROUP, TOPIC, BROKER, 0), end)
         await member.update(end)
         await other.leave()
         await member.door.until_mapped()
