@@ -7,13 +7,19 @@ from dataclasses import dataclass
 
 from popgate.context import Context
 
+MOST_BYTES = 4 * 1024 * 1024
+"""Of a batch, with its properties: brokers store no message that is larger."""
+MOST_MESSAGES = 32_767
+"""Of a batch: a broker moves its queue on by a signed 16 bit number.
+Source: RocketMQ 5.3.3, CommitLog.asyncPutMessages."""
+
 
 @dataclass(slots=True, frozen=True)
 class Batch:
     """Messages of one producer for one queue, as the body of a request has them (protocol facts 5.7).
 
-    All are of type NORMAL, each with its id, and with when and where it was born, in its properties: whoever
-    makes a batch has checked that. `body_bytes`: of the bodies of all messages. `born_ms`: of the request.
+    The caller has checked that all are of type NORMAL, and that the properties of each have its id, and
+    the time and place of its birth. `body_bytes`: of all bodies. `born_ms`: of the request.
     """
 
     topic: str

@@ -19,7 +19,7 @@ class StoredRecords(Sequence[StoredMessage]):
 
     def __init__(
         self,
-        data: bytes | bytearray,
+        data: bytes,
         starts: Sequence[int],
         body_bytes: int,
         decode: Callable[[bytes, int], StoredMessage],
@@ -42,14 +42,12 @@ class StoredRecords(Sequence[StoredMessage]):
     def __getitem__(self, index: slice) -> list[StoredMessage]: ...
 
     def __getitem__(self, index: int | slice) -> StoredMessage | list[StoredMessage]:
-        data = bytes(self.data)
         if isinstance(index, slice):
-            return [self._decode(data, start) for start in self.starts[index]]
-        return self._decode(data, self.starts[index])
+            return [self._decode(self.data, start) for start in self.starts[index]]
+        return self._decode(self.data, self.starts[index])
 
     def __iter__(self) -> Iterator[StoredMessage]:
-        data = bytes(self.data)
-        return (self._decode(data, start) for start in self.starts)
+        return (self._decode(self.data, start) for start in self.starts)
 
 
 def body_bytes(messages: Sequence[StoredMessage]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from popgate.model import Message, MessageType
 from popgate.wire.properties import (
     DELAY,
@@ -16,11 +17,6 @@ from popgate.wire.properties import (
 )
 from popgate.wire.records import TRANSACTION_MASK
 
-MOST_BYTES = 4 * 1024 * 1024
-"""Of a batch, with its properties: brokers store no message that is larger."""
-MOST_TOGETHER = 32_767
-"""Messages of a batch: a broker moves its queue on by a signed 16 bit number.
-Source: RocketMQ 5.3.3, CommitLog.asyncPutMessages."""
 _AROUND = 22
 """Bytes that a message of a batch has beside its body and its properties."""
 _LONGEST_TOPIC = 127
@@ -73,7 +69,7 @@ def in_batches(messages: Sequence[Message], *, together: bool) -> list[list[Mess
     for message in messages:
         size = len(message.body) + len(message.properties) + _AROUND
         alone = not together or goes_alone(message)
-        if not alone and found and size <= room and len(found[-1]) < MOST_TOGETHER:
+        if not alone and found and size <= room and len(found[-1]) < MOST_MESSAGES:
             first = found[-1][0]
             if message.sys_flag == first.sys_flag and message.producer_group == first.producer_group:
                 found[-1].append(message)

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from popgate.model import Filter
 from popgate.wire.hosts import V4_SIZE, pack_host
-from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP
+from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK
 from popgate.wire.records import (
     BORN_HOST_AT,
     BORN_HOST_V6,
@@ -41,7 +41,7 @@ class Scan(NamedTuple):
     `next_offset`: of the first record that was left out for want of room; None: none was.
     """
 
-    data: bytearray
+    data: bytes
     starts: list[int]
     body_bytes: int
     next_offset: int | None
@@ -50,7 +50,7 @@ class Scan(NamedTuple):
 def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, room: int) -> Scan | None:
     """The records from `offset` on that pass, at most `max_messages`, after the first at most `room` bytes.
 
-    None: they have to be decoded, since one is damaged, or has an IPv6 host.
+    None: they have to be decoded, since one is damaged, or has an IPv6 host or a topic that is not ASCII.
     """
     matches = None if passing.everything else passing.matches
     parts: list[bytes] = []
@@ -66,17 +66,20 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
         topic_at = at + _HEAD.size + body_length
         if stop > end or topic_at + 3 > stop or sys_flag & _HOSTS_V6:
             return None
-        if magic == MAGIC_V1:
-            topic_length = data[topic_at]
-            length_at = topic_at + 1 + topic_length
-            if topic_length > _LONGEST_V1_TOPIC:
-                return None
-        elif magic == MAGIC_V2:
-            length_at = topic_at + 2 + (data[topic_at] << 8 | data[topic_at + 1])
-        else:
+        # Lengths are signed numbers: half of what their bytes could say is damage.
+        topic_length = data[topic_at]
+        topic_at += 1
+        if magic == MAGIC_V2:
+            topic_length = topic_length << 8 | data[topic_at]
+            topic_at += 1
+        elif magic != MAGIC_V1 or topic_length > _LONGEST_V1_TOPIC:
             return None
+        length_at = topic_at + topic_length
         block_at = length_at + 2
-        if block_at > stop or block_at + (data[length_at] << 8 | data[length_at + 1]) != stop:
+        if block_at > stop or topic_length > LONGEST_BLOCK or not data[topic_at:length_at].isascii():
+            return None
+        length = data[length_at] << 8 | data[length_at + 1]
+        if length > LONGEST_BLOCK or block_at + length != stop:
             return None
         if record_offset < offset:
             at = stop
@@ -109,7 +112,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
             _pack_time_into(records, start + BORN_MS_AT, born_ms)
         if host:
             records[start + BORN_HOST_AT : start + BORN_HOST_AT + V4_SIZE] = host
-    return Scan(records, starts, body_bytes, next_offset)
+    return Scan(bytes(records), starts, body_bytes, next_offset)
 
 
 def _birth(block: bytes, time_at: int, host_at: int) -> tuple[int, bytes] | None:

@@ -47,10 +47,11 @@ def encode_all(messages: Iterable[StoredMessage], *, store_host: str = "") -> by
 
 def _with_store_host(records: StoredRecords, host: bytes) -> bytes:
     """Records as they are, except for the address of their broker; empty: that, too."""
+    if not host:
+        return records.data
     data = bytearray(records.data)
-    if host:
-        for start in records.starts:
-            data[start + STORE_HOST_AT : start + STORE_HOST_AT + V4_SIZE] = host
+    for start in records.starts:
+        data[start + STORE_HOST_AT : start + STORE_HOST_AT + V4_SIZE] = host
     return bytes(data)
 
 

@@ -6,7 +6,9 @@ Sources: protocol facts 5.5, 5.7, 5.13 and 7.8 ("Send").
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from string import hexdigits
 from typing import Final
 
 from popgate.context import Context
@@ -31,10 +33,10 @@ from popgate.wire.properties import (
     set_property,
 )
 from popgate.wire.remoting import Command
-from protocols.remoting.batch_packing import pack_batch
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import text
 from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
+from protocols.remoting.producer_batch import pack_batch
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers, broker_of
 
@@ -43,6 +45,7 @@ _TRACES: Final = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_", "BenchmarkTest")
 _LONGEST_BATCH_TOPIC: Final = 127
 _NOWHERE: Final = (1 << 63) - 1
 """The place in the id of a message that is held back, and cannot be asked for by it."""
+_ID_DIGITS: Final = (32, 56)
 _PLACE_DIGITS: Final = 16
 """Of an offset message id, at its end: the place in its broker's log."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
@@ -151,7 +154,13 @@ class Sending:
         if packed is None:
             return None
         host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
-        stored = await processor.batches.forward(context, packed.batch)
+        try:
+            with _refusing_bad_requests():
+                stored = await processor.batches.forward(context, packed.batch)
+        except BadRequest as error:
+            if error.fault is Fault.BODY_TOO_LARGE:
+                return None  # for this broker, and nothing is stored; in parts it may take them
+            raise
         return request.answer(
             {
                 "msgId": ",".join(_ids_at(host, stored.offset_message_ids, packed.batch.count)),
@@ -167,12 +176,8 @@ class Sending:
         stored: list[Sent] = []
         for begin in range(0, len(messages), most):
             part = messages[begin : begin + most]
-            try:
+            with _refusing_bad_requests():
                 results = await self._processor.send(context, part, system=is_system_topic(topic))
-            except BadRequest as error:
-                if error.fault is Fault.BAD_REQUEST:
-                    raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
-                raise
             for result in results:
                 if isinstance(result, GatewayError):
                     raise result
@@ -245,14 +250,29 @@ def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], host: str) -
     return fields
 
 
+@contextmanager
+def _refusing_bad_requests() -> Iterator[None]:
+    """Raises Refused (INVALID_PARAMETER), which clients do not repeat, for what has no code of its own."""
+    try:
+        yield
+    except BadRequest as error:
+        if error.fault is Fault.BAD_REQUEST:
+            raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
+        raise
+
+
 def _ids_at(host: str, names: Sequence[str], count: int) -> list[str]:
     """Offset message ids, with `host` in the place of the broker's own address; empty: that one."""
-    if not names:
+    if len(names) != count or not all(map(_is_id, names)):
         return [encode_offset_message_id(host, _NOWHERE)] * count
     if not host:
         return list(names)
     address = pack_host(host).hex().upper()
     return [address + name[-_PLACE_DIGITS:] for name in names]
+
+
+def _is_id(name: str) -> bool:
+    return len(name) in _ID_DIGITS and name.isascii() and name.isalnum() and not name.strip(hexdigits)
 
 
 def _tell_most(message: Message, head: Head) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from brokers.remote.batching import (
-    MOST_BYTES,
-    MOST_TOGETHER,
     goes_alone,
     in_batches,
     is_held_back,
@@ -66,7 +65,7 @@ def test_what_is_said_once_must_be_the_same_for_all(fields):
 
 
 def test_a_batch_has_no_more_messages_than_a_broker_counts():
-    some = [message()] * (MOST_TOGETHER + 2)
+    some = [message()] * (MOST_MESSAGES + 2)
     assert [len(batch) for batch in in_batches(some, together=True)] == [32_767, 2]
 
 

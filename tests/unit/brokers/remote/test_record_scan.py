@@ -39,6 +39,15 @@ def record(
     )
 
 
+def with_long_properties() -> bytes:
+    """A record whose properties are longer than a signed number of 16 bits."""
+    data = record(0, long="x" * 32_700)
+    begin = data.index(b"long\x01") - 2
+    block = data[begin + 2 :] + bytes(100)
+    size = len(data) + 100
+    return size.to_bytes(4, "big") + data[4:begin] + len(block).to_bytes(2, "big") + block
+
+
 def decoded(data: bytes) -> list[StoredMessage]:
     return [stored(each, "broker-a", each.queue_id, each.offset) for each in decode_records(data)]
 
@@ -96,7 +105,7 @@ class TestTheSameBytes:
         result = scan(data)
         assert result is not None
         assert encode_all(passed(result), store_host=DOOR) == encode_all(decoded(data), store_host=DOOR)
-        first = decode_record(bytes(result.data))
+        first = decode_record(result.data)
         assert (first.born_ms, first.born_host) == (1_690_000_000_000, pack_host("10.1.2.3:40000"))
 
 
@@ -132,9 +141,9 @@ class TestWhichRecords:
         assert encode_all(passed(result)) == encode_all(decoded(data)[1:4:2])
 
     def test_none_at_all(self) -> None:
-        assert scan(b"") == Scan(bytearray(), [], 0, None)
+        assert scan(b"") == Scan(b"", [], 0, None)
         result = scan(record(0), 1)
-        assert result == Scan(bytearray(), [], 0, None)
+        assert result == Scan(b"", [], 0, None)
 
 
 class TestWhatMustBeDecoded:
@@ -149,6 +158,9 @@ class TestWhatMustBeDecoded:
             record(0, MY__BORNHOST="10.1.2.3:40000"),
             record(0)[:4] + b"\xda\xa3\x20\xff" + record(0)[8:],
             record(0)[:84] + b"\x00\x00\xff\xff" + record(0)[88:],
+            record(0, topic="主题"),
+            record(0, topic="主题" * 40),
+            with_long_properties(),
             record(0)[:84] + b"\x00\x00\x00\x03" + record(0)[88:],
         ],
     )

@@ -1,8 +1,8 @@
 """A classic producer's batch, made ready to be forwarded in one piece.
 
-Its messages are not taken apart: of each only the lengths are read, and it is looked up whether its
-properties have names that decide its way. To each is added when and where it was born, which a broker knows
-of no message that comes through a gateway. Sources: protocol facts 3.6, 5.7 and 7.8.
+Its messages are not decoded: only their lengths are read, and their properties are searched for names that
+route or delay a message. The time and place of birth are added to each, since a broker takes the gateway
+for the sender. Sources: protocol facts 3.6, 5.7 and 7.8.
 """
 
 from __future__ import annotations
@@ -10,16 +10,17 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final, NamedTuple
 
-from brokers.batches import Batch
+from brokers.batches import MOST_BYTES, MOST_MESSAGES, Batch
 from popgate.wire.properties import (
     BORN_HOST,
     BORN_TIMESTAMP,
     LONGEST_IN_BATCH,
     UNIQ_KEY,
+    WAIT,
     find_property,
 )
 from processors.limits import Limits
-from protocols.remoting.messages import Head
+from protocols.remoting.messages import Head, shared_properties
 
 _HEAD: Final = Struct(">I12xI")
 """The size of a message with all its parts, and the length of its body."""
@@ -27,9 +28,7 @@ _unpack_head = _HEAD.unpack_from
 _pack_size = Struct(">I").pack
 _pack_length = Struct(">H").pack
 _SMALLEST: Final = _HEAD.size + 2
-_UNIQ_KEY: Final = UNIQ_KEY.encode()
-_PROPERTIES_OF_JAVA: Final = (b"", b"WAIT\x01true\x02", b"WAIT\x01true")
-"""Properties of a batch as a whole that change nothing: its broker waits for the disk anyway."""
+_UNIQ_KEY, _WAIT = UNIQ_KEY.encode(), WAIT.encode()
 
 
 class PackedBatch(NamedTuple):
@@ -42,13 +41,13 @@ class PackedBatch(NamedTuple):
 def pack_batch(
     head: Head, body: bytes, *, topic: str, born_host: str, now_ms: int, limits: Limits
 ) -> PackedBatch | None:
-    """The batch that `body` holds; None: its messages have to be looked at one by one.
+    """The batch in `body`; None: its messages have to be decoded and checked one by one.
 
-    Then one of them is damaged, beyond a limit, without an id, or of another type than NORMAL.
+    That is so when one of them is damaged, exceeds a limit, has no id, or may not be of type NORMAL.
     """
     if head.queue_id < 0 or not head.broker or head.once or head.reconsumed:
         return None
-    if head.properties not in _PROPERTIES_OF_JAVA:
+    if shared_properties(head):
         return None
     born_ms = head.born_ms or now_ms
     host = f"{BORN_HOST}\x01{born_host}\x02" if born_host else ""
@@ -56,6 +55,7 @@ def pack_batch(
     longest = min(limits.max_properties_bytes, LONGEST_IN_BATCH - len(birth) - 1)
     most_body, most_properties = limits.max_body_bytes or len(body), limits.max_properties
     least_body = 1 if limits.refuse_empty_bodies else 0
+    most = min(limits.max_messages_per_send, MOST_MESSAGES)
     parts: list[bytes] = []
     at, end, count, body_bytes, first_message_id = 0, len(body), 0, 0, b""
     while at < end:
@@ -72,8 +72,10 @@ def pack_batch(
             body[length_at] << 8 | body[length_at + 1] != length
             or length > longest
             or block.count(b"\x01") > most_properties
-            or _decides_its_way(block)
+            or _may_be_special(block)
         ):
+            return None
+        if count == most:
             return None
         if not count:
             first_message_id = find_property(block, _UNIQ_KEY) or b""
@@ -91,13 +93,14 @@ def pack_batch(
         count += 1
         body_bytes += body_length
         at = stop
-    if not 0 < count <= limits.max_messages_per_send or not first_message_id:
+    data = b"".join(parts)
+    if not first_message_id or len(data) > MOST_BYTES:
         return None
     batch = Batch(
         topic,
         head.broker,
         head.queue_id,
-        b"".join(parts),
+        data,
         count,
         body_bytes,
         head.sys_flag,
@@ -115,8 +118,11 @@ def _has_id(block: bytes) -> bool:
     )
 
 
-def _decides_its_way(block: bytes) -> bool:
-    """Whether a block of properties may have one that needs a look; parts of longer names count as well."""
+def _may_be_special(block: bytes) -> bool:
+    """Whether a block of properties may have one that routes or delays its message, or tells its birth.
+
+    Longer names that contain such a name count as well.
+    """
     return (
         b"BORN" in block
         or b"__SHARDINGKEY" in block
@@ -126,5 +132,5 @@ def _decides_its_way(block: bytes) -> bool:
         or b"__LITE_TOPIC" in block
         or b"_PRIORITY_" in block
         or b"CORRELATION_ID" in block
-        or (b"WAIT\x01" in block and b"WAIT\x01true\x02" not in block and not block.endswith(b"WAIT\x01true"))
+        or (b"WAIT\x01" in block and (find_property(block, _WAIT) or b"").lower() != b"true")
     )

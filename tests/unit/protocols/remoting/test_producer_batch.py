@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from brokers.remote.outgoing import complete
 from popgate.wire.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.properties import decode_properties, encode_properties
 from processors.limits import Limits
-from protocols.remoting.batch_packing import PackedBatch, pack_batch
 from protocols.remoting.messages import Head, message_in
+from protocols.remoting.producer_batch import PackedBatch, pack_batch
 
 NOW_MS, BORN_MS, PEER = 1_700_000_000_000, 1_690_000_000_000, "10.1.2.3:40000"
 HEAD = Head("makers", "orders", 2, 0x300, BORN_MS, 0, b"", 0, None, True, "broker-a", False)
@@ -36,9 +37,7 @@ class TestTheSameMessages:
                 st.integers(-(1 << 31), (1 << 31) - 1),
                 st.binary(min_size=1, max_size=40),
                 st.dictionaries(
-                    st.sampled_from(
-                        ["UNIQ_KEY", "TAGS", "KEYS", "WAIT", "own", "DELAYED", "MY_WAIT", "INSTANCE_ID"]
-                    ),
+                    st.sampled_from(["TAGS", "KEYS", "own", "DELAYED", "MY_WAIT", "INSTANCE_ID"]),
                     st.sampled_from(["true", "1", "a b", "DELAY", "WAIT"]),
                 ),
                 st.booleans(),
@@ -49,11 +48,13 @@ class TestTheSameMessages:
     def test_as_if_sent_one_by_one(self, messages: list[tuple[int, bytes, dict[str, str], bool]]) -> None:
         items = []
         for flag, body, named, ended in messages:
-            block = encode_properties(named)
+            block = encode_properties({"UNIQ_KEY": f"ID{len(items)}", "WAIT": "true", **named})
             items.append(BatchItem(flag, body, block if ended else block.removesuffix(b"\x02")))
         packed = pack(encode_batch(items))
-        if packed is None:
+        if not items:
+            assert packed is None
             return
+        assert packed is not None
         one_by_one = []
         for item in items:
             message = message_in(HEAD, item, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits())
@@ -68,7 +69,16 @@ class TestTheSameMessages:
         assert packed.batch.count == len(items)
         assert packed.batch.body_bytes == sum(len(item.body) for item in items)
 
-    @pytest.mark.parametrize("properties", [b"", b"WAIT\x01true\x02", b"WAIT\x01true"])
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            b"",
+            b"WAIT\x01true\x02",
+            b"WAIT\x01true",
+            b"WAIT\x01true\x02UNIQ_KEY\x01BATCH\x02",  # from 5.0.0 on
+            b"UNIQ_KEY\x01BATCH\x02WAIT\x01TRUE",
+        ],
+    )
     @pytest.mark.parametrize("block", [JAVA, JAVA.removesuffix(b"\x02"), b"TAGS\x01a\x02UNIQ_KEY\x01ID"])
     def test_of_a_java_client(self, properties: bytes, block: bytes) -> None:
         packed = pack(batch_of(block, block), replace(HEAD, properties=properties))
@@ -83,6 +93,16 @@ class TestTheSameMessages:
                 "__BORNHOST": PEER,
                 "BORN_TIMESTAMP": str(BORN_MS),
             }
+
+    def test_a_batch_has_no_more_than_a_broker_takes(self) -> None:
+        large = batch_of(*[JAVA] * 4, body=bytes((1 << 20) - 60))
+        assert len(large) <= MOST_BYTES
+        assert pack(large) is None
+        assert pack(batch_of(*[JAVA] * 3, body=bytes((1 << 20) - 60))) is not None
+        small = b"UNIQ_KEY\x01I\x02"
+        many = batch_of(*[small] * (MOST_MESSAGES + 1), body=b"x")
+        assert len(many) * 4 < MOST_BYTES * 2
+        assert pack(many, max_messages_per_send=1 << 16) is None
 
     def test_a_producer_that_tells_no_time_sends_now(self) -> None:
         packed = pack(batch_of(JAVA), replace(HEAD, born_ms=0))
@@ -103,6 +123,7 @@ class TestWhatNeedsALook:
                 for more in (
                     b"WAIT\x01false\x02",
                     b"WAIT\x01false",
+                    b"WAIT\x01false\x02MY_WAIT\x01true\x02",
                     b"DELAY\x013\x02",
                     b"TIMER_DELIVER_MS\x013\x02",
                     b"TIMER_DELAY_SEC\x013\x02",

@@ -18,18 +18,19 @@ from processors.producing import check_count
 from processors.routing import Routing, check_type
 
 
-class BatchForwarding:
+class BatchForwarder:
     """What the processor's `send` does, for a batch that a door has checked."""
 
     def __init__(
         self,
-        broker: Broker,
+        broker: Broker | None,
         routing: Routing,
         clock: Clock,
         limits: Limits,
         observer: Observer,
         admit: Callable[..., None],
     ) -> None:
+        """`broker` None: batches are never forwarded."""
         self._broker = broker if isinstance(broker, ForwardsBatches) else None
         self._routing = routing
         self._clock = clock
