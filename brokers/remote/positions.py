@@ -41,16 +41,8 @@ NOTHING_PULLED = frozenset(
     }
 )
 """Answers to a pull that are no failures."""
-_LOOK = {
-    "maxMsgNums": "1",
-    "sysFlag": "4",  # the subscription comes along
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "expressionType": "TAG",
-}
-"""A pull of a group: the first one after a reset is told of it, and then the broker takes positions again."""
+SUBSCRIPTION = 0x4
+"""Bit of a pull's sysFlag: the subscription comes along."""
 _RESET_PENDING = "previously reset"
 """How a broker says that it did not take a position, because an operator's has not been read from yet."""
 
@@ -121,11 +113,11 @@ class Positions(Groups, HoldsResets):
     async def begin_read(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> int:
-        """Pulls name another group, so that the reset would stay pending for ever."""
+        """Other pulls name another group; the first one of the group itself is told of a pending reset."""
         place = await self.place(topic, broker, queue_id)
         if place.static:
             return offset
-        fields = {"consumerGroup": group, "queueOffset": str(offset), **_LOOK}
+        fields = {**pull_fields(group, "*", 1), "queueOffset": str(offset)}
         answer = await self.ask_queue(context, place, RequestCode.PULL_MESSAGE, fields, also=NOTHING_PULLED)
         if answer.code != ResponseCode.PULL_OFFSET_MOVED:
             return offset
@@ -263,3 +255,17 @@ class Positions(Groups, HoldsResets):
         except PeerWireError:
             return False
         return told == {MessageQueue(place.topic, place.broker, place.queue_id): offset}
+
+
+def pull_fields(group: str, tags: str, max_messages: int) -> dict[str, str]:
+    """Of a pull that does not wait, without its queue and offset."""
+    return {
+        "consumerGroup": group,
+        "maxMsgNums": str(max_messages),
+        "sysFlag": str(SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": tags,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }

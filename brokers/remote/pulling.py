@@ -14,7 +14,13 @@ from brokers.remote.asking import number_in
 from brokers.remote.incoming import born_host, born_ms
 from brokers.remote.origins import true_origin
 from brokers.remote.places import Place
-from brokers.remote.positions import LARGEST_OFFSET, NOTHING_PULLED, Positions
+from brokers.remote.positions import (
+    LARGEST_OFFSET,
+    NOTHING_PULLED,
+    SUBSCRIPTION,
+    Positions,
+    pull_fields,
+)
 from brokers.remote.record_scan import scan_records
 from popgate.context import Context
 from popgate.errors import (
@@ -35,7 +41,6 @@ from popgate.wire.remoting import Command
 
 READER_GROUP = "TOOLS_CONSUMER"
 _SUSPEND = 0x2
-_SUBSCRIPTION = 0x4
 _LONGEST_WAIT_S = 5.0
 """Of one request at the broker: it looks at the time every 5 s only, and not whether the topic is there."""
 _LEAST_WAIT_S = 0.01
@@ -125,7 +130,7 @@ class Pulling(Positions):
                 context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=NOTHING_PULLED
             )
         fields |= {
-            "sysFlag": str(_SUBSCRIPTION | _SUSPEND),
+            "sysFlag": str(SUBSCRIPTION | _SUSPEND),
             "suspendTimeoutMillis": str(int(wait_s * 1000)),
         }
         limit = wait_s + self.settings.slow_s
@@ -227,13 +232,4 @@ def _records(body: bytes, broker: str) -> Iterator[Record]:
 def _request(passing: Filter, most: int) -> dict[str, str]:
     """What is the same in every request of a pull. Only tags are a broker's own business: see above."""
     tags = not passing.everything and passing.kind is FilterKind.TAG
-    return {
-        "consumerGroup": READER_GROUP,
-        "maxMsgNums": str(most),
-        "sysFlag": str(_SUBSCRIPTION),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": passing.expression if tags else "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
+    return pull_fields(READER_GROUP, passing.expression if tags else "*", most)

@@ -18,6 +18,7 @@ from popgate.wire.records import (
     BORN_HOST_AT,
     BORN_HOST_V6,
     BORN_MS_AT,
+    LONGEST_V1_TOPIC,
     MAGIC_V1,
     MAGIC_V2,
     SMALLEST_RECORD,
@@ -30,7 +31,6 @@ _unpack_head = _HEAD.unpack_from
 _pack_time_into = Struct(">q").pack_into
 _HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _BORN_HOST, _BORN_TIMESTAMP = f"{BORN_HOST}\x01".encode(), f"{BORN_TIMESTAMP}\x01".encode()
-_LONGEST_V1_TOPIC: Final = 127
 _END: Final = 2
 """The byte that ends a property."""
 
@@ -72,7 +72,7 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
         if magic == MAGIC_V2:
             topic_length = topic_length << 8 | data[topic_at]
             topic_at += 1
-        elif magic != MAGIC_V1 or topic_length > _LONGEST_V1_TOPIC:
+        elif magic != MAGIC_V1 or topic_length > LONGEST_V1_TOPIC:
             return None
         length_at = topic_at + topic_length
         block_at = length_at + 2

@@ -116,9 +116,11 @@ class Pulling:
             return await self._mapped.pull(request, asked, flags)
         if is_virtual(offset):
             return await self._anew(request, asked)
-        reset = await self._redirect(request, key, offset)
-        if reset is not None:
-            return await self._moved(request, asked, reset)
+        self._mapped.seeks.pulls(request.peer, key)
+        if not self._mapped.resets.idle:
+            reset = await self._redirect(request, key, offset)
+            if reset is not None:
+                return await self._moved(request, asked, reset)
         if not await self._mapped.begins(request, asked):
             return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
         try:
@@ -135,10 +137,7 @@ class Pulling:
     async def _redirect(self, request: Request, key: QueueKey, offset: int) -> int | None:
         """Where a true pull is sent because of a reset; None: it may be served."""
         peer, mapped = request.peer, self._mapped
-        mapped.seeks.pulls(peer, key)
         resets = mapped.resets
-        if resets.idle:
-            return None
         if resets.target(peer, key) != offset:
             return resets.redirect(peer, key)
         if resets.is_under_way(key.group, key.topic):

@@ -77,15 +77,12 @@ class Resets:
     async def under_way(self, group: str, topic: str) -> AsyncIterator[None]:
         """While a reset is made: no position of a member is kept, and none is written when it begins."""
         key = group, topic
-        self._under_way[key] = self._under_way.get(key, 0) + 1
-        try:
+        with self.held(group, topic):
             while self._writing.get(key):
                 over = asyncio.get_running_loop().create_future()
                 self._watchers.setdefault(key, []).append(over)
                 await over
             yield
-        finally:
-            _count_down(self._under_way, key)
 
     @contextmanager
     def writing(self, group: str, topic: str) -> Iterator[None]:
