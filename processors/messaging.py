@@ -68,7 +68,7 @@ class MessagingProcessor(Classic):
         self.asking = Asking(broker, self.clients, clock, self._admit)
         self.assigning = Assigning(broker, self._routing, self._admit, self.consumers)
         self.relaying = Relaying(broker, self._admit)
-        self.numbering = Numbering(broker, self._admit)
+        self.numbering = Numbering(broker, clock, self._admit)
         self.noticing = Noticing(broker, self._routing, clock, limits, self._admit)
         self.mapping = MappedGroups(
             broker,

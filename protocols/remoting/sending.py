@@ -11,7 +11,6 @@ from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
-from popgate.message_id import encode_offset_message_id
 from popgate.model import Message, Permission, Sent
 from popgate.naming import (
     RETRY_PREFIX,
@@ -32,6 +31,7 @@ from popgate.wire.properties import (
 from popgate.wire.remoting import Command
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import text
+from protocols.remoting.marks import Origin
 from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers, broker_of
@@ -123,9 +123,9 @@ class Sending:
         for message in messages:
             if b"CORRELATION_ID" in message.properties:
                 await self._name_cluster(context, message)
-        host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
+        origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
         stored = await self._store(context, topic, messages)
-        return request.answer(_answer_to(messages, stored, host))
+        return request.answer(_answer_to(messages, stored, origin))
 
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
         """All, in order; in parts where they are more than one send may have. Raises the first fault."""
@@ -191,13 +191,11 @@ def _checked(topic: str) -> str:
         raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
 
 
-def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], host: str) -> dict[str, str]:
+def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], origin: Origin) -> dict[str, str]:
     """Source: protocol facts 7.8, send rule 12."""
     first = stored[0]
     ids = [
-        encode_offset_message_id(
-            host or one.store_host, one.commit_offset if one.commit_offset >= 0 else _NOWHERE
-        )
+        origin.message_id(one.broker, one.commit_offset if one.commit_offset >= 0 else _NOWHERE)
         for one in stored
     ]
     fields = {

@@ -19,7 +19,7 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_record, decode_records
 from popgate.wire.remoting import V4_9_5, V5_0_0, V5_1_0
 from popgate.wire.routes import QueueData, TopicRoute
-from protocols.remoting.virtual.marks import OFFSET_BITS
+from protocols.remoting.marks import OFFSET_BITS
 from protocols.remoting.virtual.views import VIRTUAL_BROKER
 from tests.unit.protocols.remoting.conftest import ADDRESS
 from tests.unit.protocols.remoting.virtual.conftest import GROUP, TOPIC, DoorCaller, Several
@@ -339,10 +339,11 @@ class TestChecks:
         assert code == RequestCode.CHECK_TRANSACTION_STATE
         assert int(fields["commitLogOffset"]) == 1 << OFFSET_BITS | 500
         assert decode_record(body).commit_offset == 1 << OFFSET_BITS | 500
-        assert decode_offset_message_id(fields["offsetMsgId"])[1] == 1 << OFFSET_BITS | 500
+        assert decode_offset_message_id(fields["offsetMsgId"]) == (ADDRESS, 1 << OFFSET_BITS | 500)
 
-    async def test_and_not_at_all_while_that_is_not_known(self, several: Several, old: DoorCaller) -> None:
+    async def test_and_not_at_all_while_that_is_not_known(self, several: Several) -> None:
         several.broker.keeps = False
+        await several.layout(*B, *A)
         fresh = several.caller(client_id="client@2")
         beat = HeartbeatData("client@2", producer_groups=("others",)).encode()
         await fresh.ok(RequestCode.HEART_BEAT, body=beat)
