@@ -24,6 +24,7 @@ from popgate.packed import PackedMessages
 from processors.announcing import Announcing
 from processors.asking import Asking
 from processors.assigning import Assigning
+from processors.batch_forwarder import BatchForwarder
 from processors.checking import Checking
 from processors.choosing import NamedGroups
 from processors.classic import Classic
@@ -33,7 +34,6 @@ from processors.limits import Limits
 from processors.lite import LiteSubscribing
 from processors.mapping import MappedGroups
 from processors.noticing import Noticing
-from processors.numbering import Numbering
 from processors.observing import DoorFigures, NullObserver, Observer, Watch, of_doors
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
@@ -41,7 +41,6 @@ from processors.producing import check_count, check_message, finish_message, top
 from processors.pushing import PushSession
 from processors.reclaiming import Reclaiming
 from processors.registering import Registering
-from processors.relaying import Relaying
 from processors.requests import Assignments, Receive, Taken
 from processors.routing import check_type, place
 from processors.transacting import check_end, check_recall
@@ -64,11 +63,10 @@ class MessagingProcessor(Classic):
         limits = limits if limits is not None else Limits()
         observer = observer if observer is not None else NullObserver()
         super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
+        self.batches = BatchForwarder(broker, self._routing, clock, limits, observer, self._admit)
         self.checking = Checking(self.clients, observer)
         self.asking = Asking(broker, self.clients, clock, self._admit)
         self.assigning = Assigning(broker, self._routing, self._admit, self.consumers)
-        self.relaying = Relaying(broker, self._admit)
-        self.numbering = Numbering(broker, clock, self._admit)
         self.noticing = Noticing(broker, self._routing, clock, limits, self._admit)
         self.mapping = MappedGroups(
             broker,
@@ -131,6 +129,7 @@ class MessagingProcessor(Classic):
             self._sweep.cancel()
             self._sweep = None
         self._announcing.stop()
+        await self.numbering.stop()
         await self.reclaiming.stop()
         await self.mapping.stop()
         await self.renewing.stop()

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from popgate.errors import (
+    BadRequest,
     BrokerUnavailable,
     ClientTimeout,
     GatewayError,
@@ -251,7 +252,8 @@ class Asking:
                 continue  # a topic that the client expects and that is not there
             if found:
                 return found[0]
-        with contextlib.suppress(ValueError, NotFound):
+        # An id of its sender may look like that of a place, and be of no broker then.
+        with contextlib.suppress(ValueError, NotFound, BadRequest):
             return await self._at_place(request, *decode_offset_message_id(message_id))
         raise NotFound(f"there is no message with the id {shown(message_id)} in {named or 'what it reads'}")
 

@@ -102,7 +102,7 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
         Configuring(house),
         Locking(house),
         Looking(house),
-        Members(house, heartbeats.push_member, translating),
+        Members(house, heartbeats.push_member, translating, mapped),
         Popping(house),
         Positions(house, mapped),
         Pulling(house, heartbeats.subscriptions, mapped),
@@ -211,7 +211,7 @@ class Door:
 
 def _ask_producer(translating: Translating, peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
     place = check.place
-    if place is not None and translating.names_none(peer) and not origin.says(place.broker):
+    if place is not None and translating.names_none(peer) and not origin.has_number(place.broker):
         # It would answer about a half message of nobody. Others name the broker in their answers.
         return False
     return ask_producer(peer, check, origin)

@@ -8,30 +8,32 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from brokers.numbering import MOST_BROKERS
 from popgate.message_id import encode_offset_message_id
 from popgate.queue_numbers import QueueNumbers
 
-OFFSET_BITS: Final = 54
+OFFSET_BITS: Final = 63 - MOST_BROKERS.bit_length()
 """Of a place in one log: 16 PiB, which a broker that writes 100 MB in each second has after five years."""
-MOST_BROKERS: Final = (1 << (63 - OFFSET_BITS)) - 1
-"""Brokers that may ever have a number; the highest one stands for all others."""
 _OFFSET: Final = (1 << OFFSET_BITS) - 1
 _NOBODY: Final = MOST_BROKERS << OFFSET_BITS
+"""The mark of all brokers that have no number."""
 
 
 class Marks:
-    """Marks places with the numbers that brokers have."""
+    """Marks places with the numbers that brokers have.
 
-    def __init__(self, brokers: QueueNumbers) -> None:
+    `only`: the one broker that there is. While no numbers are known it is taken for the first.
+    """
+
+    def __init__(self, brokers: QueueNumbers, only: str = "") -> None:
         self._brokers = brokers
-        self._bits = {
-            broker: number << OFFSET_BITS
-            for number, (broker, queue_id) in enumerate(brokers.queues[:MOST_BROKERS])
-            if queue_id == 0
-        }
+        self._names = [broker for broker, _ in brokers.queues[:MOST_BROKERS]]
+        if only and not self._names:
+            self._names.append(only)
+        self._bits = {broker: number << OFFSET_BITS for number, broker in enumerate(self._names)}
 
     def __repr__(self) -> str:
-        return f"<Marks {[broker for broker, _ in self._brokers.queues]}>"
+        return f"<Marks {self._names}>"
 
     @property
     def are_known(self) -> bool:
@@ -44,7 +46,16 @@ class Marks:
         return len(self._brokers) > 1
 
     def has_all(self, brokers: set[str]) -> bool:
-        return self._brokers.has_all((broker, 0) for broker in brokers)
+        """Whether none of them has yet to get a number."""
+        return len(self._names) >= MOST_BROKERS or self._brokers.has_all((one, 0) for one in brokers)
+
+    def has_number(self, broker: str) -> bool:
+        """Whether a place can say that it is of this broker."""
+        return broker in self._bits
+
+    def leave(self, broker: str) -> bool:
+        """Whether the places of a broker are told as they are, as those of the first one."""
+        return self._bits.get(broker) == 0
 
     def marked(self, broker: str, offset: int) -> int:
         """A place as clients are told it. One that cannot be said is one that no broker has."""
@@ -57,8 +68,7 @@ class Marks:
         if place < 0:
             return None, place
         number = place >> OFFSET_BITS
-        found = self._brokers.queue_of(number) if number < MOST_BROKERS else None
-        return found[0] if found is not None else None, place & _OFFSET
+        return self._names[number] if number < len(self._names) else None, place & _OFFSET
 
 
 def offset_in(place: int) -> int:
@@ -70,7 +80,7 @@ def offset_in(place: int) -> int:
 class Origin:
     """How a client is told where messages lie: here, at `host` ("host:port"), whichever broker has them.
 
-    `marks` say which one it is; None where only one can be meant. So what a client looks up, sends back or
+    `marks` say which one it is; None where there can be no other. So what a client looks up, sends back or
     ends by a place comes to this door, and no address of a broker is told.
     """
 
@@ -81,9 +91,13 @@ class Origin:
         """A place in a broker's log."""
         return self.marks.marked(broker, offset) if self.marks is not None else offset
 
-    def says(self, broker: str) -> bool:
-        """Whether a place tells that it is of this broker."""
-        return self.marks is None or self.marks.has_all({broker})
+    def leaves(self, broker: str) -> bool:
+        """Whether the places of a broker are told as they are."""
+        return self.marks is None or self.marks.leave(broker)
+
+    def has_number(self, broker: str) -> bool:
+        """Whether a place can say that it is of this broker."""
+        return self.marks is None or self.marks.has_number(broker)
 
     def message_id(self, broker: str, offset: int) -> str:
         """The id of what lies there."""

@@ -6,11 +6,16 @@ Bodies stay as they are, compressed ones unopened. Source: protocol facts 3.8 an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from struct import Struct
 
 from popgate.model import StoredMessage
-from popgate.wire.hosts import pack_host
-from popgate.wire.records import encode_record
+from popgate.stored_records import StoredRecords
+from popgate.wire.hosts import V4_SIZE, pack_host
+from popgate.wire.records import COMMIT_OFFSET_AT, STORE_HOST_AT, encode_record
 from protocols.remoting.marks import Marks, Origin
+
+_unpack_place = Struct(">q").unpack_from
+_pack_place_into = Struct(">q").pack_into
 
 
 def encode_stored(message: StoredMessage, origin: Origin) -> bytes:
@@ -26,7 +31,22 @@ def encode_stored(message: StoredMessage, origin: Origin) -> bytes:
 def encode_all(messages: Iterable[StoredMessage], origin: Origin) -> bytes:
     """The body of an answer with these messages. Raises as `encode_stored`."""
     host, marks = pack_host(origin.host), origin.marks
+    if isinstance(messages, StoredRecords) and len(host) == V4_SIZE:
+        return _passed_on(messages, host, marks)
     return b"".join([_record(message, host, marks) for message in messages])
+
+
+def _passed_on(records: StoredRecords, host: bytes, marks: Marks | None) -> bytes:
+    """Records as they are, except for the address of their broker and the mark of their places."""
+    data = bytearray(records.data)
+    for start in records.starts:
+        data[start + STORE_HOST_AT : start + STORE_HOST_AT + V4_SIZE] = host
+    broker = records.broker
+    if marks is not None and not marks.leave(broker):
+        for start in records.starts:
+            (place,) = _unpack_place(data, start + COMMIT_OFFSET_AT)
+            _pack_place_into(data, start + COMMIT_OFFSET_AT, marks.marked(broker, place))
+    return bytes(data)
 
 
 def encode_numbered(

@@ -18,7 +18,7 @@ from protocols.remoting.fields import long_number, number, text
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
-from protocols.remoting.where import broker_in, place_told
+from protocols.remoting.where import broker_in, resolve_place
 
 _MOST_RETRIES: Final = (1 << 31) - 2
 
@@ -46,7 +46,7 @@ class Retrying:
         group = check_group(text(fields, "group"))
         topic = fields.get("originTopic", "")
         offset = long_number(fields, "offset")
-        broker, place = await place_told(request, self._brokers, offset)
+        broker, place = await resolve_place(request, self._brokers, offset)
         retries = number(fields, "maxReconsumeTimes", -1)
         back = SendBack(
             group,

@@ -91,25 +91,26 @@ class Brokers:
         return Origin(host, self._latest_marks())
 
     async def marks(self, context: Context) -> Marks | None:
-        """Those of the brokers; None where there is one, and never was another. Raises as `origin`."""
+        """Those of the brokers; None where there can be one only. Raises as `origin`.
+
+        Also before one broker: another may have messages for a client a moment before it is known here.
+        """
         known = await self.known(context)
         if known is not self._numbered and self.have_marks:
-            await self._numbering.know([one.name for one in known])
+            await self._numbering.refresh([one.name for one in known])
             self._numbered = known
             self._mark()
         return self._latest_marks()
 
     def _latest_marks(self) -> Marks | None:
-        if self._numbering.latest is not self._numbers:
+        if self.have_marks and (self._marks is None or self._numbering.latest is not self._numbers):
             self._mark()
         return self._marks
 
     def _mark(self) -> None:
         self._numbers = self._numbering.latest
-        marks = Marks(self._numbers)
         names = {one.name for one in self._numbered}
-        was_another = marks.are_needed or (marks.are_known and not marks.has_all(names))
-        self._marks = marks if was_another or len(names) > 1 else None
+        self._marks = Marks(self._numbers, names.pop() if len(names) == 1 else "")
 
     def door(self, context: Context) -> str:
         """This door as records and message ids name it: by an address."""

@@ -41,12 +41,12 @@ async def broker_in(
 async def place_in(
     request: Request, brokers: Brokers, processor: MessagingProcessor, place: int, topic: str = ""
 ) -> tuple[str, int]:
-    """The broker that a place is of, and the offset in its log. Raises as `place_told` and `broker_in`."""
-    broker, offset = await place_told(request, brokers, place)
+    """The broker that a place is of, and the offset in its log. Raises as `resolve_place` and `broker_in`."""
+    broker, offset = await resolve_place(request, brokers, place)
     return broker or await broker_in(request, brokers, processor, topic), offset
 
 
-async def place_told(request: Request, brokers: Brokers, place: int) -> tuple[str, int]:
+async def resolve_place(request: Request, brokers: Brokers, place: int) -> tuple[str, int]:
     """As `place_in`, by what the request says alone: the broker is empty where it does not say one.
 
     A broker that is named counts, also where the place has no mark, as those that older gateways told.

@@ -9,7 +9,7 @@ from typing import Final
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Permission, Queue
-from popgate.queue_numbers import Numbered, QueueNumbers
+from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.wire.routes import QueueData
 from protocols.remoting.marks import Marks
 from protocols.remoting.placing import Places
@@ -128,8 +128,12 @@ class Views:
         return self._known.get(topic)
 
     async def marks(self, context: Context, brokers: Sequence[str] = ()) -> Marks:
-        """With numbers for all brokers that are known, and for these. Raises BrokerUnavailable."""
-        names = {*brokers, *(one.name for one in await self._brokers.known(context))}
+        """With numbers for all brokers that are known, and for these, that may have some.
+
+        Raises BrokerUnavailable.
+        """
+        named = {*brokers, *(one.name for one in await self._brokers.known(context))}
+        names = {one for one in named if may_be_numbered(one)}
         now = self._clock.monotonic()
         if now < self._marks_due and self._marks.has_all(names):
             return self._marks

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -10,14 +11,14 @@ from popgate.message_id import decode_offset_message_id, encode_offset_message_i
 from popgate.model import HalfPlace, StoredMessage, TransactionCheck
 from popgate.queue_numbers import Numbered
 from popgate.wire.batches import BatchItem, encode_batch
-from popgate.wire.codes import RequestCode
+from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_record, decode_records
 from popgate.wire.remoting import V4_9_5, V5_1_0, Command
 from popgate.wire.running import SUCCESS, ConsumeResult
 from protocols.remoting.marks import MOST_BROKERS, OFFSET_BITS
-from tests.unit.protocols.remoting.conftest import ADDRESS
+from tests.unit.protocols.remoting.conftest import ADDRESS, Forwarding
 from tests.unit.protocols.remoting.virtual.conftest import GROUP, TOPIC, DoorCaller, Several
 
 SEND, PULL, VIEW = (
@@ -31,6 +32,8 @@ A: list[Numbered] = [("a", 0), ("a", 1)]
 OF_A = 1 << OFFSET_BITS
 """The mark of the second broker."""
 NOBODY = MOST_BROKERS << OFFSET_BITS
+FORWARDED = "0A00000100002A9F00000000075BCD15", "0A00000100002A9F00000000000000FF"
+"""What a broker calls two messages of a batch."""
 HALF = {"i": "TRAN_MSG\x01true\x02PGROUP\x01makers\x02"}
 
 
@@ -55,6 +58,15 @@ async def send(caller: DoorCaller, broker: str, body: bytes = b"body", **more: A
     host, place = decode_offset_message_id(fields["msgId"])
     assert host == ADDRESS
     return place
+
+
+async def send_batch(caller: DoorCaller, broker: str) -> list[int]:
+    """The places that the ids have of two messages, which may be forwarded in one piece."""
+    body = encode_batch([BatchItem(0, b"body", b"UNIQ_KEY\x01ID%d\x02" % number) for number in range(2)])
+    fields = (await caller.ok(RequestCode.SEND_BATCH_MESSAGE, head(broker, m=True), body)).fields
+    ids = [decode_offset_message_id(one) for one in fields["msgId"].split(",")]
+    assert {host for host, _ in ids} == {ADDRESS}
+    return [place for _, place in ids]
 
 
 def pull(broker: str, **more: Any) -> dict[str, Any]:
@@ -87,10 +99,17 @@ class TestWhatIsTold:
         assert [await send(new, broker) for broker in "bab"] == [0, OF_A, 100]
 
     async def test_ids_of_a_batch(self, new: DoorCaller) -> None:
-        body = encode_batch([BatchItem(0, b"one", b""), BatchItem(0, b"two", b"")])
-        answer = await new.ok(RequestCode.SEND_BATCH_MESSAGE, head("a", m=True), body)
-        ids = [decode_offset_message_id(one) for one in answer.fields["msgId"].split(",")]
-        assert ids == [(ADDRESS, OF_A), (ADDRESS, OF_A | 100)]
+        assert await send_batch(new, "a") == [OF_A, OF_A | 100]
+
+    async def test_ids_of_a_batch_in_one_piece(self, several: Several, new: DoorCaller) -> None:
+        forwarding = Forwarding(*FORWARDED)
+        several.processor.batches = forwarding  # type: ignore[assignment]
+        for broker, mark in (("a", 1), ("b", 0), ("c", MOST_BROKERS)):
+            forwarding.broker = broker  # it may be another than the batch names: of a static topic
+            assert await send_batch(new, "b") == [mark << OFFSET_BITS | 0x75BCD15, mark << OFFSET_BITS | 0xFF]
+        forwarding.offset_message_ids = FORWARDED[:1]
+        assert await send_batch(new, "b") == [(1 << 63) - 1] * 2
+        assert len(forwarding.batches) == 4
 
     async def test_records_of_pulls(self, new: DoorCaller) -> None:
         for broker in "ba":
@@ -154,7 +173,7 @@ class TestWhatNamesAPlace:
         self, several: Several, new: DoorCaller
     ) -> None:
         places = {broker: await send(new, broker, broker.encode()) for broker in "ba"}
-        for caller in (new, several.caller(V5_1_0)):  # the second one is another gateway
+        for caller in (new, several.at_another_gateway(V5_1_0)):
             for broker, place in places.items():
                 [record] = read(await caller.ok(VIEW, {"offset": place, "topic": TOPIC}))
                 assert (record.body, record.commit_offset) == (broker.encode(), place)
@@ -163,6 +182,17 @@ class TestWhatNamesAPlace:
     async def test_that_is_of_nobody_is_refused(self, new: DoorCaller, mark: int) -> None:
         answer = await new.ask(VIEW, {"offset": mark << OFFSET_BITS})
         assert "no broker" in answer.remark
+
+    async def test_that_is_none_is_not_found_by_tools(self, several: Several, new: DoorCaller) -> None:
+        """An id that a client before 5.0 made looks like that of a place, and is of no broker mostly."""
+        consumer = ConsumerData(GROUP, (SubscriptionData(TOPIC),))
+        await new.ok(RequestCode.HEART_BEAT, body=HeartbeatData("client@1", (), (consumer,)).encode())
+        asked = {"consumerGroup": GROUP, "clientId": "client@1", "topic": TOPIC}
+        made = encode_offset_message_id(ADDRESS, 2 << OFFSET_BITS)
+        answer = await several.caller(V5_1_0, "tool@1").ask(
+            RequestCode.CONSUME_MESSAGE_DIRECTLY, {**asked, "msgId": made}
+        )
+        assert answer.code == ResponseCode.QUERY_NOT_FOUND
 
     @pytest.mark.parametrize(
         ("more", "marked"),
@@ -197,6 +227,21 @@ class TestNumbers:
         await several.layout(*B, *A)
         [record] = read(await before.ok(VIEW, {"offset": place}))
         assert record.body == b"of b"
+
+    @pytest.mark.parametrize("known", [True, False], ids=["known", "not known"])
+    async def test_of_the_first_broker_are_not_those_of_one_that_nobody_has_told_of_yet(
+        self, several: Several, known: bool
+    ) -> None:
+        """A route may name a broker a moment before the list of all brokers does."""
+        several.broker.keeps = known
+        await several.layout(*B, cluster="b")
+        caller = several.caller(V5_1_0)
+        assert await send(caller, "b") == 0
+        await several.layout(*B, *A, cluster="b")
+        assert await send(caller, "a") == NOBODY
+        [record] = read(await caller.ok(PULL, pull("a")))
+        assert record.commit_offset == NOBODY
+        assert await send(caller, "b") == 100
 
     async def test_that_cannot_be_had_hinder_nobody_who_names_the_broker(self, several: Several) -> None:
         several.broker.keeps = False
@@ -234,6 +279,15 @@ class TestNumbers:
 
         # By their names: a is the first broker that has one.
         assert await several.until(told) >> OFFSET_BITS == 1
+
+    async def test_are_asked_for_no_more_when_the_gateway_stops(self, several: Several) -> None:
+        several.broker.hangs = asyncio.Event()
+        await several.layout(*B, *A)
+        sending = asyncio.ensure_future(send(several.caller(V5_1_0), "a"))
+        await several.until(lambda: several.processor.numbering._task)
+        await several.processor.stop()
+        assert several.processor.numbering._task is None
+        assert await sending == NOBODY
 
     async def test_are_not_given_to_names_that_a_client_made_up(
         self, several: Several, new: DoorCaller

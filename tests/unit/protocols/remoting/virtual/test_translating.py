@@ -275,7 +275,7 @@ class TestLocks:
 class TestPlaces:
     async def test_are_looked_up_in_the_log_that_they_are_of(self, several: Several, old: DoorCaller) -> None:
         sent = {number: await send(old, number, b"%d" % number) for number in (1, 3)}
-        for caller in (old, several.caller()):  # the second one is another gateway
+        for caller in (old, several.at_another_gateway()):
             for number, told in sent.items():
                 answer = await caller.ok(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": told[2]})
                 [record] = decode_records(answer.body, verify=True)
@@ -341,9 +341,10 @@ class TestChecks:
         assert decode_record(body).commit_offset == 1 << OFFSET_BITS | 500
         assert decode_offset_message_id(fields["offsetMsgId"]) == (ADDRESS, 1 << OFFSET_BITS | 500)
 
-    async def test_and_not_at_all_while_that_is_not_known(self, several: Several) -> None:
+    @pytest.mark.parametrize("cluster", ["ab", "b"], ids=["of two brokers", "of the other broker alone"])
+    async def test_and_not_at_all_while_that_is_not_known(self, several: Several, cluster: str) -> None:
         several.broker.keeps = False
-        await several.layout(*B, *A)
+        await several.layout(*B, *A, cluster=cluster)
         fresh = several.caller(client_id="client@2")
         beat = HeartbeatData("client@2", producer_groups=("others",)).encode()
         await fresh.ok(RequestCode.HEART_BEAT, body=beat)
