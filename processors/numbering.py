@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from typing import Final
 
-from brokers.capabilities import TellsBrokers
+from brokers.capabilities import BrokerPlace, TellsBrokers
 from brokers.numbering import BROKERS, MOST_BROKERS, NumbersQueues
 from brokers.port import Broker
 from popgate.clock import Clock, Timer
@@ -74,11 +73,11 @@ class Numbering:
         return self._latest
 
     async def prime(self) -> None:
-        """Have `latest` be with the brokers that are there before a door serves. Raises nothing."""
-        if self._numbers is not None and self._tells is not None:
-            with suppress(GatewayError):
-                known = await self._tells.known_brokers()
-                await self.refresh([one.name for one in known], wait_s=_START_WAIT_S)
+        """Have `latest` be with all brokers that there are, before a door serves. Raises nothing."""
+        if self._task is None and self.is_kept and not (len(self._latest) or self._stopped):
+            self._ask(None)
+            self._have_wait(_START_WAIT_S)
+        await self._ready.wait()
 
     async def refresh(self, names: Sequence[str], *, wait_s: float = _WAIT_S) -> None:
         """Have `latest` soon be with these brokers, where their numbers can be had. Raises nothing.
@@ -90,7 +89,7 @@ class Numbering:
         missing = self._missing(names)
         if self._task is None:
             if now >= (self._again if missing else self._due) and not self._stopped:
-                self._ask(names, now)
+                self._ask(names)
                 if missing:
                     self._have_wait(wait_s)
         elif not missing <= self._sought:
@@ -117,9 +116,10 @@ class Numbering:
             return set()
         return {name for name in names if latest.number_of(name, 0) is None and may_be_numbered(name)}
 
-    def _ask(self, names: Collection[str], now: float) -> None:
-        self._due = self._again = now + _AGAIN_S
-        self._sought = set(names)
+    def _ask(self, names: Collection[str] | None) -> None:
+        """Begin to ask for those of these brokers; None: of all that there are."""
+        self._due = self._again = self._clock.monotonic() + _AGAIN_S
+        self._sought = set(names or ())
         self._task = asyncio.get_running_loop().create_task(self._run(names))
 
     def _have_wait(self, wait_s: float) -> None:
@@ -128,8 +128,10 @@ class Numbering:
             self._ready.clear()
             self._timer = self._clock.call_later(wait_s, self._ready.set)
 
-    async def _run(self, names: Collection[str]) -> None:
+    async def _run(self, names: Collection[str] | None) -> None:
         try:
+            if names is None:
+                names = [one.name for one in await self._known()]
             await self._fetch(Context(), names)
         except GatewayError as error:
             if not self._is_logged:
@@ -143,7 +145,7 @@ class Numbering:
             self._task = None
             following, self._next = self._next, set()
             if self._missing(following) and not self._stopped:
-                self._ask(following, self._clock.monotonic())
+                self._ask(following)
             else:
                 self._let_go()
 
@@ -152,6 +154,9 @@ class Numbering:
         self._ready.set()
         if self._timer is not None:
             self._timer.cancel()
+
+    async def _known(self) -> Sequence[BrokerPlace]:
+        return await self._tells.known_brokers() if self._tells is not None else ()
 
     async def _fetch(self, context: Context, names: Collection[str]) -> QueueNumbers:
         numbers = await self._kept().numbered(context, BROKERS, [(name, 0) for name in names])

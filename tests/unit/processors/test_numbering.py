@@ -21,7 +21,10 @@ from tests.support.waiting import until
 
 
 class Keeper(NumbersQueues, TellsBrokers):
-    """`hangs`: gives no answer; `away`: cannot be asked. `asked`: for which brokers it was."""
+    """`hangs`: gives no answer; `away`: cannot be asked. `asked`: for which brokers it was.
+
+    `knows`: until it is set nobody says which brokers there are.
+    """
 
     name = "cluster"
 
@@ -31,6 +34,7 @@ class Keeper(NumbersQueues, TellsBrokers):
         self.numbers = QueueNumbers()
         self.away = False
         self.hangs: asyncio.Event | None = None
+        self.knows: asyncio.Event | None = None
 
     async def numbered(self, context: Context, topic: str, queues: Sequence[Numbered]) -> QueueNumbers:
         assert topic == BROKERS
@@ -44,6 +48,8 @@ class Keeper(NumbersQueues, TellsBrokers):
         return QueueNumbers(self.numbers.queues)  # what is read is another object each time
 
     async def known_brokers(self) -> Sequence[BrokerPlace]:
+        if self.knows is not None:
+            await self.knows.wait()
         return [BrokerPlace("one", "a"), BrokerPlace("one", "b")]
 
 
@@ -240,15 +246,27 @@ class TestBeforeADoorServes:
         keeper.hangs.set()
         assert await priming == ["a", "b"]
 
-    async def test_but_not_for_longer_than_five_seconds(self, keeper: Keeper) -> None:
+    @pytest.mark.parametrize("what", ["hangs", "knows"], ids=["no numbers", "no brokers"])
+    async def test_but_not_for_longer_than_five_seconds(self, keeper: Keeper, what: str) -> None:
         clock = MovableClock()
         one = numbering(keeper, clock)
-        keeper.hangs = asyncio.Event()
+        setattr(keeper, what, asyncio.Event())
         priming = asyncio.ensure_future(_primed(one))
-        await until(lambda: keeper.asked)
+        await until(lambda: one._task)
         clock.advance(5.1)
         assert await priming == []
         await one.stop()
+
+    async def test_nothing_is_waited_for_where_none_can_be_had(self, keeper: Keeper) -> None:
+        clock = MovableClock()
+        one = numbering(keeper, clock)
+        keeper.away = True
+        assert await _primed(one) == []
+        keeper.away = False
+        clock.advance(6)
+        await told(one, "a", "b")
+        assert await _primed(one) == ["a", "b"]
+        assert len(keeper.asked) == 2
 
 
 async def _primed(one: Numbering) -> list[str]:
@@ -286,7 +304,7 @@ async def test_one_that_stops_lets_everybody_go_and_asks_for_nothing_more(keeper
 async def test_one_that_is_stopped_before_it_asked(keeper: Keeper) -> None:
     one = numbering(keeper, MovableClock())
     one._have_wait(1.0)
-    one._ask(["a"], 0.0)
+    one._ask(["a"])
     await one.stop()
     assert keeper.asked == []
     assert one._ready.is_set()

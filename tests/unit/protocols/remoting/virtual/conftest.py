@@ -31,7 +31,7 @@ from popgate.model import (
     Sent,
     StoredMessage,
 )
-from popgate.queue_numbers import Numbered, QueueNumbers
+from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
 from popgate.wire.remoting import V4_9_4, Command
 from processors.limits import Limits
@@ -55,6 +55,8 @@ class SeveralBrokers(EmbeddedBroker, TellsBrokers, NumbersQueues):
         self.numbers: dict[str, QueueNumbers] = {}
         self.keeps = True
         """Whether numbers can be asked for."""
+        self.asked: list[str] = []
+        """Topics that they were asked for."""
         self.hangs: asyncio.Event | None = None
         """Until it is set nobody says a number."""
         self.logs: dict[str, list[int]] = {}
@@ -105,7 +107,9 @@ class SeveralBrokers(EmbeddedBroker, TellsBrokers, NumbersQueues):
             await self.hangs.wait()
         if not self.keeps:
             raise BrokerUnavailable("no name server can be reached")
-        found = self.numbers[topic] = self.numbers.get(topic, QueueNumbers()).grown(queues)
+        self.asked.append(topic)
+        named = [one for one in queues if may_be_numbered(one[0])]
+        found = self.numbers[topic] = self.numbers.get(topic, QueueNumbers()).grown(named)
         return found
 
     async def route(self, topic: str) -> Route:

@@ -148,6 +148,16 @@ class TestSends:
             [record] = decode_records(answer.body)
             assert record.body == b"%d" % number
 
+    async def test_ask_for_no_numbers_of_brokers_that_can_have_none(
+        self, several: Several, old: DoorCaller
+    ) -> None:
+        several.broker.cluster = ["a", "b", "[[["]
+        await several.pass_s(2)
+        await send(old, 3)
+        several.broker.asked.clear()
+        await send(old, 3)
+        assert several.broker.asked == []
+
     async def test_of_all_forms_do(self, old: DoorCaller) -> None:
         fields = {"producerGroup": "makers", "topic": TOPIC, "defaultTopic": "TBW102", "queueId": 2}
         long = await old.ok(RequestCode.SEND_MESSAGE, {**fields, "sysFlag": 0, "bornTimestamp": 1}, b"one")
