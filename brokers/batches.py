@@ -37,9 +37,11 @@ class Batch:
 class StoredBatch:
     """Where a batch is stored: the offset of its first message, which the others follow.
 
+    `broker`: the one that has it, also where the batch named the queue of a static topic.
     `offset_message_ids`: of all its messages in order, as its broker reports them; empty where it does not.
     """
 
+    broker: str
     queue_id: int
     offset: int
     offset_message_ids: tuple[str, ...]

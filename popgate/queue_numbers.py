@@ -18,6 +18,8 @@ MOST_NUMBERS: Final = 65_536
 """Queues of one topic that may ever have a number."""
 _LONGEST_TEXT: Final = 1 << 20
 _LONGEST_NAME: Final = 255
+_LONGEST_TOLD_NAME: Final = 1024
+"""Characters of a name as a record has it: with names of strange characters a record would have no room."""
 _LARGEST_ID: Final = (1 << 31) - 1
 _DEEPEST: Final = "[[["
 
@@ -114,6 +116,15 @@ class QueueNumbers:
                 raise ValueError(f"more than {MOST_NUMBERS} queues have numbers")
             queues += [(broker, first + more) for more in range(count)]
         return cls(queues)
+
+
+def may_be_numbered(broker: str) -> bool:
+    """Whether a record can name the broker. Anybody may tell a name server of a broker with any name."""
+    return (
+        0 < len(broker) <= _LONGEST_NAME
+        and _DEEPEST not in broker
+        and len(json.dumps(broker)) <= _LONGEST_TOLD_NAME
+    )
 
 
 def joined(records: Iterable[QueueNumbers]) -> QueueNumbers:

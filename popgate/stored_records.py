@@ -12,21 +12,24 @@ class StoredRecords(Sequence[StoredMessage]):
     """Messages of one queue as the records of `popgate.wire.records`, one behind the other.
 
     `data`: the records; version 1 or 2, their hosts IPv4. `starts`: where each begins. `body_bytes`: the
-    bytes of all bodies. `decode` makes a message of the record that begins at a position of `data`.
+    bytes of all bodies. `broker`: whose log they lie in. `decode` makes a message of the record that begins
+    at a position of `data`.
     """
 
-    __slots__ = ("_decode", "body_bytes", "data", "starts")
+    __slots__ = ("_decode", "body_bytes", "broker", "data", "starts")
 
     def __init__(
         self,
         data: bytes,
         starts: Sequence[int],
         body_bytes: int,
+        broker: str,
         decode: Callable[[bytes, int], StoredMessage],
     ) -> None:
         self.data = data
         self.starts = starts
         self.body_bytes = body_bytes
+        self.broker = broker
         self._decode = decode
 
     def __repr__(self) -> str:

@@ -21,10 +21,12 @@ from popgate.naming import check_group, check_topic, retry_topic
 from processors.broadcasting import is_member
 from processors.explaining import Explaining
 from processors.limits import Limits
+from processors.numbering import Numbering
 from processors.observing import Observer, Watch
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message
 from processors.reclaiming import Reclaiming
+from processors.relaying import Relaying
 
 _MOST_QUEUES = 16_384
 """Queues that one request may lock: all those of many topics."""
@@ -36,7 +38,10 @@ Named = tuple[str, str, int]
 
 
 class Classic(Explaining):
-    """Retries by a topic of the group's own, locks of queues, members of groups, replies."""
+    """Retries by a topic of the group's own, locks of queues, members of groups, replies.
+
+    `relaying` passes commands of tools on to brokers, `numbering` numbers those and their queues.
+    """
 
     reclaiming: Reclaiming
 
@@ -48,6 +53,8 @@ class Classic(Explaining):
         self._holds_resets = broker if isinstance(broker, HoldsResets) else None
         self._carries_replies = broker if isinstance(broker, CarriesReplies) else None
         self._reply_handler: ReplyHandler | None = None
+        self.relaying = Relaying(broker, self._admit)
+        self.numbering = Numbering(broker, clock, self._admit)
         self._watch_send_back = Watch(observer, "send_back")
         self._watch_lock = Watch(observer, "lock")
         self._watch_members = Watch(observer, "members")

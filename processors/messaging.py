@@ -34,7 +34,6 @@ from processors.limits import Limits
 from processors.lite import LiteSubscribing
 from processors.mapping import MappedGroups
 from processors.noticing import Noticing
-from processors.numbering import Numbering
 from processors.observing import DoorFigures, NullObserver, Observer, Watch, of_doors
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
@@ -42,7 +41,6 @@ from processors.producing import check_count, check_message, finish_message, top
 from processors.pushing import PushSession
 from processors.reclaiming import Reclaiming
 from processors.registering import Registering
-from processors.relaying import Relaying
 from processors.requests import Assignments, Receive, Taken
 from processors.routing import check_type, place
 from processors.transacting import check_end, check_recall
@@ -69,8 +67,6 @@ class MessagingProcessor(Classic):
         self.checking = Checking(self.clients, observer)
         self.asking = Asking(broker, self.clients, clock, self._admit)
         self.assigning = Assigning(broker, self._routing, self._admit, self.consumers)
-        self.relaying = Relaying(broker, self._admit)
-        self.numbering = Numbering(broker, self._admit)
         self.noticing = Noticing(broker, self._routing, clock, limits, self._admit)
         self.mapping = MappedGroups(
             broker,
@@ -133,6 +129,7 @@ class MessagingProcessor(Classic):
             self._sweep.cancel()
             self._sweep = None
         self._announcing.stop()
+        await self.numbering.stop()
         await self.reclaiming.stop()
         await self.mapping.stop()
         await self.renewing.stop()

@@ -14,13 +14,13 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from uuid import uuid4
 
-from brokers.numbering import NumbersQueues
+from brokers.numbering import BROKERS, MOST_BROKERS, NumbersQueues
 from brokers.remote.locking import Locking
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable, GatewayError
-from popgate.queue_numbers import Numbered, QueueNumbers, joined
+from popgate.queue_numbers import Numbered, QueueNumbers, joined, may_be_numbered
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
 
@@ -41,6 +41,8 @@ class Numbering(Locking, NumbersQueues):
         super().__init__(settings, clock=clock)
         self._numbers: dict[str, QueueNumbers] = {}
         """What this process read or gave: with the name servers' it is joined, which may have lost it."""
+        self._unkept: set[str] = set()
+        """Topics whose numbers could not be read, or not be kept by the name servers, when last tried."""
         self._giving: dict[str, asyncio.Lock] = {}
 
     async def numbered(self, context: Context, topic: str, queues: Sequence[Numbered]) -> QueueNumbers:
@@ -49,20 +51,28 @@ class Numbering(Locking, NumbersQueues):
         try:
             async with giving:
                 return await self._numbered(context, topic, queues)
+        except GatewayError:
+            self._note_unkept(topic)
+            raise
         finally:
             if not giving.locked() and self._giving.get(topic) is giving:
                 del self._giving[topic]
 
-    async def _numbered(self, context: Context, topic: str, queues: Sequence[Numbered]) -> QueueNumbers:
+    def figures(self) -> dict[str, float]:
+        return {**super().figures(), "numbers_unkept": float(len(self._unkept))}
+
+    async def _numbered(self, context: Context, topic: str, wanted: Sequence[Numbered]) -> QueueNumbers:
         found = await self._read(topic)
         numbers = self._join(topic, found)
+        queues = _numberable(topic, numbers, wanted)
         if numbers.has_all(queues) and all(one == numbers for one in found.values()):
+            self._unkept.discard(topic)
             return numbers
         owner = f"popgate-numbers-{uuid4()}"
         try:
             home = await self._lease(context, topic, owner, self._homes(numbers, queues))
-        except BrokerUnavailable:
-            return _unkept(numbers, queues)
+        except BrokerUnavailable as error:
+            return self._keep_here(topic, numbers, queues, error)
         if home is None:
             if numbers.has_all(queues):
                 return numbers
@@ -70,15 +80,14 @@ class Numbering(Locking, NumbersQueues):
         try:
             found = await self._read(topic)
             known = self._join(topic, found)
-            try:
-                numbers = known.grown(queues)
-            except ValueError as error:
-                raise BrokerUnavailable(f"the queues of {topic} get no numbers: {error}") from error
+            queues = _numberable(topic, known, wanted)
+            numbers = _grown(topic, known, queues)
             try:
                 await self._write(topic, numbers, found)
-            except BrokerUnavailable:
-                return _unkept(known, queues)
+            except BrokerUnavailable as error:
+                return self._keep_here(topic, known, queues, error)
             self._keep(topic, numbers)
+            self._unkept.discard(topic)
             return numbers
         finally:
             await self._end_lease(context, topic, owner, home)
@@ -90,6 +99,28 @@ class Numbering(Locking, NumbersQueues):
             _log.warning("numbers of queues of %s were given twice: %r became %r", topic, known, numbers)
         self._keep(topic, numbers)
         return numbers
+
+    def _keep_here(
+        self, topic: str, numbers: QueueNumbers, queues: Sequence[Numbered], error: BrokerUnavailable
+    ) -> QueueNumbers:
+        """What holds though the name servers cannot have it now. Raises `error`: others may say otherwise.
+
+        Where all queues are of one broker nobody gives other numbers now. This process must not do it later,
+        either: clients are told these, and the name of another broker may stand before that one's.
+        """
+        grown = _grown(topic, numbers, queues)
+        if grown != numbers and not grown.are_plain:
+            raise error
+        if topic not in self._unkept:
+            _log.warning("numbers of the queues of %s cannot be kept now: %s", topic, error.sentence)
+            self._note_unkept(topic)
+        self._keep(topic, grown)
+        return grown
+
+    def _note_unkept(self, topic: str) -> None:
+        if len(self._unkept) >= _MOST_KEPT:
+            self._unkept.clear()
+        self._unkept.add(topic)
 
     def _keep(self, topic: str, numbers: QueueNumbers) -> None:
         if len(self._numbers) >= _MOST_KEPT and topic not in self._numbers:
@@ -178,15 +209,23 @@ class Numbering(Locking, NumbersQueues):
             _log.debug("the lease for the numbers of %s at %s ends by itself: %s", topic, home, error)
 
 
-def _unkept(numbers: QueueNumbers, queues: Sequence[Numbered]) -> QueueNumbers:
-    """What holds though it cannot be kept now. Called while a BrokerUnavailable is handled, or raises it.
+def _numberable(topic: str, numbers: QueueNumbers, queues: Sequence[Numbered]) -> Sequence[Numbered]:
+    """Those that have numbers or may get them: no name of a broker makes the record of all unreadable."""
+    named = [one for one in queues if may_be_numbered(one[0])]
+    if topic != BROKERS:
+        return named
+    fresh = sorted({one for one in named if numbers.number_of(*one) is None})
+    too_many = set(fresh[max(MOST_BROKERS - len(numbers), 0) :])
+    return [one for one in named if one not in too_many]
 
-    Where all queues are of one broker nobody would give other numbers.
-    """
-    grown = numbers.grown(queues)
-    if grown == numbers or grown.are_plain:
-        return grown
-    raise
+
+def _grown(topic: str, numbers: QueueNumbers, queues: Sequence[Numbered]) -> QueueNumbers:
+    """With numbers for these, as a record says them to whoever reads it. Raises BrokerUnavailable."""
+    try:
+        grown = numbers.grown(queues)
+        return QueueNumbers.decode(grown.encode()) if grown != numbers else numbers
+    except ValueError as error:
+        raise BrokerUnavailable(f"the queues of {topic} get no numbers: {error}") from error
 
 
 def _place(topic: str, home: str) -> dict[str, dict[tuple[str, str, int], tuple[str, str, int]]]:

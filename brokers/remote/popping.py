@@ -261,9 +261,10 @@ class Popping(Sifting):
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
                 self.routes.forget(request.topic)
             raise error_of(answer, broker=broker, topic=request.topic, group=request.group)
-        if answer.code in _EMPTY and "popTime" not in answer.fields:
-            # It had it for more than 500 ms, as one does that stands still for a moment. Source: RocketMQ
-            # 5.3.3, PopMessageRequestHeader.isTimeoutTooMuch.
+        if answer.code in _EMPTY and answer.fields.get("popTime", "0") == "0":
+            # It had it for more than 500 ms, as one does that stands still for a moment: a header, if there
+            # is one, is not filled in. Source: RocketMQ 5.3.3 and 5.5.0,
+            # PopMessageRequestHeader.isTimeoutTooMuch.
             raise _TooOld(f"broker {broker} let a pop lie until it was too old to look for messages")
         try:
             info, messages = read_popped(answer, broker, request.topic, self.clocks)

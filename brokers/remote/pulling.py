@@ -168,7 +168,9 @@ class Pulling(Positions):
         if not (shift or place.static or place.topic.startswith(_DERIVED)):
             scan = scan_records(answer.body, offset, passing, most, room)
             if scan is not None:
-                records = StoredRecords(scan.data, scan.starts, scan.body_bytes, partial(_stored_at, place))
+                records = StoredRecords(
+                    scan.data, scan.starts, scan.body_bytes, broker, partial(_stored_at, place)
+                )
                 following = behind if scan.next_offset is None else scan.next_offset
                 return Pulled(records, max(following, offset), bounds)
         messages: list[StoredMessage] = []

@@ -102,7 +102,8 @@ class Sending(Placing, ForwardsBatches):
         unit = Unit(writable_queue(batch.topic, places, batch.broker, batch.queue_id))
         (stored,) = await self._send_load(BatchLoad(batch), unit, self._until(context))
         names = tuple(stored.message_id.split(","))
-        return StoredBatch(stored.queue_id, stored.offset, names if len(names) == batch.count else ())
+        ids = names if len(names) == batch.count else ()
+        return StoredBatch(stored.broker, stored.queue_id, stored.offset, ids)
 
     # -- inside -------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ _HEADS = {
     _HOSTS_V6: Struct(">IIIiiqqiq20sq20siqI"),
 }
 """Everything before the body, by the two host bits of `sys_flag`."""
+COMMIT_OFFSET_AT = 28
 BORN_MS_AT = 40
 BORN_HOST_AT = 48
 STORE_HOST_AT = 64

@@ -70,6 +70,8 @@ class RemotingAdapter:
             opening=house.opening,
             observer=house.remoting_connections,
         )
+        # Else the first messages could be told to lie at places of nobody.
+        await house.processor.numbering.prime()
         await server.start()
         self._server = server
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from popgate.errors import (
+    BadRequest,
     BrokerUnavailable,
     ClientTimeout,
     GatewayError,
@@ -54,7 +55,7 @@ from protocols.remoting.records import encode_stored
 from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
-from protocols.remoting.where import broker_in
+from protocols.remoting.where import place_in
 
 MOST_OPEN: Final = 256
 """Questions of tools without an answer at a time."""
@@ -132,14 +133,15 @@ class Asking:
             return await self._consumed_elsewhere(request, group, client_id)
         message = await self._message(request, client.topics, text(fields, "msgId"))
         if isinstance(client, RemotingClient):
+            origin = client.origin()
             asked = {
                 **client.named(),
-                "msgId": encode_offset_message_id(message.store_host, message.commit_offset),
+                "msgId": origin.message_id(message.broker, message.commit_offset),
                 "brokerName": message.broker,
                 "topic": message.topic,
             }
             return await self._passed_on(
-                request, client, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked, encode_stored(message)
+                request, client, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked, encode_stored(message, origin)
             )
         began = self._clock.monotonic()
         try:
@@ -250,16 +252,18 @@ class Asking:
                 continue  # a topic that the client expects and that is not there
             if found:
                 return found[0]
-        with contextlib.suppress(ValueError, NotFound):
+        # An id of its sender may look like that of a place, and be of no broker then.
+        with contextlib.suppress(ValueError, NotFound, BadRequest):
             return await self._at_place(request, *decode_offset_message_id(message_id))
         raise NotFound(f"there is no message with the id {shown(message_id)} in {named or 'what it reads'}")
 
     async def _at_place(self, request: Request, host: str, offset: int) -> StoredMessage:
         """Raises NotFound; also when the id is one of another place than this."""
         if offset >= 0:
-            broker = await broker_in(request, self._brokers, self._processor)
-            found = await self._processor.at_place(request.context, broker, offset)
-            if host in (found.store_host, self._address(request.context)):
+            context = request.context
+            broker, place = await place_in(request, self._brokers, self._processor, offset)
+            found = await self._processor.at_place(context, broker, place)
+            if host in (found.store_host, self._address(context), self._brokers.door(context)):
                 return found
         raise NotFound("nothing is there")
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from popgate.errors import ClientNotFound, GatewayError, PeerWireError, Unsupported, shown
-from popgate.message_id import encode_offset_message_id
 from popgate.model import FilterKind, Reading, TransactionCheck
 from popgate.verdict import Verdict
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -28,12 +27,16 @@ from popgate.wire.remoting import Command
 from popgate.wire.running import SUCCESS, ConsumeResult, ConsumerRunningInfo
 from processors.clients import ClientHandle, ClientKind
 from processors.questions import Question, StackQuestion, VerifyQuestion
+from protocols.remoting.marks import Origin
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import Peer
 
 _LONGEST_STACK: Final = 1024 * 1024
 """Characters of a client's stack; the rest is cut off."""
 _CONSUMED: Final = frozenset({SUCCESS, "CR_COMMIT"})
+
+Checks = Callable[[Peer, TransactionCheck, Origin], bool]
+"""Asks a producer about a half message, which it is told to lie there; False: it cannot be asked now."""
 
 
 def consumer_key(client_id: str, group: str) -> str:
@@ -45,9 +48,13 @@ def producer_key(client_id: str, group: str) -> str:
     return f"{client_id}\n{group}\nproducer"
 
 
-def no_check(_peer: Peer, _check: TransactionCheck) -> bool:
+def no_check(_peer: Peer, _check: TransactionCheck, _origin: Origin) -> bool:
     """For clients that are asked about no half messages."""
     return False
+
+
+def _nowhere() -> Origin:
+    return Origin("")
 
 
 @dataclass(slots=True, frozen=True, eq=False)
@@ -55,6 +62,7 @@ class RemotingClient:
     """A membership of a client, as its last heartbeat told it; a `processors.clients.ClientHandle`.
 
     `told`: its filters by topic as they came, of consumers. `checks`: asks a producer about a half message.
+    `origin`: where it is told that messages lie, which it gets unasked.
     """
 
     client_id: str
@@ -70,7 +78,8 @@ class RemotingClient:
     told: Mapping[str, SubscriptionData] = field(default_factory=dict)
     subscriptions: Mapping[str, tuple[FilterKind, str]] = field(default_factory=dict)
     topics: frozenset[str] = frozenset()
-    checks: Callable[[Peer, TransactionCheck], bool] = no_check
+    checks: Checks = no_check
+    origin: Callable[[], Origin] = _nowhere
 
     @property
     def alive(self) -> bool:
@@ -98,7 +107,7 @@ class RemotingClient:
         )
 
     def check_transaction(self, check: TransactionCheck) -> bool:
-        return self.checks(self.peer, check)
+        return self.checks(self.peer, check, self.origin())
 
     def ask(self, question: Question) -> bool:
         if self.kind is ClientKind.PRODUCER:
@@ -115,16 +124,16 @@ class RemotingClient:
             )
             read: Callable[[bytes], str | Verdict] = _stack_in
         elif isinstance(question, VerifyQuestion):
-            message = question.message
+            message, origin = question.message, self.origin()
             answer = self.peer.ask(
                 RequestCode.CONSUME_MESSAGE_DIRECTLY,
                 {
                     **self.named(),
-                    "msgId": encode_offset_message_id(message.store_host, message.commit_offset),
+                    "msgId": origin.message_id(message.broker, message.commit_offset),
                     "brokerName": message.broker,
                     "topic": message.topic,
                 },
-                encode_stored(message),
+                encode_stored(message, origin),
             )
             read = _verdict_in
         else:

@@ -29,6 +29,7 @@ from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.locking import Locking
 from protocols.remoting.looking import Looking
 from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.marks import Origin
 from protocols.remoting.members import Members
 from protocols.remoting.popping import Popping
 from protocols.remoting.positions import Positions
@@ -208,12 +209,12 @@ class Door:
         return answer
 
 
-def _ask_producer(translating: Translating, peer: Peer, check: TransactionCheck) -> bool:
+def _ask_producer(translating: Translating, peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
     place = check.place
-    if place is None or not translating.names_none(peer):
-        return ask_producer(peer, check)
-    told = translating.marked(peer, place.broker, place.commit_offset)
-    return told is not None and ask_producer(peer, check, commit_offset=told)
+    if place is not None and translating.names_none(peer) and not origin.has_number(place.broker):
+        # It would answer about a half message of nobody. Others name the broker in their answers.
+        return False
+    return ask_producer(peer, check, origin)
 
 
 def _bounded(sentence: str) -> str:

@@ -7,6 +7,7 @@ times on one connection. Sources: protocol facts 5.5 (34, 35, 46), 5.9, 7.5, 7.8
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -21,13 +22,14 @@ from popgate.errors import (
     shown,
 )
 from popgate.filters import compile_filter
-from popgate.model import FilterKind, TransactionCheck
+from popgate.model import FilterKind
 from popgate.naming import check_group
 from popgate.wire.codes import RequestCode
 from popgate.wire.heartbeats import ClientCheck, ConsumerData, SubscriptionData
 from popgate.wire.remoting import Command
 from processors.clients import ClientKind, connection_of
 from protocols.remoting.clients import (
+    Checks,
     RemotingClient,
     consumer_key,
     filter_kind_of,
@@ -36,6 +38,7 @@ from protocols.remoting.clients import (
     producer_key,
 )
 from protocols.remoting.fields import text
+from protocols.remoting.marks import Origin
 from protocols.remoting.membership import (
     LARGEST_HEARTBEAT,
     MOST_GROUPS,
@@ -46,6 +49,7 @@ from protocols.remoting.membership import (
     too_many,
 )
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.routing import Brokers
 
 _EXPIRY_S: Final = 120.0
 """So long after a heartbeat told a membership last it is over. Source: protocol facts 7.5."""
@@ -68,7 +72,7 @@ class Heartbeats:
     def __init__(
         self,
         house: DoorHouse,
-        checks: Callable[[Peer, TransactionCheck], bool] = no_check,
+        checks: Checks = no_check,
         left: Callable[[Peer, str], None] = _nobody_minds,
     ) -> None:
         self._left = left
@@ -76,6 +80,7 @@ class Heartbeats:
         self._clients = house.processor.clients
         self._clock = house.clock
         self._checks = checks
+        self._brokers = Brokers(house)
         self._connections: dict[Peer, Memberships] = {}
 
     def __repr__(self) -> str:
@@ -161,6 +166,9 @@ class Heartbeats:
             if not member.prepared:
                 await self._prepare(request, connection, member, wrong)
         self._expire(connection)
+        with suppress(GatewayError):  # no reason not to be a member
+            # Who says that he is there may be asked about a transaction, by the place of its half message.
+            await self._brokers.marks(request.context)
         if wrong:
             raise wrong[0]
         # Clients with heartbeats of the first kind look at neither.
@@ -281,6 +289,9 @@ class Heartbeats:
         for key in [key for key, member in connection.members.items() if member.seen <= oldest]:
             self._leave(connection, key)
 
+    def _origin(self, request: Request) -> Callable[[], Origin]:
+        return partial(self._brokers.origin_at, self._brokers.door(request.context))
+
     def _producer(self, request: Request, client_id: str, group: str) -> RemotingClient:
         peer = request.peer
         return RemotingClient(
@@ -293,6 +304,7 @@ class Heartbeats:
             connection_of(request.context),
             producer_group=group,
             checks=self._checks,
+            origin=self._origin(request),
         )
 
     def _consumer(self, request: Request, client_id: str, consumer: ConsumerData) -> RemotingClient:
@@ -311,4 +323,5 @@ class Heartbeats:
             told=told,
             subscriptions={topic: (filter_kind_of(one.kind), one.expression) for topic, one in told.items()},
             topics=frozenset(told),
+            origin=self._origin(request),
         )

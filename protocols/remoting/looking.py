@@ -16,7 +16,7 @@ from protocols.remoting.fields import long_number, number, text
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
-from protocols.remoting.where import broker_in
+from protocols.remoting.where import place_in
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _UNIQUE_INDEX: Final = "U"
@@ -75,9 +75,10 @@ class Looking:
         """By the place alone: whoever asks has taken it out of an id, and the broker's address with it."""
         fields, context = request.fields, request.context
         offset = long_number(fields, "offset")
-        broker = await broker_in(request, self._brokers, self._processor, fields.get("topic", ""))
+        topic = fields.get("topic", "")
+        broker, place = await place_in(request, self._brokers, self._processor, offset, topic)
         try:
-            message = await self._processor.at_place(context, broker, offset)
+            message = await self._processor.at_place(context, broker, place)
         except NotFound as error:
             if error.fault is not Fault.MESSAGE_NOT_FOUND:
                 raise
@@ -86,11 +87,11 @@ class Looking:
 
     async def _records(self, request: Request, messages: Sequence[StoredMessage]) -> bytes:
         """As many as fit, and always the first."""
-        host = await self._brokers.host(request.context)
+        origin = await self._brokers.origin(request.context)
         told: list[bytes] = []
         room = _LARGEST_BYTES
         for message in request.as_told(messages):
-            record = encode_stored(message, store_host=host)
+            record = encode_stored(message, origin)
             room -= len(record)
             if told and room < 0:
                 break

@@ -34,6 +34,7 @@ from processors.requests import Receive
 from protocols.draining import Waits
 from protocols.remoting.clients import consumer_key, filter_kind_of
 from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.marks import Origin
 from protocols.remoting.records import encode_all
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
@@ -99,7 +100,7 @@ class Popping:
         )
         # Whatever its heartbeats say: it shares messages by itself.
         self._processor.mapping.told(consumer_key(request.peer.client_id, group), Reading.NEUTRAL)
-        host = await self._brokers.host(context)
+        origin = await self._brokers.origin(context)
         try:
             messages = await self._polls.wait(self._processor.receive(context, receive))
         except TooManyRequests as error:
@@ -108,7 +109,7 @@ class Popping:
         if not messages:
             return request.refusal(ResponseCode.POLLING_TIMEOUT, "no new message")
         try:
-            answer = request.answer(*popped(messages, receive.broker or messages[0].broker, host))
+            answer = request.answer(*popped(messages, receive.broker or messages[0].broker, origin))
         except BaseException:
             self._give_back(request, topic, group, messages)
             raise
@@ -211,7 +212,7 @@ class Popping:
         task.add_done_callback(self._returns.discard)
 
 
-def popped(messages: Sequence[StoredMessage], broker: str, store_host: str) -> tuple[dict[str, str], bytes]:
+def popped(messages: Sequence[StoredMessage], broker: str, origin: Origin) -> tuple[dict[str, str], bytes]:
     """The header fields and the body of an answer. `broker` is what the client asked."""
     receipts = [parse_receipt(message.receipt) for message in messages]
     first = receipts[0]
@@ -235,7 +236,7 @@ def popped(messages: Sequence[StoredMessage], broker: str, store_host: str) -> t
             for message in messages
         ]
     info.starts, info.offsets, info.counts_at = starts, offsets, counts
-    return encode_pop_info(info), encode_all(messages, store_host=store_host)
+    return encode_pop_info(info), encode_all(messages, origin)
 
 
 def topic_popped(topic: str, group: str, receipt: Receipt) -> str:

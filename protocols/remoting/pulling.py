@@ -245,8 +245,8 @@ class Pulling:
         fields = _fields(pulled.next_offset, pulled.bounds)
         answer = request.command.answer
         if pulled.messages:
-            host = await self._brokers.host(request.context)
-            body = encode_all(request.as_told(pulled.messages), store_host=host)
+            origin = await self._brokers.origin(request.context)
+            body = encode_all(request.as_told(pulled.messages), origin)
             return answer(ResponseCode.SUCCESS, "FOUND", fields, body)
         if pulled.next_offset != asked.offset:
             # What lies between was looked at, and nothing passed.

@@ -6,67 +6,61 @@ Bodies stay as they are, compressed ones unopened. Source: protocol facts 3.8 an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from struct import Struct
 
 from popgate.model import StoredMessage
 from popgate.stored_records import StoredRecords
 from popgate.wire.hosts import V4_SIZE, pack_host
-from popgate.wire.records import STORE_HOST_AT, encode_record
+from popgate.wire.records import COMMIT_OFFSET_AT, STORE_HOST_AT, encode_record
+from protocols.remoting.marks import Marks, Origin
+
+_unpack_place = Struct(">q").unpack_from
+_pack_place_into = Struct(">q").pack_into
 
 
-def encode_stored(message: StoredMessage, *, store_host: str = "") -> bytes:
-    """One record. `store_host` ("host:port"): told in the place of the broker's own; empty: that one.
+def encode_stored(message: StoredMessage, origin: Origin) -> bytes:
+    """One record, which lies where `origin` says.
 
-    A client makes the message's id of the store host, and up to 4.9.4 sends back to it what it could not
-    process: it must be an address that clients reach. Raises LocalWireError when a part does not fit.
+    A client makes the message's id of the store host and the place in the log, and goes there to look the
+    message up and, up to 4.9.4, to send back what it could not process. Raises LocalWireError when a part
+    does not fit.
     """
-    return encode_record(
-        message.topic.encode(),
-        message.queue_id,
-        message.offset,
-        message.commit_offset,
-        message.body,
-        message.properties,
-        message.sys_flag,
-        message.flag,
-        message.born_ms,
-        pack_host(message.born_host),
-        message.store_ms,
-        pack_host(store_host or message.store_host),
-        message.attempt - 1 if message.attempt > 0 else message.reconsume_times,
-    )
+    return _record(message, pack_host(origin.host), origin.marks)
 
 
-def encode_all(messages: Iterable[StoredMessage], *, store_host: str = "") -> bytes:
+def encode_all(messages: Iterable[StoredMessage], origin: Origin) -> bytes:
     """The body of an answer with these messages. Raises as `encode_stored`."""
-    if isinstance(messages, StoredRecords):
-        host = pack_host(store_host) if store_host else b""
-        if len(host) in (0, V4_SIZE):
-            return _with_store_host(messages, host)
-    return b"".join([encode_stored(message, store_host=store_host) for message in messages])
+    host, marks = pack_host(origin.host), origin.marks
+    if isinstance(messages, StoredRecords) and len(host) == V4_SIZE:
+        return _passed_on(messages, host, marks)
+    return b"".join([_record(message, host, marks) for message in messages])
 
 
-def _with_store_host(records: StoredRecords, host: bytes) -> bytes:
-    """Records as they are, except for the address of their broker; empty: that, too."""
-    if not host:
-        return records.data
+def _passed_on(records: StoredRecords, host: bytes, marks: Marks | None) -> bytes:
+    """Records as they are, except for the address of their broker and the mark of their places."""
     data = bytearray(records.data)
     for start in records.starts:
         data[start + STORE_HOST_AT : start + STORE_HOST_AT + V4_SIZE] = host
+    broker = records.broker
+    if marks is not None and not marks.leave(broker):
+        for start in records.starts:
+            (place,) = _unpack_place(data, start + COMMIT_OFFSET_AT)
+            _pack_place_into(data, start + COMMIT_OFFSET_AT, marks.marked(broker, place))
     return bytes(data)
 
 
 def encode_numbered(
-    messages: Iterable[StoredMessage], numbers: Sequence[int], queue_id: int, *, store_host: str = ""
+    messages: Iterable[StoredMessage], numbers: Sequence[int], queue_id: int, origin: Origin
 ) -> bytes:
     """As `encode_all`, of popped messages that have other offsets for their client, in the queue it asked."""
-    host = pack_host(store_host) if store_host else b""
+    host, marks = pack_host(origin.host), origin.marks
     return b"".join(
         [
             encode_record(
                 one.topic.encode(),
                 queue_id,
                 number,
-                one.commit_offset,
+                one.commit_offset if marks is None else marks.marked(one.broker, one.commit_offset),
                 one.body,
                 one.properties,
                 one.sys_flag,
@@ -74,9 +68,28 @@ def encode_numbered(
                 one.born_ms,
                 pack_host(one.born_host),
                 one.store_ms,
-                host or pack_host(one.store_host),
+                host,
                 max(one.attempt - 1, 0),
             )
             for one, number in zip(messages, numbers, strict=True)
         ]
+    )
+
+
+def _record(message: StoredMessage, store_host: bytes, marks: Marks | None) -> bytes:
+    place = message.commit_offset
+    return encode_record(
+        message.topic.encode(),
+        message.queue_id,
+        message.offset,
+        place if marks is None else marks.marked(message.broker, place),
+        message.body,
+        message.properties,
+        message.sys_flag,
+        message.flag,
+        message.born_ms,
+        pack_host(message.born_host),
+        message.store_ms,
+        store_host,
+        message.attempt - 1 if message.attempt > 0 else message.reconsume_times,
     )

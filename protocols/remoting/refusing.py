@@ -28,12 +28,17 @@ _NO_ROCKS = "nothing is kept in RocksDB here"
 _NO_POP_RECORDS = "the records of pops are no messages here: there is nothing to bring over"
 _NO_STATIC = "a topic's queues cannot be mapped to several brokers from here"
 _NO_PERMISSIONS = "the permissions of a whole broker cannot be changed from here, those of a topic can"
+_NO_RESUME = "a half message that was given up is not asked about again: send the message anew"
 _SETTINGS = "a gateway changes no settings of brokers and name servers: they are asked themselves"
 _REPLICATION = (
     "which brokers follow which is told by `popgate cluster`: a gateway tells no addresses behind it"
 )
 _ONE_BROKER = (
     "it is about one broker's own files and clocks, and all have this address: ask the broker itself"
+)
+_HALF = (
+    "a half message that was given up lies in its broker's own log: ask the broker itself, by an id that has"
+    " the broker's address"
 )
 _LITE = "lite topics are told by `popgate lite` and the admin API, not to these commands"
 
@@ -72,6 +77,7 @@ REASONS: Final[Mapping[int, str]] = {
     Code.CHECK_ROCKSDB_CQ_WRITE_PROGRESS: _NO_ROCKS,
     Code.EXPORT_ROCKSDB_CONFIG_TO_JSON: _NO_ROCKS,
     Code.POP_ROLLBACK: _NO_POP_RECORDS,
+    Code.RESUME_CHECK_HALF_MESSAGE: _NO_RESUME,
     Code.UPDATE_AND_CREATE_STATIC_TOPIC: _NO_STATIC,
     Code.WIPE_WRITE_PERM_OF_BROKER: _NO_PERMISSIONS,
     Code.ADD_WRITE_PERM_OF_BROKER: _NO_PERMISSIONS,
@@ -111,6 +117,7 @@ BEFORE_A_CLUSTER: Final[Mapping[int, str]] = {
         ),
         _ONE_BROKER,
     ),
+    Code.RESUME_CHECK_HALF_MESSAGE: _HALF,
 }
 """Other reasons for some of them where there is a cluster behind the gateway."""
 

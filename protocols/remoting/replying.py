@@ -110,7 +110,7 @@ def _fields(client: RemotingClient, message: StoredMessage) -> dict[str, str]:
         "unitMode": "false",
         # Clients take them apart: what is no address is told as none.
         "bornHost": host_text(pack_host(message.born_host)),
-        "storeHost": host_text(pack_host(message.store_host)),
+        "storeHost": host_text(pack_host(client.origin().host)),
         "storeTimestamp": str(message.store_ms),
     }
 

@@ -18,7 +18,7 @@ from protocols.remoting.fields import long_number, number, text
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
-from protocols.remoting.where import broker_in
+from protocols.remoting.where import broker_in, resolve_place
 
 _MOST_RETRIES: Final = (1 << 31) - 2
 
@@ -46,16 +46,17 @@ class Retrying:
         group = check_group(text(fields, "group"))
         topic = fields.get("originTopic", "")
         offset = long_number(fields, "offset")
+        broker, place = await resolve_place(request, self._brokers, offset)
         retries = number(fields, "maxReconsumeTimes", -1)
         back = SendBack(
             group,
-            fields.get("bname", ""),
-            offset,
+            broker,
+            place,
             number(fields, "delayLevel", 0),
             None if retries < 0 else min(retries, _MOST_RETRIES) + 1,
             topic,
             fields.get("originMsgId", ""),
-            await self._brokers.host(context),
+            self._brokers.door(context),
         )
         if await self._mapped.send_back(request, back):
             return request.answer()

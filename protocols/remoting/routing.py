@@ -15,6 +15,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, shown
 from popgate.model import Permission, Queue, Route
 from popgate.naming import RETRY_PREFIX, check_group
+from popgate.queue_numbers import QueueNumbers
 from popgate.wire.bodies import TopicList
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import NOWHERE, pack_host
@@ -23,6 +24,7 @@ from popgate.wire.routes import PERM_INHERIT, BrokerData, ClusterInfo, QueueData
 from processors.limits import Limits
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import text
+from protocols.remoting.marks import Marks, Origin
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 TEMPLATE_TOPIC: Final = "TBW102"
@@ -54,7 +56,12 @@ class Brokers:
 
     def __init__(self, house: DoorHouse) -> None:
         self._house = house
+        self._numbering = house.processor.numbering
         self._known: _Known | None = None
+        self._numbered: Sequence[BrokerPlace] = ()
+        """Those that were known when their numbers were asked for last."""
+        self._numbers = QueueNumbers()
+        self._marks: Marks | None = None
 
     async def known(self, context: Context) -> Sequence[BrokerPlace]:
         """As they were told last. Raises BrokerUnavailable: never yet."""
@@ -70,12 +77,40 @@ class Brokers:
         self._known = _Known(now + _FRESH_S, brokers)
         return brokers
 
-    async def host(self, context: Context) -> str:
-        """The store host to tell in records and message ids: here, where only one broker can be meant by it.
+    @property
+    def have_marks(self) -> bool:
+        """Whether there may be several brokers, so that places of their logs may have marks."""
+        return self._numbering.is_kept
 
-        Else empty, which stands for the broker's own.
+    async def origin(self, context: Context) -> Origin:
+        """Where a client is told that messages lie. Raises BrokerUnavailable: no broker was ever known."""
+        return Origin(self.door(context), await self.marks(context))
+
+    def origin_at(self, host: str) -> Origin:
+        """As `origin`, at this address, by what is known now."""
+        return Origin(host, self._latest_marks())
+
+    async def marks(self, context: Context) -> Marks | None:
+        """Those of the brokers; None where there can be one only. Raises as `origin`.
+
+        Also before one broker: another may have messages for a client a moment before it is known here.
         """
-        return self.door(context) if len(await self.known(context)) == 1 else ""
+        known = await self.known(context)
+        if known is not self._numbered and self.have_marks:
+            await self._numbering.refresh([one.name for one in known])
+            self._numbered = known
+            self._mark()
+        return self._latest_marks()
+
+    def _latest_marks(self) -> Marks | None:
+        if self.have_marks and (self._marks is None or self._numbering.latest is not self._numbers):
+            self._mark()
+        return self._marks
+
+    def _mark(self) -> None:
+        self._numbers = self._numbering.latest
+        names = {one.name for one in self._numbered}
+        self._marks = Marks(self._numbers, names.pop() if len(names) == 1 else "")
 
     def door(self, context: Context) -> str:
         """This door as records and message ids name it: by an address."""
@@ -110,6 +145,8 @@ class Routing:
         if len(topic) > _LONGEST_NAME:
             return request.refusal(ResponseCode.TOPIC_NOT_EXIST, _NO_ROUTE.format(shown(topic)))
         brokers = await self._brokers.known(context)
+        # While there is one broker, so that it is the first, and its places stay as they are.
+        await self._brokers.marks(context)
         try:
             queues = _queue_data(await self._processor.queues(context, topic))
         except TopicNotFound:

@@ -13,7 +13,6 @@ from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
-from popgate.message_id import encode_offset_message_id
 from popgate.model import Message, Permission, Sent
 from popgate.naming import (
     RETRY_PREFIX,
@@ -35,6 +34,7 @@ from popgate.wire.properties import (
 from popgate.wire.remoting import Command
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import text
+from protocols.remoting.marks import Origin
 from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
 from protocols.remoting.producer_batch import pack_batch
 from protocols.remoting.requests import DoorHouse, Handler, Request
@@ -134,9 +134,9 @@ class Sending:
         for message in messages:
             if b"CORRELATION_ID" in message.properties:
                 await self._name_cluster(context, message)
-        host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
+        origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
         stored = await self._store(context, topic, messages)
-        return request.answer(_answer_to(messages, stored, host))
+        return request.answer(_answer_to(messages, stored, origin))
 
     async def _forwarded(self, request: Request, head: Head, topic: str) -> Command | None:
         """The answer to a batch that goes to its broker in one piece; None: it does not."""
@@ -153,7 +153,7 @@ class Sending:
         )
         if packed is None:
             return None
-        host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
+        origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
         try:
             with _refusing_bad_requests():
                 stored = await processor.batches.forward(context, packed.batch)
@@ -161,9 +161,10 @@ class Sending:
             if error.fault is Fault.BODY_TOO_LARGE:
                 return None  # for this broker, and nothing is stored; in parts it may take them
             raise
+        ids = _ids_at(origin, stored.broker, stored.offset_message_ids, packed.batch.count)
         return request.answer(
             {
-                "msgId": ",".join(_ids_at(host, stored.offset_message_ids, packed.batch.count)),
+                "msgId": ",".join(ids),
                 "queueId": str(stored.queue_id),
                 "queueOffset": str(stored.offset),
                 "transactionId": packed.first_message_id,
@@ -230,13 +231,11 @@ def _checked(topic: str) -> str:
         raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
 
 
-def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], host: str) -> dict[str, str]:
+def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], origin: Origin) -> dict[str, str]:
     """Source: protocol facts 7.8, send rule 12."""
     first = stored[0]
     ids = [
-        encode_offset_message_id(
-            host or one.store_host, one.commit_offset if one.commit_offset >= 0 else _NOWHERE
-        )
+        origin.message_id(one.broker, one.commit_offset if one.commit_offset >= 0 else _NOWHERE)
         for one in stored
     ]
     fields = {
@@ -261,14 +260,15 @@ def _refusing_bad_requests() -> Iterator[None]:
         raise
 
 
-def _ids_at(host: str, names: Sequence[str], count: int) -> list[str]:
-    """Offset message ids, with `host` in the place of the broker's own address; empty: that one."""
+def _ids_at(origin: Origin, broker: str, names: Sequence[str], count: int) -> list[str]:
+    """Offset message ids of a broker's own, as clients are told them."""
     if len(names) != count or not all(map(_is_id, names)):
-        return [encode_offset_message_id(host, _NOWHERE)] * count
-    if not host:
-        return list(names)
-    address = pack_host(host).hex().upper()
-    return [address + name[-_PLACE_DIGITS:] for name in names]
+        return [origin.message_id(broker, _NOWHERE)] * count
+    address = pack_host(origin.host).hex().upper()
+    if origin.leaves(broker):
+        return [address + name[-_PLACE_DIGITS:] for name in names]
+    places = [origin.place(broker, int(name[-_PLACE_DIGITS:], 16)) for name in names]
+    return [f"{address}{place:016X}" for place in places]
 
 
 def _is_id(name: str) -> bool:

@@ -244,6 +244,7 @@ class Surveying:
         start = long_number(fields, "index")
         count = min(max(number(fields, "count", 10), 1), _MOST_ENTRIES)
         bounds = await self._processor.bounds(context, topic, broker, queue_id)
+        origin = await self._brokers.origin(context)
         entries: list[IndexEntry] = []
         at = max(start, bounds.minimum)
         while len(entries) < count and at < bounds.maximum:
@@ -255,7 +256,7 @@ class Surveying:
                 break
             for message in pulled.messages:
                 tag = (find_property(message.properties, b"TAGS") or b"").decode(errors="replace")
-                size = len(encode_stored(message))
+                size = len(encode_stored(message, origin))
                 entries.append(IndexEntry(message.commit_offset, size, tag_code(tag)))
             if pulled.next_offset <= at:
                 break

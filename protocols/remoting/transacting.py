@@ -11,17 +11,17 @@ from dataclasses import replace
 from typing import Final
 
 from popgate.errors import BadRequest
-from popgate.message_id import encode_offset_message_id
 from popgate.model import EndTransaction, HalfPlace, Resolution, TransactionCheck
 from popgate.wire.codes import RequestCode
 from popgate.wire.properties import PGROUP, UNIQ_KEY, find_property, set_property
 from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from popgate.wire.remoting import Command
 from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.marks import Origin
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.routing import Brokers
-from protocols.remoting.where import broker_in
+from protocols.remoting.where import place_in
 
 _RESOLUTIONS: Final = {
     TRANSACTION_COMMIT: Resolution.COMMIT,
@@ -60,25 +60,25 @@ class Transacting:
         if commit_offset < 0 or queue_offset < 0:
             raise BadRequest(f"there is no half message at {commit_offset} and {queue_offset}")
         topic = fields.get("topic", "")
-        broker = await broker_in(request, self._brokers, self._processor, topic)
+        broker, place = await place_in(request, self._brokers, self._processor, commit_offset, topic)
         end = EndTransaction(
             topic,
             "",
             fields.get("msgId", ""),
             resolution,
             flag(fields, "fromTransactionCheck"),
-            HalfPlace(broker, group, commit_offset, queue_offset),
+            HalfPlace(broker, group, place, queue_offset),
         )
         await self._processor.end_transaction(request.context, end)
         return request.answer()
 
 
-def ask_producer(peer: Peer, check: TransactionCheck, *, commit_offset: int | None = None) -> bool:
+def ask_producer(peer: Peer, check: TransactionCheck, origin: Origin) -> bool:
     """Ask a client what became of a half message; False when it cannot be asked now.
 
     It finds its producer by the property PGROUP of the message, and copies `bname` into its answer where
     it knows it. Producers of other doors have no place to name in offsets, so those checks are theirs.
-    `commit_offset` is told in the place of the half message's own.
+    `origin`: where the client is told that the half message lies.
     """
     place, message = check.place, check.message
     if place is None or not check.producer_group:
@@ -87,16 +87,21 @@ def ask_producer(peer: Peer, check: TransactionCheck, *, commit_offset: int | No
     if find_property(block, PGROUP.encode()) is None:
         block = set_property(block, PGROUP.encode(), check.producer_group.encode("utf-8", "replace"))
     message_id = (find_property(block, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")
-    told = place.commit_offset if commit_offset is None else commit_offset
-    offset_id = encode_offset_message_id(message.store_host, told)
+    offset_id = origin.message_id(place.broker, place.commit_offset)
     fields = {
         "topic": check.topic,
         "tranStateTableOffset": str(place.queue_offset),
-        "commitLogOffset": str(told),
+        "commitLogOffset": str(origin.place(place.broker, place.commit_offset)),
         "msgId": message_id or offset_id,
         "transactionId": message_id or check.transaction_id,
         "offsetMsgId": offset_id,
         "bname": place.broker,
     }
-    asked = replace(message, properties=block, offset=place.queue_offset, commit_offset=told)
-    return peer.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_stored(asked))
+    asked = replace(
+        message,
+        broker=place.broker,
+        properties=block,
+        offset=place.queue_offset,
+        commit_offset=place.commit_offset,
+    )
+    return peer.tell(RequestCode.CHECK_TRANSACTION_STATE, fields, encode_stored(asked, origin))

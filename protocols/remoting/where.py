@@ -1,15 +1,17 @@
 """Which broker a request is about that names a place in a broker's log, and no queue.
 
-Clients before 4.9.5 do not say it (protocol facts 7.7); where there is one broker there is no doubt.
+Look-ups never say it, and no request of clients before 4.9.5 does (protocol facts 7.7): then the mark of the
+place says it, which all ids and records have. Where there is one broker there is no doubt.
 """
 
 from __future__ import annotations
 
-from popgate.errors import NotFound
+from popgate.errors import BadRequest, BrokerUnavailable, NotFound
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popgate.wire.codes import ResponseCode
 from processors.messaging import MessagingProcessor
 from protocols.remoting.errors import Refused
+from protocols.remoting.marks import offset_in
 from protocols.remoting.requests import Request
 from protocols.remoting.routing import Brokers
 
@@ -34,3 +36,31 @@ async def broker_in(
             " which one they mean",
         )
     return found.pop()
+
+
+async def place_in(
+    request: Request, brokers: Brokers, processor: MessagingProcessor, place: int, topic: str = ""
+) -> tuple[str, int]:
+    """The broker that a place is of, and the offset in its log. Raises as `resolve_place` and `broker_in`."""
+    broker, offset = await resolve_place(request, brokers, place)
+    return broker or await broker_in(request, brokers, processor, topic), offset
+
+
+async def resolve_place(request: Request, brokers: Brokers, place: int) -> tuple[str, int]:
+    """As `place_in`, by what the request says alone: the broker is empty where it does not say one.
+
+    A broker that is named counts, also where the place has no mark, as those that older gateways told.
+    Raises BadRequest: it is of nobody; BrokerUnavailable: whose it is cannot be known now.
+    """
+    named = request.fields.get("bname", "")
+    if named:
+        return named, offset_in(place) if brokers.have_marks else place
+    marks = await brokers.marks(request.context)
+    if marks is None or place < 0:
+        return "", place
+    broker, offset = marks.broker_of(place)
+    if broker is not None:
+        return broker, offset
+    if not marks.are_known:
+        raise BrokerUnavailable("which broker the place is of cannot be known now: ask again, or say bname")
+    raise BadRequest(f"the place {place} is of no broker that is known")

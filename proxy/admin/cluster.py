@@ -17,6 +17,7 @@ _FIGURES = {
     "oldest_route_s": "oldest_route_s",
     "name_servers_silent_s": "name_servers_silent_s",
     "route_failures": "route_failures_total",
+    "numbers_unkept": "numbers_unkept",
     "links_open": "links_open",
     "connections_lost": "connections_lost_total",
     "clients_registered": "clients_registered",

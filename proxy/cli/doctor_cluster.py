@@ -175,6 +175,17 @@ def _gateway(gateway: Told, refusals: Told) -> Iterator[Finding]:
         yield Finding(
             "transactions", Level.OK, "a key is set: transactions can be ended through every gateway"
         )
+    if unkept := int(gateway.get("numbers_unkept", 0)):
+        yield Finding(
+            "numbers",
+            Level.WARNING,
+            f"the name servers do not keep the numbers of {counted(unkept, 'topic')} (`.brokers`: of the"
+            " brokers): ids that classic clients get may be found nowhere, and those before 4.9.5 see no new"
+            " queues",
+            "give the gateway's account the right to subscribe to the topic `.brokers` with the group"
+            " `numbers of queues`, and to the topics of clients before 4.9.5 with it; the gateway's log says"
+            " what failed",
+        )
     merged = int(gateway.get("clients_merged", 0))
     if merged:
         yield Finding(

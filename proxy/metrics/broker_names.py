@@ -131,6 +131,12 @@ OF_CLUSTER = (
         "Groups that a broker gave nothing lately, by group and broker: what it has for them waits.",
         over="max",
     ),
+    Spec(
+        "popgate_broker_numbers_unkept",
+        "gauge",
+        "Topics whose numbers of queues, and `.brokers` for those of brokers, the name servers do not keep.",
+        over="max",
+    ),
     Spec("popgate_broker_links", "gauge", "Links to brokers and name servers."),
     Spec("popgate_broker_links_open", "gauge", "Those that are connected."),
     Spec("popgate_broker_links_silent", "gauge", "Those that were asked for a sign of life in vain so far."),

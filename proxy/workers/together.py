@@ -138,6 +138,8 @@ def _stuck(own: Facts, others: Sequence[Facts]) -> Facts:
 
 
 _PER_PROCESS = ("route_failures", "links_open", "connections_lost", "clients_registered", "clients_merged")
+_WORST = ("numbers_unkept",)
+"""What each process sees for itself of the same things."""
 
 
 def _cluster(own: Facts, others: Sequence[Facts]) -> Facts:
@@ -145,4 +147,7 @@ def _cluster(own: Facts, others: Sequence[Facts]) -> Facts:
     for name in _PER_PROCESS:
         if name in told:
             told[name] += sum(facts.get("gateway", {}).get(name, 0) for facts in others)
+    for name in _WORST:
+        if name in told:
+            told[name] = max([told[name], *(facts.get("gateway", {}).get(name, 0) for facts in others)])
     return {**own, "gateway": told}

@@ -198,6 +198,7 @@ def test_lite(facts: Any) -> None:
 
 
 def test_priority(facts: Any) -> None:
+    assert facts.of("anything goes")
     once_each(facts, "one by one")
     urgent = facts.of("urgent")
     assert [one["body"] for one in urgent] == [f"p{p} {n}" for p in (6, 4, 2, 1) for n in range(2)]

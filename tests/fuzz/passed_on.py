@@ -9,11 +9,13 @@ from brokers.remote.record_scan import scan_records
 from popgate.errors import PeerWireError
 from popgate.filters import compile_filter
 from popgate.model import FilterKind
+from popgate.queue_numbers import QueueNumbers
 from popgate.stored_records import StoredRecords
 from popgate.wire.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import decode_record, decode_records, encode_record, pack_host
 from processors.limits import Limits
+from protocols.remoting.marks import Marks, Origin
 from protocols.remoting.messages import Head
 from protocols.remoting.producer_batch import pack_batch
 from protocols.remoting.records import encode_all
@@ -38,6 +40,7 @@ BATCH = encode_batch(
     ]
 )
 HEAD = Head("makers", "orders", 2, 0, 7, 0, b"", 0, None, True, "broker-a", False)
+ORIGINS = Origin("10.0.0.9:8080"), Origin("10.0.0.9:8080", Marks(QueueNumbers([("a", 0), ("b", 0)])))
 EVERYTHING = compile_filter(FilterKind.TAG, "*")
 
 
@@ -47,7 +50,11 @@ def read_scanned(data: bytes) -> None:
     if scan is None:
         raise PeerWireError("it is to be decoded")
     records = StoredRecords(
-        scan.data, scan.starts, scan.body_bytes, lambda part, at: stored(decode_record(part, at), "b", 1, 0)
+        scan.data,
+        scan.starts,
+        scan.body_bytes,
+        "b",
+        lambda part, at: stored(decode_record(part, at), "b", 1, 0),
     )
     ends = [*scan.starts, len(scan.data)]
     assert all(begin < end for begin, end in pairwise(ends))
@@ -57,7 +64,8 @@ def read_scanned(data: bytes) -> None:
     except PeerWireError as error:
         raise AssertionError("it was passed on, and cannot be decoded") from error
     assert passed == messages
-    assert len(encode_all(records, store_host="10.0.0.9:8080")) == len(scan.data)
+    for origin in ORIGINS:
+        assert len(encode_all(records, origin)) == len(scan.data)
 
 
 def read_forwarded(data: bytes) -> None:

@@ -32,6 +32,7 @@ from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, ReceiptExpired
 from popgate.model import SendBack, StoredMessage
+from popgate.queue_numbers import QueueNumbers
 from popgate.testing import MovableClock
 from popgate.wire.codes import RequestCode
 from popgate.wire.records import decode_records
@@ -104,6 +105,7 @@ class Twin:
         self.mapping = Groups()
         self.reclaiming = SimpleNamespace(after=lambda _: None)
         self.door_figures: list[Callable[[], dict[str, float]]] = []
+        self.numbering = SimpleNamespace(is_kept=False, latest=QueueNumbers())
         self.pops_group_retries = True
         self.kept: dict[int, Kept] = {}
         self.deliveries = itertools.count(1)

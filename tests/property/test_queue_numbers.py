@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popgate.queue_numbers import MOST_NUMBERS, Numbered, QueueNumbers, joined
+from popgate.queue_numbers import MOST_NUMBERS, Numbered, QueueNumbers, joined, may_be_numbered
 
 queue = st.tuples(st.sampled_from(["broker-a", "broker-b", "broker-c", "ä"]), st.integers(0, 6))
 queues = st.lists(queue, max_size=12)
@@ -93,3 +93,11 @@ def test_any_other_text_is_refused(text: str) -> None:
         return
     assert len(found) <= MOST_NUMBERS
     assert QueueNumbers.decode(found.encode()) == found
+
+
+@given(
+    st.lists(st.text(max_size=6) | st.text("[", max_size=4) | st.text(min_size=200, max_size=300), max_size=6)
+)
+def test_brokers_that_may_be_numbered_are_read_again_whatever_they_are_called(names: list[str]) -> None:
+    numbers = QueueNumbers().grown((name, 0) for name in names if may_be_numbered(name))
+    assert QueueNumbers.decode(numbers.encode()) == numbers

@@ -46,6 +46,7 @@ from protocols.remoting.mapped.offsets import (
 from protocols.remoting.mapped.renewing import HOLD_MS, Renewing
 from protocols.remoting.mapped.retries import Retries, reads_apart
 from protocols.remoting.mapped.returning import Returning
+from protocols.remoting.marks import Origin
 from protocols.remoting.records import encode_numbered
 from protocols.remoting.requests import DoorHouse, Peer, Request
 from protocols.remoting.routing import Brokers
@@ -156,7 +157,7 @@ class Mapped(Deciding):
         room = queue.room(now) if len(queue.ending) < _MOST_ENDING else 0
         if room < 1:
             return await self._pause(request, queue, begins)
-        host = await self._brokers.host(request.context)
+        origin = await self._brokers.origin(request.context)
         messages = await self._receive(request, queue, turn, asked, room)
         if not messages:
             if self._polls.ended:
@@ -172,7 +173,7 @@ class Mapped(Deciding):
         if queue.turn != turn or connection.gone or not self.maps(request.peer, queue.key.group):
             self._lose(connection, taken, UNREAD)
             return nothing(request, queue, begins)
-        return self._deliver(request, connection, messages, taken, host)
+        return self._deliver(request, connection, messages, taken, origin)
 
     def reads_apart(self, asked: Pull) -> bool:
         """Whether a queue of a mapped group is none that is popped: `retries`."""
@@ -221,7 +222,7 @@ class Mapped(Deciding):
         connection: ConnectionHoldings,
         messages: Sequence[StoredMessage],
         taken: list[Held],
-        host: str,
+        origin: Origin,
     ) -> Command:
         queue = taken[0].queue
         fits = fitting(messages)
@@ -232,7 +233,7 @@ class Mapped(Deciding):
             numbers = [one.number for one in taken]
             told = request.as_told(messages)
             queue_id = queue.key.queue_id if request.told is None else told[0].queue_id
-            body = encode_numbered(told, numbers, queue_id, store_host=host)
+            body = encode_numbered(told, numbers, queue_id, origin)
         except Exception:
             self._lose(connection, taken, UNREAD)
             raise

@@ -17,7 +17,6 @@ from typing import Any, Final
 from popgate.clock import pause
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, PeerWireError, TopicNotFound, shown
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.naming import is_derived_topic, is_system_topic
 from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked, encode_locked
@@ -128,7 +127,7 @@ class Translating:
             raise Refused(ResponseCode.NO_PERMISSION, f"no queue of topic {shown(topic)} may be written now")
         broker, queue_id = queue
         _say(request, {names["broker"]: broker, names["queue"]: str(queue_id)})
-        marks = await self.views.marks(context, [broker])
+        await self.views.marks(context, [broker])
         answer = await handler(request)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             return answer
@@ -136,12 +135,6 @@ class Translating:
         told = view.numbers.number_of(broker, int(fields["queueId"]))
         if view.is_virtual and told is not None:
             fields["queueId"] = str(told)
-        if marks.are_needed and fields.get("msgId"):
-            host = self.views.host(context)
-            ids = [decode_offset_message_id(one)[1] for one in fields["msgId"].split(",")]
-            fields["msgId"] = ",".join(
-                encode_offset_message_id(host, marks.marked(broker, one)) for one in ids
-            )
         return answer
 
     async def _made(self, context: Context, topic: str, wanted: int) -> View | None:
@@ -289,20 +282,14 @@ class Translating:
         return await handler(request)
 
     async def _tells(self, request: Request, brokers: Sequence[str]) -> None:
-        """Have messages told by the numbers of their queues and brokers."""
+        """Have messages told by the numbers of their queues; those of their brokers must be known, too."""
         marks = await self.views.marks(request.context, brokers)
         if not marks.are_needed:
             return
-        host = self.views.host(request.context)
 
         def told(messages: Sequence[StoredMessage]) -> list[StoredMessage]:
             return [
-                replace(
-                    one,
-                    queue_id=self._number_of(one.topic, one.broker, one.queue_id),
-                    commit_offset=marks.marked(one.broker, one.commit_offset),
-                    store_host=host,
-                )
+                replace(one, queue_id=self._number_of(one.topic, one.broker, one.queue_id))
                 for one in messages
             ]
 
@@ -337,13 +324,6 @@ class Translating:
             for one, numbered in numbers.items()
             if numbered is not None
         }
-
-    def marked(self, peer: Peer, broker: str, commit_offset: int) -> int | None:
-        """A place as this client names it; None: that cannot be said now."""
-        if not self.names_none(peer):
-            return commit_offset
-        marks = self.views.cached_marks()
-        return marks.marked(broker, commit_offset) if marks.has_all({broker}) else None
 
 
 def _together(queues: Sequence[QueueData]) -> QueueData:

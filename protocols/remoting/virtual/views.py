@@ -9,12 +9,12 @@ from typing import Final
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Permission, Queue
-from popgate.queue_numbers import Numbered, QueueNumbers
+from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.wire.routes import QueueData
+from protocols.remoting.marks import Marks
 from protocols.remoting.placing import Places
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.routing import Brokers
-from protocols.remoting.virtual.marks import Marks
 
 VIRTUAL_BROKER: Final = "popgate-queues"
 """What the one broker is called in their routes."""
@@ -127,13 +127,13 @@ class Views:
     def cached(self, topic: str) -> View | None:
         return self._known.get(topic)
 
-    def cached_marks(self) -> Marks:
-        """As they were known last; none at all if they never were."""
-        return self._marks
-
     async def marks(self, context: Context, brokers: Sequence[str] = ()) -> Marks:
-        """With numbers for all brokers that are known, and for these. Raises BrokerUnavailable."""
-        names = {*brokers, *(one.name for one in await self._brokers.known(context))}
+        """With numbers for all brokers that are known, and for these, that may have some.
+
+        Raises BrokerUnavailable.
+        """
+        named = {*brokers, *(one.name for one in await self._brokers.known(context))}
+        names = {one for one in named if may_be_numbered(one)}
         now = self._clock.monotonic()
         if now < self._marks_due and self._marks.has_all(names):
             return self._marks
@@ -151,10 +151,6 @@ class Views:
         """The name of one that there is."""
         known = await self._brokers.known(context)
         return known[0].cluster if known else ""
-
-    def host(self, context: Context) -> str:
-        """This door, as records and ids name it."""
-        return self._brokers.door(context)
 
     # -- inside -------------------------------------------------------------------------------
 

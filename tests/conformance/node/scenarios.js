@@ -248,8 +248,10 @@ SCENARIOS.lite = async run => {
 };
 
 SCENARIOS.priority = async run => {
-  const { topic, group } = run.params;
-  const producer = await run.producer([ topic ]);
+  const { topic, anything, group } = run.params;
+  const producer = await run.producer([ topic, anything ]);
+  await producer.send({ topic: anything, body: Buffer.from('urgent'), priority: 3 });
+  run.say('anything goes');
   for (const priority of [ 2, 6, 1, 4 ]) {
     for (const n of [ 0, 1 ]) {
       await run.sent(producer, { topic, body: `p${priority} ${n}`, priority }, { priority });

@@ -26,7 +26,7 @@ class Forwarder(FakeBroker, ForwardsBatches):
 
     async def forward_batch(self, context: Context, batch: Batch) -> StoredBatch:
         await self._called("forward_batch", batch)
-        return StoredBatch(batch.queue_id, 5, ())
+        return StoredBatch("fake-1", batch.queue_id, 5, ())
 
 
 def batch(topic: str = "orders", count: int = 2) -> Batch:
@@ -45,7 +45,7 @@ async def test_a_batch_is_stored_and_counted(
     processor: MessagingProcessor, broker: Forwarder, context: Context, observer: Tally
 ) -> None:
     assert processor.batches.supported
-    assert await processor.batches.forward(context, batch()) == StoredBatch(0, 5, ())
+    assert await processor.batches.forward(context, batch()) == StoredBatch("fake-1", 0, 5, ())
     assert broker.asked("forward_batch") == [batch()]
     assert observer.of("sent") == [("orders", 2, 8, 0.0)]
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from brokers.numbering import BROKERS
+from brokers.numbering import BROKERS, MOST_BROKERS
 from brokers.remote.numbering import NAMESPACE, Numbering
 from brokers.remote.settings import RemoteSettings
 from popgate.context import Context
@@ -203,16 +203,88 @@ async def test_who_cannot_have_the_lease_gives_no_numbers(site: Site, gateway: N
     assert {one.numbers().queues for one in site.keepers} == {tuple(B)}
 
 
-async def test_what_cannot_be_kept_counts_only_where_nobody_would_say_otherwise(
-    site: Site, gateway: Numbering
-) -> None:
-    await gateway.routes.brokers()
-    for keeper in site.keepers:
-        keeper.on(RequestCode.PUT_KV_CONFIG, lambda request: request.answer(1, "disk full"))
-    assert (await gateway.numbered(Context(), "T", A)).queues == tuple(A)
-    with pytest.raises(BrokerUnavailable, match="0 of 2 name servers"):
-        await gateway.numbered(Context(), "T", [*A, *B])
-    assert gateway._numbers["T"] == QueueNumbers()
+class TestWhatCannotBeKept:
+    """`hinder` says why: the name servers take no settings, or the gateway's account may have no lease."""
+
+    @pytest.fixture(params=["no settings", "no lease"])
+    async def hinder(
+        self, site: Site, gateway: Numbering, request: pytest.FixtureRequest
+    ) -> Callable[[bool], None]:
+        await gateway.routes.brokers()
+
+        def hinder(really: bool) -> None:
+            if request.param == "no settings":
+                for keeper in site.keepers:
+                    keeper.on(RequestCode.PUT_KV_CONFIG, _full if really else keeper._put)
+            else:
+                for locker in site.lockers.values():
+                    locker.on(RequestCode.LOCK_BATCH_MQ, _forbidden if really else locker._lock)
+
+        return hinder
+
+    async def test_counts_only_where_nobody_would_say_otherwise(
+        self, site: Site, gateway: Numbering, hinder: Callable[[bool], None], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hinder(True)
+        for _ in range(2):
+            assert (await gateway.numbered(Context(), "T", A)).queues == tuple(A)
+        with pytest.raises(BrokerUnavailable, match=r"0 of 2 name servers|no broker can be reached"):
+            await gateway.numbered(Context(), "T", [*A, *B])
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert gateway.figures()["numbers_unkept"] == 1
+        assert all(keeper.kept == {} for keeper in site.keepers)
+
+    async def test_is_not_given_to_another_broker_later(
+        self, site: Site, gateway: Numbering, hinder: Callable[[bool], None]
+    ) -> None:
+        """Though its name stands before that of the one that was there first."""
+        hinder(True)
+        assert (await gateway.numbered(Context(), "T", B)).queues == tuple(B)
+        hinder(False)
+        grown = await gateway.numbered(Context(), "T", [*A, *B])
+        assert grown.queues == (*B, *A)
+        assert {keeper.numbers() for keeper in site.keepers} == {grown}
+        assert gateway.figures()["numbers_unkept"] == 0
+
+
+def _full(request: Command) -> Command:
+    return request.answer(1, "disk full")
+
+
+def _forbidden(request: Command) -> Command:
+    return request.answer(ResponseCode.NO_PERMISSION, "the account has no right to subscribe")
+
+
+class TestNamesThatAnybodyMayTellANameServer:
+    @pytest.mark.parametrize("name", ["", "[[[", "a[[[b", "x" * 256, "\N{GRINNING FACE}" * 200])
+    @pytest.mark.parametrize("topic", ["T", BROKERS])
+    async def test_get_no_number_where_no_record_can_have_them(
+        self, site: Site, gateway: Numbering, topic: str, name: str
+    ) -> None:
+        wanted = [(name, 0), ("broker-a", 0)]
+        assert (await gateway.numbered(Context(), topic, wanted)).queues == (("broker-a", 0),)
+        assert {keeper.numbers(topic).queues for keeper in site.keepers} == {(("broker-a", 0),)}
+        puts = [keeper.puts for keeper in site.keepers]
+        other = await site.gateway()
+        assert (await other.numbered(Context(), topic, wanted)).queues == (("broker-a", 0),)
+        assert [keeper.puts for keeper in site.keepers] == puts
+
+    async def test_are_no_more_brokers_than_places_can_name(self, site: Site, gateway: Numbering) -> None:
+        await gateway.numbered(Context(), BROKERS, [("broker-b", 0)])
+        many = [(f"broker-b{number:03}", 0) for number in range(MOST_BROKERS)]
+        numbers = await gateway.numbered(Context(), BROKERS, many)
+        assert numbers.queues == (("broker-b", 0), *many[:-1])
+        puts = [keeper.puts for keeper in site.keepers]
+        assert await gateway.numbered(Context(), BROKERS, [("broker-a", 0)]) == numbers
+        assert [keeper.puts for keeper in site.keepers] == puts
+
+    async def test_make_no_record_that_nobody_can_read(self, site: Site, gateway: Numbering) -> None:
+        many = [(f"{number:04}" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 158, 0) for number in range(1_100)]
+        given = await gateway.numbered(Context(), "T", A)
+        with pytest.raises(BrokerUnavailable, match="get no numbers"):
+            await gateway.numbered(Context(), "T", [*A, *many])
+        assert {keeper.numbers() for keeper in site.keepers} == {given}
+        assert await gateway.numbered(Context(), "T", A) == given
 
 
 @pytest.mark.parametrize("value", ["", "[", "{}", '[["a",-1,2]]', '[["a",0,1],["a",0,1]]', "[[[[[[", "null"])

@@ -489,15 +489,25 @@ async def test_a_broker_that_dies_with_a_pop_costs_no_poll(broker, shelves, requ
         shelves.serve("broker-a", shelves.peers["broker-a"])
 
 
-async def test_a_broker_that_let_a_pop_lie_and_did_not_look_is_asked_again(broker, shelves, request_of):
-    """As one answers that stood still for 500 ms: without a word of what was popped."""
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"popTime": "0", "invisibleTime": "0", "reviveQid": "0", "restNum": "0"}],
+    ids=["none", "empty"],
+)
+async def test_a_broker_that_let_a_pop_lie_and_did_not_look_is_asked_again(
+    broker, shelves, request_of, header
+):
+    """As one answers that stood still for 500 ms: without a word of what was popped, or (5.5.0) with nothing
+    filled in."""
     peer = shelves.peers["broker-b"]
     answers = itertools.count(1)
 
     def late(request):
         if next(answers) == 2:
             shelves.serve("broker-b", peer)
-        return request.answer(ResponseCode.POLLING_TIMEOUT, remark="pop message is timeout too much")
+        return request.answer(
+            ResponseCode.POLLING_TIMEOUT, fields=header, remark="pop message is timeout too much"
+        )
 
     shelves.put("broker-b", record(0, b"m"))
     peer.on(RequestCode.POP_MESSAGE, late)

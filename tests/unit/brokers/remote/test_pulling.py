@@ -123,6 +123,7 @@ async def test_messages_come_with_their_place_and_the_reader_is_a_group_that_eve
         "",
     )
     assert one.store_host == "127.0.0.1:10911"
+    assert pulled.messages.broker == "broker-a"
     (request,) = queue.peer.of(PULL)
     assert request.fields["consumerGroup"] == "TOOLS_CONSUMER"
     assert request.fields["sysFlag"] == "4"  # neither waits nor sets a position

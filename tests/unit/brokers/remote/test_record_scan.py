@@ -10,13 +10,23 @@ from brokers.remote.pulling import stored
 from brokers.remote.record_scan import Scan, scan_records
 from popgate.filters import compile_filter
 from popgate.model import FilterKind, StoredMessage
+from popgate.queue_numbers import QueueNumbers
 from popgate.stored_records import StoredRecords
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import decode_record, decode_records, encode_record
+from protocols.remoting.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
 from protocols.remoting.records import encode_all
 
-BROKER, GATEWAY, DOOR = "10.0.0.1:10911", "10.0.0.2:5000", "10.0.0.9:8080"
+BROKER, GATEWAY, DOOR = "10.0.0.1:10911", "10.0.0.2:5000", Origin("10.0.0.9:8080")
+NUMBERS = QueueNumbers([("broker-b", 0), ("broker-a", 0)])
+MARKS = {
+    "of the first broker": Marks(QueueNumbers([("broker-a", 0)])),
+    "of the second broker": Marks(NUMBERS),
+    "of a broker without a number": Marks(QueueNumbers([("broker-b", 0)])),
+    "of the only broker": Marks(QueueNumbers(), "broker-a"),
+    "without any number": Marks(QueueNumbers()),
+}
 
 
 def record(
@@ -63,7 +73,7 @@ def passed(result: Scan) -> StoredRecords:
         found = decode_record(data, start)
         return stored(found, "broker-a", found.queue_id, found.offset)
 
-    return StoredRecords(result.data, result.starts, result.body_bytes, decode)
+    return StoredRecords(result.data, result.starts, result.body_bytes, "broker-a", decode)
 
 
 texts = st.text(st.characters(blacklist_characters="\x01\x02", blacklist_categories=("Cs",)), max_size=20)
@@ -84,18 +94,20 @@ class TestTheSameBytes:
         st.lists(
             st.tuples(st.binary(max_size=40), properties, st.sampled_from(["T", "t" * 200])), max_size=6
         ),
-        st.sampled_from(["", DOOR, "[::1]:8080"]),
+        st.sampled_from([DOOR.host, "[::1]:8080", "no-address"]),
+        st.sampled_from([None, *MARKS.values()]),
     )
     def test_as_of_decoded_messages(
-        self, messages: list[tuple[bytes, dict[str, str], str]], door: str
+        self, messages: list[tuple[bytes, dict[str, str], str]], host: str, marks: Marks | None
     ) -> None:
+        origin = Origin(host, marks)
         data = b"".join(
             record(offset, body, topic=topic, **named) for offset, (body, named, topic) in enumerate(messages)
         )
         result = scan(data)
         if result is not None:
             records = passed(result)
-            assert encode_all(records, store_host=door) == encode_all(decoded(data), store_host=door)
+            assert encode_all(records, origin) == encode_all(decoded(data), origin)
             assert list(records) == decoded(data)
             assert records.body_bytes == sum(len(body) for body, _, _ in messages)
 
@@ -104,9 +116,23 @@ class TestTheSameBytes:
         data = record(0, **named) + record(1, b"BORN_TIMESTAMP\x01x\x02__BORNHOST\x01", **named) + record(2)
         result = scan(data)
         assert result is not None
-        assert encode_all(passed(result), store_host=DOOR) == encode_all(decoded(data), store_host=DOOR)
+        assert encode_all(passed(result), DOOR) == encode_all(decoded(data), DOOR)
         first = decode_record(result.data)
         assert (first.born_ms, first.born_host) == (1_690_000_000_000, pack_host("10.1.2.3:40000"))
+
+    @pytest.mark.parametrize(
+        ("marks", "mark"),
+        list(zip(MARKS.values(), [0, 1, MOST_BROKERS, 0, MOST_BROKERS], strict=True)),
+        ids=list(MARKS),
+    )
+    def test_with_the_mark_of_their_broker(self, marks: Marks, mark: int) -> None:
+        data = b"".join(record(offset) for offset in range(3))
+        result = scan(data)
+        assert result is not None
+        told = encode_all(passed(result), Origin(DOOR.host, marks))
+        assert told == encode_all(decoded(data), Origin(DOOR.host, marks))
+        places = [each.commit_offset for each in decode_records(told, verify=True)]
+        assert places == [mark << OFFSET_BITS | 1_000 + offset for offset in range(3)]
 
 
 class TestWhichRecords:
@@ -138,7 +164,7 @@ class TestWhichRecords:
         assert result is not None
         assert [message.offset for message in passed(result)] == [1, 3]
         assert result.next_offset == 4
-        assert encode_all(passed(result)) == encode_all(decoded(data)[1:4:2])
+        assert encode_all(passed(result), DOOR) == encode_all(decoded(data)[1:4:2], DOOR)
 
     def test_none_at_all(self) -> None:
         assert scan(b"") == Scan(b"", [], 0, None)

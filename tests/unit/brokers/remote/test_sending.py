@@ -423,6 +423,9 @@ async def test_a_queue_of_a_static_topic_is_followed_when_another_broker_leads_i
     for _ in range(2):
         (one,) = await broker.send(CONTEXT, [message(topic="S", broker="broker-a", queue_id=1)])
         assert (one.broker, one.queue_id) == ("broker-b", 1)
+    data = encode_batch([BatchItem(0, b"one", b"UNIQ_KEY\x01A\x02")])
+    stored = await broker.forward_batch(CONTEXT, Batch("S", "broker-a", 1, data, 1, 3))
+    assert (stored.broker, stored.queue_id) == ("broker-b", 1)
     servers.topics["S"] = servers.topics["T"]
     stores.refuse(ResponseCode.NOT_LEADER_FOR_QUEUE)
     with pytest.raises(BrokerUnavailable):
@@ -594,7 +597,10 @@ async def test_a_producers_batch_goes_in_one_piece_to_the_queue_that_it_names(br
         await broker.forward_batch(CONTEXT, Batch("T", "broker-b", 1, data, 2, 6, 0x300, "makers", 7))
         for _ in range(2)
     ]
-    assert [(each.queue_id, each.offset) for each in stored] == [(1, 0), (1, 2)]
+    assert [(each.broker, each.queue_id, each.offset) for each in stored] == [
+        ("broker-b", 1, 0),
+        ("broker-b", 1, 2),
+    ]
     first, _ = stores.peers["broker-b"].of(RequestCode.SEND_BATCH_MESSAGE)
     assert first.body == data
     fields = first.fields

@@ -85,6 +85,21 @@ async def test_what_clients_are_told_to_connect_to(
         await adapter.stop()
 
 
+async def test_numbers_of_brokers_are_asked_for_before_it_listens(
+    house: House, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    adapter = made("remoting://127.0.0.1:0", house)
+    listening: list[list[str]] = []
+
+    async def prime() -> None:
+        listening.append(adapter.addresses)
+
+    monkeypatch.setattr(stage.processor.numbering, "prime", prime)
+    await adapter.start()
+    await adapter.stop()
+    assert listening == [[]]
+
+
 async def test_it_serves_and_drains(house: House, tmp_path: Path) -> None:
     papers = Papers(tmp_path)
     adapter = made(

@@ -15,6 +15,7 @@ from popgate.wire import fastjson
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
+from popgate.wire.hosts import host_text
 from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command
 from popgate.wire.running import CLIENT_VERSION, ConsumeResult, ConsumerRunningInfo, encode_offsets
@@ -145,9 +146,11 @@ async def test_a_message_is_looked_up_and_handed_to_the_client(
     answer = await tool.ok(CONSUME, {**WHO, "msgId": message_id, "topic": topic})
     assert ConsumeResult.decode(answer.body) == ConsumeResult("CR_LATER", "well", 12)
     ((code, fields, body),) = peer.asked
-    assert (code, fields["msgId"], fields["topic"]) == (CONSUME, message_id, "orders")
+    here = encode_offset_message_id(ADDRESS, decode_offset_message_id(message_id)[1])
+    assert (code, fields["msgId"], fields["topic"]) == (CONSUME, here, "orders")
     assert (fields["brokerName"], fields["clientId"]) == (stage.broker.name, "c@1")
-    assert decode_record(body, verify=True).body == b"body"
+    record = decode_record(body, verify=True)
+    assert (record.body, host_text(record.store_host)) == (b"body", ADDRESS)
 
 
 async def test_ids_that_name_this_door_are_those_of_places_too(stage: Stage, tool: Caller) -> None:

@@ -20,6 +20,7 @@ from popgate.wire.records import Record, decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
 from protocols.remoting import popping
+from protocols.remoting.marks import Origin
 from protocols.remoting.popping import Popping, popped, topic_popped
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
@@ -435,11 +436,14 @@ def stored(receipt: Receipt, properties: bytes = b"") -> StoredMessage:
     )
 
 
+HERE = Origin(ADDRESS)
+
+
 def test_handles_that_the_client_can_make_are_not_sent() -> None:
     """As of a RocketMQ: one check point for each queue."""
     places = ((0, 5), (0, 7), (1, 5))
     receipts = [Receipt(5, 1000, 60_000, 3, OF_TOPIC, "b", queue, at, 9) for queue, at in places]
-    fields, body = popped([stored(one) for one in receipts], "b", "")
+    fields, body = popped([stored(one) for one in receipts], "b", HERE)
     found = taken(Command(0, fields=fields, body=body), "b")
     assert [find_property(got.record.properties, b"POP_CK") for got in found] == [None] * 3
     assert [parse_receipt(got.handle)[:8] for got in found] == [one[:8] for one in receipts]
@@ -463,7 +467,7 @@ def test_handles_that_it_cannot_make_come_along(other: Receipt) -> None:
         other,
         Receipt(5, 1000, 60_000, 3, OF_TOPIC, "b", 0, 11),
     ]
-    fields, body = popped([stored(one) for one in receipts], "b", "")
+    fields, body = popped([stored(one) for one in receipts], "b", HERE)
     found = taken(Command(0, fields=fields, body=body), "b")
     assert [parse_receipt(got.handle)[:8] for got in found] == [one[:8] for one in receipts]
 
@@ -471,7 +475,7 @@ def test_handles_that_it_cannot_make_come_along(other: Receipt) -> None:
 def test_a_handle_that_a_producer_made_up_does_not_count() -> None:
     receipt = Receipt(5, 1000, 60_000, 3, OF_TOPIC, "b", 0, 5)
     forged = b"POP_CK\x010 1 1 0 0 b 0 0\x02"
-    fields, body = popped([stored(receipt, forged)], "b", "")
+    fields, body = popped([stored(receipt, forged)], "b", HERE)
     (got,) = taken(Command(0, fields=fields, body=body), "b")
     assert got.handle == receipt.encode()
 

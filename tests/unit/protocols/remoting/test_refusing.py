@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.wire.codes import ResponseCode
+from popgate.wire.codes import RequestCode, ResponseCode
 from protocols.remoting.door import rooms_of
-from protocols.remoting.refusing import REASONS, Refusing
+from protocols.remoting.refusing import REASONS, Refusing, refused
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 
@@ -15,6 +15,13 @@ async def test_a_reason_is_told(stage: Stage, code: int) -> None:
     answer = await Caller(Refusing(stage.house)).ask(code, {"anything": "x"})
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == REASONS[code]
+
+
+def test_a_half_message_that_was_given_up_is_asked_about_at_its_broker() -> None:
+    """Tools ask by the address in the id of a message, which is that of the door."""
+    request = Caller().request(RequestCode.RESUME_CHECK_HALF_MESSAGE, {"topic": "orders", "msgId": "AA"})
+    assert "send the message anew" in refused(request).remark
+    assert "ask the broker itself" in refused(request, cluster=True).remark
 
 
 async def test_nothing_is_both_refused_and_served(stage: Stage) -> None:

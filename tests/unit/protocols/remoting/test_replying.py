@@ -15,7 +15,7 @@ from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.remoting import Command
 from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.replying import Replying
-from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 LONG, SHORT = RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2
 PUSH = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
@@ -190,7 +190,7 @@ async def test_what_a_broker_hands_on(stage: Stage, room: Replying) -> None:
     assert inspect.isawaitable(taken)
     assert await taken
     ((_, fields, _),) = peer.asked
-    assert (fields["bornHost"], fields["storeHost"]) == ("0.0.0.0:0", "10.0.0.1:10911")
+    assert (fields["bornHost"], fields["storeHost"]) == ("0.0.0.0:0", ADDRESS)
     peer.full = True
     assert room.push("asker@1", pushed()) is False
     peer.close()

@@ -15,6 +15,7 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.routes import ClusterInfo, QueueData, TopicRoute
 from processors.limits import Limits
 from protocols.remoting.errors import Refused
+from protocols.remoting.marks import Origin
 from protocols.remoting.pulling import Pulling
 from protocols.remoting.routing import Brokers, Routing, broker_of
 from protocols.remoting.sending import Sending
@@ -155,9 +156,9 @@ class TestWhichBrokerIsMeant:
 
 
 async def test_records_name_an_address_and_no_name(stage: Stage, caller: Caller) -> None:
-    assert await Brokers(stage.house).host(caller.context) == ADDRESS
+    assert await Brokers(stage.house).origin(caller.context) == Origin(ADDRESS)
     named = stage.named("gateway.example:8080")
-    assert await Brokers(named).host(caller.context) == caller.context.local
+    assert await Brokers(named).origin(caller.context) == Origin(caller.context.local)
 
 
 class TestInFrontOfSeveralBrokers:
@@ -203,8 +204,8 @@ class TestInFrontOfSeveralBrokers:
     async def test_what_need_not_be_there(self, caller: Caller, topic: str, brokers: str) -> None:
         assert [queue.broker for queue in (await route_of(caller, topic)).queues] == [*brokers]
 
-    async def test_ids_and_records_keep_the_brokers_own_host(self, stage: Stage, caller: Caller) -> None:
-        assert await Brokers(stage.house).host(caller.context) == ""
+    async def test_ids_and_records_name_this_door(self, stage: Stage, caller: Caller) -> None:
+        assert (await Brokers(stage.house).origin(caller.context)).host == ADDRESS
 
     async def test_clients_that_name_no_broker_are_told_why_not(self, caller: Caller) -> None:
         pull = {"consumerGroup": "g", "topic": "orders", "queueId": 0, "queueOffset": 0, "maxMsgNums": 1}

@@ -7,9 +7,8 @@ from typing import Any, ClassVar
 
 import pytest
 
-from brokers.batches import Batch, StoredBatch
 from popgate.context import Context
-from popgate.errors import BadRequest, BrokerUnavailable, Fault, GatewayError
+from popgate.errors import BadRequest, BrokerUnavailable, Fault
 from popgate.message_id import decode_offset_message_id
 from popgate.model import FilterKind, MessageType, Permission, StoredMessage
 from popgate.naming import RETRY_PREFIX
@@ -20,7 +19,7 @@ from popgate.wire.remoting import Command
 from processors.limits import Limits
 from processors.requests import Pull
 from protocols.remoting.sending import Sending
-from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Forwarding, Stage
 
 SEND, SHORT, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 BORN_MS = 1_699_999_999_000
@@ -423,23 +422,6 @@ class TestBatches:
     async def test_a_batch_in_a_plain_send_is_told_by_its_flag(self, stage: Stage, caller: Caller) -> None:
         await caller.ok(SHORT, short_fields(m=True, i=""), batch_of(b"one", b"two"))
         assert [message.body for message in await stored(stage)] == [b"one", b"two"]
-
-
-class Forwarding:
-    """In the place of `BatchForwarder`, before brokers that take batches in one piece."""
-
-    supported = True
-
-    def __init__(self, *offset_message_ids: str) -> None:
-        self.batches: list[Batch] = []
-        self.failure: GatewayError | None = None
-        self.offset_message_ids = offset_message_ids
-
-    async def forward(self, context: Context, batch: Batch) -> StoredBatch:
-        self.batches.append(batch)
-        if self.failure is not None:
-            raise self.failure
-        return StoredBatch(batch.queue_id, 40, self.offset_message_ids)
 
 
 class TestBatchesInOnePiece:

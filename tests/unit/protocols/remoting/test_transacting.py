@@ -8,17 +8,19 @@ import pytest
 
 from popgate.context import Context
 from popgate.filters import compile_filter
-from popgate.message_id import make_message_id
+from popgate.message_id import decode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message, MessageType, Pop, Sent, StoredMessage, TransactionCheck
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.headers import Serialization
 from popgate.wire.heartbeats import HeartbeatData
+from popgate.wire.hosts import host_text
 from popgate.wire.properties import decode_properties
 from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command, RemotingWire, encode_command
 from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.marks import Origin
 from protocols.remoting.transacting import Transacting, ask_producer
-from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 END, ASK = RequestCode.END_TRANSACTION, RequestCode.CHECK_TRANSACTION_STATE
 UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
@@ -160,6 +162,9 @@ async def test_a_producer_of_the_group_is_asked_and_its_answer_counts(
     assert (fields["transactionId"], fields["bname"]) == (sent.message_id, stage.broker.name)
     record = decode_record(body, verify=True)
     assert (record.topic, record.body) == ("orders", b"body")
+    here = decode_offset_message_id(fields["offsetMsgId"])
+    assert here == (host_text(record.store_host), record.commit_offset)
+    assert here == (ADDRESS, int(fields["commitLogOffset"]))
     properties = decode_properties(record.properties)
     assert (properties["PGROUP"], properties["UNIQ_KEY"]) == ("makers", sent.message_id)
     assert properties["colour"] == "red"
@@ -210,5 +215,6 @@ async def test_a_producer_that_reads_nothing_is_passed_over(stage: Stage) -> Non
 async def test_a_check_without_a_place_is_not_for_classic_producers() -> None:
     peer = FakePeer()
     stored = StoredMessage("orders", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"", b"")
-    assert not ask_producer(peer, TransactionCheck("orders", "makers", "id", stored, 1))
+    check = TransactionCheck("orders", "makers", "id", stored, 1)
+    assert not ask_producer(peer, check, Origin(ADDRESS))
     assert peer.told == []

@@ -94,6 +94,7 @@ async def test_name_servers_and_brokers_are_told(before_cluster: Any, cluster: C
     gateway = told["gateway"]
     assert (gateway["transactions_bound"], gateway["clients_merged"]) == (True, 0)
     assert gateway["name_servers_silent_s"] >= 0
+    assert gateway["numbers_unkept"] == 0
     version = (await before_cluster.get("/api/version"))[1]
     assert version["broker"] == f"rocketmq://{servers.address}"
 

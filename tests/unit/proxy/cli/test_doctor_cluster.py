@@ -63,6 +63,7 @@ def told() -> dict[str, Any]:
             "clients_merged": 0,
             "clients_registered": 3,
             "name_servers_silent_s": 0.4,
+            "numbers_unkept": 0.0,
         },
     }
 
@@ -100,6 +101,16 @@ def test_a_name_server_that_is_silent_is_a_warning_and_all_of_them_a_problem(tol
         ("name-server", Level.PROBLEM),
         ("routes", Level.PROBLEM),
     ]
+
+
+def test_numbers_that_are_not_kept_are_a_warning_with_the_right_that_may_be_missing(
+    told: dict[str, Any],
+) -> None:
+    told["gateway"]["numbers_unkept"] = 1.0
+    finding = only(told)
+    assert (finding.check, finding.level) == ("numbers", Level.WARNING)
+    assert "1 topic " in finding.what
+    assert "`numbers of queues`" in finding.advice
 
 
 def test_name_servers_that_do_not_agree_are_told_with_what_each_says(told: dict[str, Any]) -> None:

@@ -53,11 +53,14 @@ def test_why_a_group_is_stuck_is_told_by_who_has_most_of_its_consumers() -> None
 
 
 def test_links_of_all_processes_are_added_and_facts_of_the_cluster_are_not() -> None:
-    own = {"brokers": [1], "gateway": {"routes": 4, "links_open": 2, "transactions_bound": True}}
-    assert _cluster(own, [{"brokers": [1], "gateway": {"routes": 9, "links_open": 3}}, {}]) == {
+    gateway = {"routes": 4, "links_open": 2, "numbers_unkept": 0, "transactions_bound": True}
+    own = {"brokers": [1], "gateway": gateway}
+    other = {"brokers": [1], "gateway": {"routes": 9, "links_open": 3, "numbers_unkept": 1}}
+    assert _cluster(own, [other, {}]) == {
         "brokers": [1],
-        "gateway": {"routes": 4, "links_open": 5, "transactions_bound": True},
+        "gateway": {"routes": 4, "links_open": 5, "numbers_unkept": 1, "transactions_bound": True},
     }
+    assert _cluster(own, []) == own
 
 
 def test_an_answer_goes_before_a_reason_and_a_reason_before_not_knowing() -> None:

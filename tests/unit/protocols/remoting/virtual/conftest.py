@@ -31,12 +31,14 @@ from popgate.model import (
     Sent,
     StoredMessage,
 )
-from popgate.queue_numbers import Numbered, QueueNumbers
+from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
 from popgate.wire.remoting import V4_9_4, Command
 from processors.limits import Limits
+from processors.messaging import MessagingProcessor
 from protocols.remoting.door import Door
-from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
+from protocols.remoting.requests import DoorHouse
+from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 TOPIC, GROUP = "orders", "readers"
 Named = tuple[str, str, int]
@@ -53,6 +55,10 @@ class SeveralBrokers(EmbeddedBroker, TellsBrokers, NumbersQueues):
         self.numbers: dict[str, QueueNumbers] = {}
         self.keeps = True
         """Whether numbers can be asked for."""
+        self.asked: list[str] = []
+        """Topics that they were asked for."""
+        self.hangs: asyncio.Event | None = None
+        """Until it is set nobody says a number."""
         self.logs: dict[str, list[int]] = {}
         """By broker: what lies at its places 0, 100, 200, …"""
 
@@ -97,9 +103,13 @@ class SeveralBrokers(EmbeddedBroker, TellsBrokers, NumbersQueues):
         return [BrokerPlace("one", name) for name in self.cluster]
 
     async def numbered(self, context: Context, topic: str, queues: Sequence[Numbered]) -> QueueNumbers:
+        if self.hangs is not None:
+            await self.hangs.wait()
         if not self.keeps:
             raise BrokerUnavailable("no name server can be reached")
-        found = self.numbers[topic] = self.numbers.get(topic, QueueNumbers()).grown(queues)
+        self.asked.append(topic)
+        named = [one for one in queues if may_be_numbered(one[0])]
+        found = self.numbers[topic] = self.numbers.get(topic, QueueNumbers()).grown(named)
         return found
 
     async def route(self, topic: str) -> Route:
@@ -228,12 +238,19 @@ class DoorCaller(Caller):
 
 
 class Several(Stage):
-    """The stage with its brokers, and doors before them: each is a gateway of its own."""
+    """The stage with its brokers, and doors before them. Each knows numbers of queues by itself; those of
+    brokers its processor knows, which they have in common.
+    """
 
     broker: SeveralBrokers
 
     def caller(self, version: int = V4_9_4, client_id: str = "client@1") -> DoorCaller:
         return DoorCaller(Door(self.house), version, client_id)
+
+    def at_another_gateway(self, version: int = V4_9_4) -> DoorCaller:
+        """One that has nothing in common with the others but the brokers, and what is kept there."""
+        processor = MessagingProcessor(self.broker, clock=self.clock, limits=self.processor.limits)
+        return DoorCaller(Door(DoorHouse(processor, self.clock, lambda _context: ADDRESS)), version)
 
     async def layout(self, *queues: Numbered, cluster: str = "ab", away: str = "") -> None:
         """The brokers and queues that are there from now on."""

@@ -19,7 +19,7 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_record, decode_records
 from popgate.wire.remoting import V4_9_5, V5_0_0, V5_1_0
 from popgate.wire.routes import QueueData, TopicRoute
-from protocols.remoting.virtual.marks import OFFSET_BITS
+from protocols.remoting.marks import OFFSET_BITS
 from protocols.remoting.virtual.views import VIRTUAL_BROKER
 from tests.unit.protocols.remoting.conftest import ADDRESS
 from tests.unit.protocols.remoting.virtual.conftest import GROUP, TOPIC, DoorCaller, Several
@@ -148,6 +148,16 @@ class TestSends:
             [record] = decode_records(answer.body)
             assert record.body == b"%d" % number
 
+    async def test_ask_for_no_numbers_of_brokers_that_can_have_none(
+        self, several: Several, old: DoorCaller
+    ) -> None:
+        several.broker.cluster = ["a", "b", "[[["]
+        await several.pass_s(2)
+        await send(old, 3)
+        several.broker.asked.clear()
+        await send(old, 3)
+        assert several.broker.asked == []
+
     async def test_of_all_forms_do(self, old: DoorCaller) -> None:
         fields = {"producerGroup": "makers", "topic": TOPIC, "defaultTopic": "TBW102", "queueId": 2}
         long = await old.ok(RequestCode.SEND_MESSAGE, {**fields, "sysFlag": 0, "bornTimestamp": 1}, b"one")
@@ -275,7 +285,7 @@ class TestLocks:
 class TestPlaces:
     async def test_are_looked_up_in_the_log_that_they_are_of(self, several: Several, old: DoorCaller) -> None:
         sent = {number: await send(old, number, b"%d" % number) for number in (1, 3)}
-        for caller in (old, several.caller()):  # the second one is another gateway
+        for caller in (old, several.at_another_gateway()):
             for number, told in sent.items():
                 answer = await caller.ok(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": told[2]})
                 [record] = decode_records(answer.body, verify=True)
@@ -339,10 +349,12 @@ class TestChecks:
         assert code == RequestCode.CHECK_TRANSACTION_STATE
         assert int(fields["commitLogOffset"]) == 1 << OFFSET_BITS | 500
         assert decode_record(body).commit_offset == 1 << OFFSET_BITS | 500
-        assert decode_offset_message_id(fields["offsetMsgId"])[1] == 1 << OFFSET_BITS | 500
+        assert decode_offset_message_id(fields["offsetMsgId"]) == (ADDRESS, 1 << OFFSET_BITS | 500)
 
-    async def test_and_not_at_all_while_that_is_not_known(self, several: Several, old: DoorCaller) -> None:
+    @pytest.mark.parametrize("cluster", ["ab", "b"], ids=["of two brokers", "of the other broker alone"])
+    async def test_and_not_at_all_while_that_is_not_known(self, several: Several, cluster: str) -> None:
         several.broker.keeps = False
+        await several.layout(*B, *A, cluster=cluster)
         fresh = several.caller(client_id="client@2")
         beat = HeartbeatData("client@2", producer_groups=("others",)).encode()
         await fresh.ok(RequestCode.HEART_BEAT, body=beat)

@@ -57,7 +57,11 @@ final class Light {
     /** What is more urgent comes first. */
     static void priority(Run run) throws Exception {
         String topic = run.get("topic");
-        Producer producer = run.producer(topic);
+        String anything = run.get("anything");
+        Producer producer = run.producer(topic, anything);
+        // Refused by the client itself where the route does not name the type.
+        producer.send(Run.to(anything, "urgent").setPriority(3).build());
+        run.say("anything goes");
         for (int priority : new int[] {2, 6, 1, 4}) {
             for (int n = 0; n < 2; n++) {
                 run.sent(producer, Run.to(topic, "p" + priority + " " + n).setPriority(priority), "priority", priority);

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popgate.queue_numbers import QueueNumbers
-from protocols.remoting.virtual.marks import MOST_BROKERS, OFFSET_BITS, Marks
+from protocols.remoting.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
 
 MARKS = Marks(QueueNumbers([("b", 0), ("a", 0)]))
 LARGEST = (1 << OFFSET_BITS) - 1
@@ -41,3 +41,23 @@ def test_the_last_number_is_no_brokers() -> None:
     many = Marks(QueueNumbers([(f"broker-{number}", 0) for number in range(MOST_BROKERS + 5)]))
     assert many.broker_of(many.marked("broker-1", 7)) == ("broker-1", 7)
     assert many.marked(f"broker-{MOST_BROKERS}", 7) == many.marked("nobody", 7)
+    assert Origin("", many).has_number(f"broker-{MOST_BROKERS - 1}")
+    assert not Origin("", many).has_number(f"broker-{MOST_BROKERS}")
+
+
+def test_the_only_broker_is_the_first_while_no_numbers_are_known() -> None:
+    marks = Marks(QueueNumbers(), "b")
+    assert (marks.marked("b", 7), marks.broker_of(7)) == (7, ("b", 7))
+    assert marks.leave("b")
+    assert marks.broker_of(marks.marked("a", 7))[0] is None
+    assert [Origin("", marks).has_number(broker) for broker in "ab"] == [False, True]
+    assert not marks.are_known
+    known = Marks(QueueNumbers([("a", 0)]), "b")
+    assert known.broker_of(known.marked("b", 7))[0] is None
+
+
+def test_where_there_can_be_one_broker_only_all_is_as_it_is() -> None:
+    here = Origin("10.0.0.9:8080")
+    assert here.place("b", LARGEST + 1) == LARGEST + 1
+    assert here.leaves("b")
+    assert here.has_number("b")
