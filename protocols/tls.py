@@ -55,6 +55,9 @@ class Certificate:
     def __repr__(self) -> str:
         return f"<Certificate {self._files[0]} renewed {self.generation} times>"
 
+    def open(self) -> None:
+        """What has to be done before the first handshake. Raises OSError with a sentence."""
+
     def current(self) -> ssl.SSLContext:
         """For the handshake that begins now: with the pair, and the authorities for clients, as they are.
 

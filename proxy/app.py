@@ -15,10 +15,10 @@ from popgate.errors import GatewayError
 from popgate.faults import Faults
 from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
-from protocols.adapter import Adapter, House, Listen, parse_advertised, parse_listen
+from protocols.adapter import Adapter, House, parse_advertised, parse_listen
 from protocols.draining import Farewell
 from protocols.finding import make_adapter
-from proxy.admin.opening import open_admin
+from proxy.admin.opening import admin_listen, open_admin
 from proxy.admin.server import AdminServer
 from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
 from proxy.door_tls import certificate, door_urls
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from brokers.remote.settings import RemoteSettings
     from brokers.shared.host import BrokerHost
     from brokers.shared.settings import SharedSettings
+    from protocols.tls import Certificate
     from proxy.settings import Settings
     from proxy.tracing.exporting import Tracing
     from proxy.workers.membership import Membership
@@ -80,6 +81,7 @@ class App:
     tracing: Tracing | None = None
     host: BrokerHost | None = None
     """Serves the broker to other gateways, where the settings say so."""
+    certificate: Certificate | None = None
     membership: Membership | None = None
     """In one of several processes of a gateway."""
 
@@ -160,6 +162,11 @@ class App:
                 )
             except OSError as error:
                 raise CannotStart(f"{_reason(error)} (choose another --share-broker)") from None
+        if self.certificate is not None:
+            try:
+                await asyncio.to_thread(self.certificate.open)
+            except OSError as error:
+                raise CannotStart(str(error)) from None
         for door in self.doors:
             try:
                 await door.start()
@@ -259,7 +266,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
     try:
         policies = policies_values(settings)
         listens = [parse_listen(url) for url in door_urls(settings)]
-        admin_at = _admin_listen(settings.admin)
+        admin_at = admin_listen(settings.admin)
         if settings.advertised.address:
             parse_advertised(settings.advertised.address)
         faults = make_faults(settings)
@@ -321,7 +328,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
     except ValueError as error:
         raise SettingsWrong(str(error)) from None
     app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
-    app.tracing, app.host, app.membership = tracing, host, membership
+    app.tracing, app.host, app.membership, app.certificate = tracing, host, membership, house.certificate
     app.lame_duck_s = settings.stopping.lame_duck_s if membership is None else 0.0
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
@@ -342,15 +349,6 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             membership=membership,
         )
     return app
-
-
-def _admin_listen(url: str) -> Listen | None:
-    if url in ("", "off"):
-        return None
-    listen = parse_listen(url)
-    if listen.scheme != "http" or listen.options or listen.path:
-        raise ValueError(f"{url!r} is no admin address: write it like http://127.0.0.1:8083, or off")
-    return listen
 
 
 def _figures(app: App) -> dict[str, float]:

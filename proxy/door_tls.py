@@ -5,15 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocols.adapter import Listen, parse_listen
 from protocols.tls import Certificate
 from proxy.choices import TlsMode
-from proxy.self_signed import pair_in
-from proxy.settings import Settings
+from proxy.self_signed import CERTIFICATE, KEY, pair_in
 from proxy.values import path_or_none
 from proxy.wrong import SettingsWrong
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 OWN_FOLDER: Final = "tls"
 """In the data folder: what the gateway made for itself."""
@@ -50,7 +52,7 @@ def speaks_tls(listen: Listen) -> bool:
 
 
 def certificate(settings: Settings, listens: Sequence[Listen], *, tell: bool = True) -> Certificate | None:
-    """What doors show: the operator's, or one that is made at the first start. None: nobody speaks TLS.
+    """What doors show: the operator's, or one that is made when it is opened. None: nobody speaks TLS.
 
     `tell`: whether a certificate that nobody can verify is worth a line in the log. Raises ValueError with a
     sentence, SettingsWrong.
@@ -64,16 +66,28 @@ def certificate(settings: Settings, listens: Sequence[Listen], *, tell: bool = T
             raise SettingsWrong(f"tls.{name} needs tls.certificate")
     if not any(speaks_tls(listen) for listen in listens):
         return None
-    try:
-        made, key = pair_in(settings.data / OWN_FOLDER)
-    except OSError as error:
-        raise SettingsWrong(
-            f'{error}: set tls.certificate and tls.key to one of yours, or tls.mode = "off"'
-        ) from None
-    if tell:
-        _log.warning(
-            "clients that speak TLS are shown %s, which this gateway made for itself, so that nobody can"
-            " verify it: set tls.certificate and tls.key",
-            made,
-        )
-    return Certificate(made, key)
+    return OwnCertificate(settings.data / OWN_FOLDER, tell=tell)
+
+
+class OwnCertificate(Certificate):
+    """One that the gateway makes for itself at its first start; until then nothing is written."""
+
+    def __init__(self, folder: Path, *, tell: bool) -> None:
+        self._folder = folder
+        self._tell = tell
+        self._files = (folder / CERTIFICATE, folder / KEY)
+
+    def open(self) -> None:
+        try:
+            made, key = pair_in(self._folder)
+            super().__init__(made, key)
+        except (OSError, ValueError) as error:
+            raise OSError(
+                f"{error} (set tls.certificate and tls.key to one of yours, or tls.mode to off)"
+            ) from None
+        if self._tell:
+            _log.warning(
+                "clients that speak TLS are shown %s, which this gateway made for itself, so that nobody can"
+                " verify it: set tls.certificate and tls.key",
+                made,
+            )

@@ -11,7 +11,7 @@ from popgate.clock import Clock
 from popgate.faults import Faults
 from popgate.model import GroupConfig
 from processors.messaging import MessagingProcessor
-from protocols.adapter import Listen
+from protocols.adapter import Listen, parse_listen
 from protocols.draining import Waits
 from proxy.admin.backups import Backups
 from proxy.admin.clients import Clients
@@ -34,6 +34,16 @@ from proxy.values import backup_folder, store_folder, transactions_are_bound
 if TYPE_CHECKING:
     from proxy.settings import Settings
     from proxy.workers.membership import Membership
+
+
+def admin_listen(url: str) -> Listen | None:
+    """Where the admin port listens; None: there is none. Raises ValueError with a sentence."""
+    if url in ("", "off"):
+        return None
+    listen = parse_listen(url)
+    if listen.scheme != "http" or listen.options or listen.path:
+        raise ValueError(f"{url!r} is no admin address: write it like http://127.0.0.1:8083, or off")
+    return listen
 
 
 def open_admin(

@@ -193,7 +193,7 @@ def test_a_shorter_window_of_repeated_sends_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1"])
-def test_scenario_17_a_certificate_that_nobody_can_verify_is_a_warning() -> None:
+def test_a_certificate_that_nobody_can_verify_is_a_warning() -> None:
     with GatewayProcess(environment={"POPGATE_TLS__MODE": "optional"}) as gateway:
         seen = doctor(gateway.endpoint, "--admin", gateway.admin)
     assert seen.code == 0

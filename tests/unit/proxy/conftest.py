@@ -45,6 +45,7 @@ def settings_for(tmp_path: Path) -> Callable[..., Settings]:
             "data": tmp_path / "data",
             "listen": ["grpc://127.0.0.1:0"],
             "admin": "http://127.0.0.1:0",
+            "tls": {"mode": "off"},
             "durability": "none",
             "stopping": {"drain_s": 60, "lame_duck_s": 0},
             # Longer than any patience: what ends such a wait in time is not its own end.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from protocols.adapter import parse_listen
+from protocols.tls import Certificate
 from proxy import door_tls
 from proxy.door_tls import OWN_FOLDER, certificate, door_urls
 from proxy.layers import load_settings
@@ -59,27 +60,35 @@ def test_a_second_look_changes_nothing() -> None:
     assert urls("optional", *once) == once
 
 
-def test_without_a_door_that_speaks_tls_nothing_is_made(tmp_path: Path) -> None:
+def test_nothing_is_made_before_it_is_opened(tmp_path: Path) -> None:
     assert certificate(settings("off", tmp_path), [parse_listen(PLAIN)]) is None
+    assert certificate(settings("optional", tmp_path), [parse_listen(f"{PLAIN}?tls=true")]) is not None
     assert not (tmp_path / OWN_FOLDER).exists()
 
 
+def opened(data: Path, *, tell: bool = True) -> Certificate:
+    found = certificate(settings(data=data), [parse_listen(f"{PLAIN}?tls=permissive")], tell=tell)
+    assert found is not None
+    found.open()
+    return found
+
+
 def test_the_certificate_is_made_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    door = [parse_listen(f"{PLAIN}?tls=permissive")]
-    assert certificate(settings(data=tmp_path / "new"), door) is not None
+    first = opened(tmp_path / "new")
     folder = tmp_path / "new" / OWN_FOLDER
-    made = (folder / CERTIFICATE).read_bytes()
     assert "nobody can verify it" in caplog.text
     assert str(folder / CERTIFICATE) in caplog.text
-    assert certificate(settings(data=tmp_path / "new"), door, tell=False) is not None
-    assert (folder / CERTIFICATE).read_bytes() == made
+    second = opened(tmp_path / "new", tell=False)
+    assert first.pem() == second.pem() == ((folder / KEY).read_bytes(), (folder / CERTIFICATE).read_bytes())
     assert caplog.text.count("nobody can verify it") == 1
     assert {path.name for path in folder.iterdir()} == {CERTIFICATE, KEY}
     assert [path.name for path in folder.parent.iterdir()] == [OWN_FOLDER]
+    assert not second.asks_clients
+    assert second.current() is second.current()
 
 
 def test_the_key_is_for_this_user_only(tmp_path: Path) -> None:
-    certificate(settings(data=tmp_path), [parse_listen(f"{PLAIN}?tls=true")])
+    opened(tmp_path)
     assert (tmp_path / OWN_FOLDER / KEY).stat().st_mode & 0o077 == 0
 
 
@@ -102,7 +111,12 @@ def test_where_none_can_be_made_it_is_said_what_to_set(
         raise OSError("no certificate could be made: read-only file system")
 
     monkeypatch.setattr(door_tls, "pair_in", refuse)
-    with pytest.raises(
-        SettingsWrong, match=r'read-only file system: set tls\.certificate .* tls\.mode = "off"'
-    ):
-        certificate(settings(data=tmp_path), [parse_listen(f"{PLAIN}?tls=permissive")])
+    with pytest.raises(OSError, match=r"read-only file system \(set tls\.certificate .* tls\.mode to off\)"):
+        opened(tmp_path)
+
+
+def test_a_pair_that_was_spoilt_is_said(tmp_path: Path) -> None:
+    opened(tmp_path)
+    (tmp_path / OWN_FOLDER / CERTIFICATE).write_text("nothing")
+    with pytest.raises(OSError, match=r"are no TLS certificate .* \(set tls\.certificate"):
+        opened(tmp_path)
