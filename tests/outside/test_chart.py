@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import grpc
 import kubernetes_validate
 import pytest
 
+from popgate.testing.gateway import GatewayProcess
 from popgate.testing.made import Missing
 from proxy.layers import load_settings
 from proxy.metrics.names import SPECS
 from proxy.settings import Settings
 from tests.outside import charts
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.timeout(1800)  # the first one compiles Helm
 
@@ -304,3 +310,40 @@ def test_notes_say_what_to_do_next(helm: Path, tmp_path: Path) -> None:
     assert "Clients are told to connect to classic.mq.example.com:9876." in notes
     assert "helm test mq -n messaging" in notes
     assert "setEnableSsl(false)" in notes
+
+
+def probe(gateway: GatewayProcess, container: dict[str, Any], name: str) -> int:
+    """The status that a probe of the pod gets."""
+    asked = container[name]["httpGet"]
+    assert asked["port"] == "admin"
+    try:
+        with urllib.request.urlopen(f"{gateway.admin}{asked['path']}", timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def test_what_the_pod_says_runs_as_a_process(tmp_path: Path) -> None:
+    """Its arguments, its file, its probes, and its end: it serves on while it is not ready any more."""
+    pod = workload("nodeport")["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    settings("nodeport", tmp_path)
+    file = tmp_path / "popgate.toml"
+    file.write_text(re.sub(r"://0\.0\.0\.0:\d+", "://127.0.0.1:0", file.read_text()))
+    command, *options = container["args"]
+    assert (command, options) == ("serve", ["--config", "/etc/popgate/popgate.toml"])
+    lame_duck = (
+        "--set",
+        f"stopping.lame_duck_s={load_settings(config=file, environment={}).stopping.lame_duck_s}",
+    )
+    with GatewayProcess(tmp_path / "data", listen=(), options=("--config", str(file), *lame_duck)) as gateway:
+        assert [url.partition("://")[0] for url in gateway.addresses] == ["grpc", "remoting"]
+        assert probe(gateway, container, "startupProbe") == 200
+        assert probe(gateway, container, "readinessProbe") == 200
+        assert probe(gateway, container, "livenessProbe") == 200
+        gateway.signal(signal.SIGTERM)
+        wait_until(lambda: probe(gateway, container, "readinessProbe") == 503)
+        assert probe(gateway, container, "livenessProbe") == 200
+        with grpc.insecure_channel(gateway.endpoint) as channel:
+            grpc.channel_ready_future(channel).result(timeout=30)  # new connections are served on
+        assert gateway.wait() == 0

@@ -139,7 +139,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- $_ := set $settings "remote" $remote -}}
 {{- end -}}
-{{- include "popgate.toml" (mergeOverwrite $settings (deepCopy .Values.config)) -}}
+{{- include "popgate.toml" (mergeOverwrite $settings (deepCopy .Values.config)) | trim -}}
 {{- end -}}
 
 {{/* TOML of plain settings and one level of tables. Helm's own writes 1024 as 1024.0 and 1e7 for numbers of values. */}}
