@@ -332,11 +332,9 @@ def test_what_the_pod_says_runs_as_a_process(tmp_path: Path) -> None:
     file.write_text(re.sub(r"://0\.0\.0\.0:\d+", "://127.0.0.1:0", file.read_text()))
     command, *options = container["args"]
     assert (command, options) == ("serve", ["--config", "/etc/popgate/popgate.toml"])
-    lame_duck = (
-        "--set",
-        f"stopping.lame_duck_s={load_settings(config=file, environment={}).stopping.lame_duck_s}",
-    )
-    with GatewayProcess(tmp_path / "data", listen=(), options=("--config", str(file), *lame_duck)) as gateway:
+    # Longer than in the chart, so that a machine that stands still does not end it; a second signal does.
+    longer = ("--set", "stopping.lame_duck_s=300", "--set", "stopping.drain_s=900")
+    with GatewayProcess(tmp_path / "data", listen=(), options=("--config", str(file), *longer)) as gateway:
         assert [url.partition("://")[0] for url in gateway.addresses] == ["grpc", "remoting"]
         assert probe(gateway, container, "startupProbe") == 200
         assert probe(gateway, container, "readinessProbe") == 200
@@ -346,4 +344,5 @@ def test_what_the_pod_says_runs_as_a_process(tmp_path: Path) -> None:
         assert probe(gateway, container, "livenessProbe") == 200
         with grpc.insecure_channel(gateway.endpoint) as channel:
             grpc.channel_ready_future(channel).result(timeout=30)  # new connections are served on
+        gateway.signal(signal.SIGTERM)
         assert gateway.wait() == 0
