@@ -17,6 +17,9 @@ _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 HANDSHAKE_S: Final = 10.0
 """How long a client may take until it is known who speaks."""
 
+_MOST_TOLD: Final = 1_000
+"""Addresses of clients; who has more has read it by then."""
+
 _log = logging.getLogger(__name__)
 
 _Stamp = tuple[int, int, int]
@@ -154,6 +157,26 @@ def _context() -> ssl.SSLContext:
     context.set_ciphers(_CIPHERS)
     context.set_alpn_protocols([_ALPN])
     return context
+
+
+class TlsStrangers:
+    """Clients that speak TLS at a door that does not: told in the log, once for each address."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, peer: str, place: str) -> None:
+        """`peer` is the "host:port" of the client, `place` that of the door."""
+        host = peer.rpartition(":")[0]
+        if host in self._told or len(self._told) >= _MOST_TOLD:
+            return
+        self._told.add(host)
+        _log.warning(
+            "%s speaks TLS at %s, where it is switched off: set tls.mode to optional or required, or switch"
+            " it off in the client",
+            host,
+            place,
+        )
 
 
 def names_of(connection: ssl.SSLObject) -> tuple[str, ...]:

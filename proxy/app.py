@@ -21,12 +21,12 @@ from protocols.finding import make_adapter
 from proxy.admin.opening import open_admin
 from proxy.admin.server import AdminServer
 from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
+from proxy.door_tls import certificate, door_urls
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
 from proxy.states import State
 from proxy.values import (
-    certificate,
     embedded_values,
     is_failing,
     limits_values,
@@ -258,7 +258,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
     group_defaults = new_group(settings)
     try:
         policies = policies_values(settings)
-        listens = [parse_listen(url) for url in settings.listen]
+        listens = [parse_listen(url) for url in door_urls(settings)]
         admin_at = _admin_listen(settings.admin)
         if settings.advertised.address:
             parse_advertised(settings.advertised.address)
@@ -309,7 +309,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             reflection=settings.reflection,
             healthy=lambda: not is_failing(broker),
             accepting=membership.accepting if membership is not None else None,
-            certificate=certificate(settings),
+            certificate=certificate(settings, listens, tell=membership is None or membership.post.first),
             leaves_streams=lambda: broker.traits.stands_apart and not (membership and membership.is_alone),
         )
         serves = membership is None or not membership.is_host

@@ -34,6 +34,12 @@ class LogFormat(Enum):
     CONSOLE = "console"
 
 
+class TlsMode(Enum):
+    OFF = "off"
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
 class Verify(Enum):
     NAME = "name"
     CHAIN = "chain"

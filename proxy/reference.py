@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from proxy import remote_table, shared_table, tables
+from proxy import remote_table, shared_table, tables, tls_table
 from proxy import settings as top
 from proxy.layers import environment_name, group_of, is_secret
 from proxy.remote_table import masked
@@ -157,7 +157,7 @@ def _bounds(field: FieldInfo, name: str) -> str:
 def _docstrings() -> dict[str, dict[str, str]]:
     """The text beneath each setting, by class; read from the source, so that no start pays for it."""
     found: dict[str, dict[str, str]] = {}
-    modules = (tables, remote_table, shared_table, top)
+    modules = (tables, tls_table, remote_table, shared_table, top)
     for node in [part for one in modules for part in ast.parse(inspect.getsource(one)).body]:
         if isinstance(node, ast.ClassDef):
             texts = found.setdefault(node.name, {})

@@ -38,11 +38,11 @@ from proxy.tables import (
     Retention,
     Stopping,
     Texts,
-    Tls,
     Topics,
     Tracing,
     Transactions,
 )
+from proxy.tls_table import Tls
 
 
 class Settings(Group):
@@ -69,13 +69,14 @@ class Settings(Group):
     )
     """Doors for clients, one URL each: `grpc://host:port`, or `grpc+unix:/path`, a socket in the file system;
     and `remoting://host:port`, for the classic clients of RocketMQ 4 and 5, which take it for a name server.
-    Port 0 lets the system choose; the choice is printed. Behind it options may follow: `?tls=true`, with
-    `tls.certificate`; `advertised=host:port`, for this door alone; `mode=660`, who may connect to a socket;
-    `transport=grpcio`, gRPC's own library in the place of this gateway's HTTP/2; `proxy_protocol=true`, for
-    remoting behind a balancer that says in front of each connection who makes it (PROXY protocol, 1 or 2).
+    Port 0 lets the system choose; the choice is printed. Behind it options may follow: `?tls=true`, `false`
+    or `permissive` (TLS or not), in the place of `tls.mode`; `advertised=host:port`, for this door alone;
+    `mode=660`, who may connect to a socket; `transport=grpcio`, gRPC's own library in the place of this
+    gateway's HTTP/2; `proxy_protocol=true`, for remoting behind a balancer that says in front of each
+    connection who makes it (PROXY protocol, 1 or 2).
     `grpc+remoting://host:port` serves both at one port: the first byte of a connection shows which it is.
-    With `tls=permissive` clients of any door may speak TLS or not. Neither goes with `transport=grpcio`; at
-    both, `proxy_protocol` is for gRPC, too."""
+    Neither that nor `tls=permissive` goes with `transport=grpcio`; at both, `proxy_protocol` is for gRPC,
+    too."""
     admin: str = Field(default="http://127.0.0.1:8083", max_length=1024)
     """The admin port; `off` for none. It has no authentication: open it to people you trust only."""
     namespaces: Namespaces = Namespaces.IGNORED

@@ -114,19 +114,6 @@ class Connections(Group):
     """What such a connection has under way may take so long; make it longer than `limits.max_wait_s`."""
 
 
-class Tls(Group):
-    """TLS of the doors whose address says `?tls=true`. The files are read anew when they change; a pair
-    that cannot be used leaves the one before in use and is told in the log."""
-
-    certificate: str = Field(default="", max_length=4096)
-    """A PEM file: the certificate, and behind it those that lead to an authority that clients know."""
-    key: str = Field(default="", max_length=4096)
-    """Its key, not encrypted, in a PEM file; empty: it is in the certificate's."""
-    client_ca: str = Field(default="", max_length=4096)
-    """A PEM file of authorities: clients have to show a certificate that leads to one of them. Empty: clients
-    are not asked for one."""
-
-
 class Embedded(Group):
     """The broker inside this process (`broker = "embedded:"`)."""
 

@@ -19,7 +19,6 @@ from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFro
 from processors.limits import Limits
 from processors.policies.registry import Policies, PolicyNotFound, make_policy
 from protocols.adapter import Listen, joined, parse_advertised
-from protocols.tls import Certificate
 from proxy.choices import RetryKind
 from proxy.wrong import SettingsWrong
 
@@ -90,9 +89,9 @@ def remote_values(settings: Settings) -> RemoteSettings:
         transaction_check_after_s=round(remote.transaction_check_s),
         credentials=Credentials(remote.access_key, secret) if secret else None,
         tls=Tls(
-            ca=_file(remote.ca_file),
-            certificate=_file(remote.cert_file),
-            key=_file(remote.key_file),
+            ca=path_or_none(remote.ca_file),
+            certificate=path_or_none(remote.cert_file),
+            key=path_or_none(remote.key_file),
             verify=Verify(remote.verify.value),
             server_name=remote.server_name,
         )
@@ -161,7 +160,7 @@ def _secret_of(setting: str, name: str) -> str:
     return secret
 
 
-def _file(name: str) -> Path | None:
+def path_or_none(name: str) -> Path | None:
     return Path(name).expanduser() if name else None
 
 
@@ -175,17 +174,6 @@ def store_folder(settings: Settings) -> Path:
     """Where the embedded store lies."""
     own = settings.broker.partition(":")[2]
     return Path(own).expanduser() if own else settings.data / STORE_FOLDER
-
-
-def certificate(settings: Settings) -> Certificate | None:
-    """What doors show that speak TLS. Raises ValueError, SettingsWrong."""
-    tls = settings.tls
-    if not tls.certificate:
-        for name in ("key", "client_ca"):
-            if getattr(tls, name):
-                raise SettingsWrong(f"tls.{name} needs tls.certificate")
-        return None
-    return Certificate(Path(tls.certificate).expanduser(), _file(tls.key), client_ca=_file(tls.client_ca))
 
 
 def _store_host(advertised: str, listens: Sequence[Listen]) -> str:

@@ -62,7 +62,8 @@ class GatewayProcess:
     folder that goes with the process. `options` are further flags of `serve`. Variables
     `POPGATE_…` of the caller are not passed on, those in `environment` are. `holds_ports`: those of its
     doors are chosen here and kept until it is closed, also while it does not listen at them, for another one
-    that is to serve there. It ends without a lame-duck time, unless options or variables say otherwise.
+    that is to serve there. It ends without a lame-duck time, and
+    speaks TLS only at addresses that say so, unless options or variables say otherwise.
     """
 
     def __init__(
@@ -325,7 +326,9 @@ class GatewayProcess:
         # The same popgate as the caller's, whether that is installed or a checkout.
         home = str(Path(popgate.__file__).resolve().parent.parent)
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, (home, kept.get("PYTHONPATH", ""))))
-        return {**kept, "POPGATE_STOPPING__LAME_DUCK_S": "0", **self._environment}
+        # A certificate for each would take longer than the gateway's start.
+        own = {"POPGATE_STOPPING__LAME_DUCK_S": "0", "POPGATE_TLS__MODE": "off"}
+        return {**kept, **own, **self._environment}
 
     def _read_output(self, stream: IO[str]) -> None:
         for line in stream:

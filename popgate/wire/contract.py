@@ -7,7 +7,10 @@ told the time. Nonsense from the other side raises PeerWireError, misuse LocalWi
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
+
+TLS_FIRST: Final = b"\x16\x03"
+"""How a client begins that speaks TLS: a record of the handshake, version 3 (RFC 8446 section 5.1)."""
 
 Event_co = TypeVar("Event_co", covariant=True)
 

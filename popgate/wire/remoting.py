@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 
 from popgate.errors import LocalWireError, PeerWireError
+from popgate.wire.contract import TLS_FIRST
 from popgate.wire.headers import DECODERS, LONGEST_HEADER, Serialization, encode_header
 
 VERSION = 479
@@ -26,6 +27,7 @@ V5_3_1 = 475
 """Clients above this version understand the answer GO_AWAY."""
 LARGEST_FRAME = 16 * 1024 * 1024
 """Bytes behind the first length, the limit of RocketMQ."""
+_TLS = int.from_bytes(TLS_FIRST, "big")
 IS_RESPONSE = 1
 IS_ONEWAY = 2
 
@@ -95,6 +97,10 @@ def encode_command(command: Command) -> bytes:
     if size > LARGEST_FRAME:
         raise LocalWireError(f"the frame has {size} bytes, remoting takes {LARGEST_FRAME}")
     return b"".join((_pack_lengths(size, serialization << 24 | length), header, body))
+
+
+class TlsSpoken(PeerWireError):
+    """The other side speaks TLS, and this one does not: as a length its first bytes are far too large."""
 
 
 class RemotingWire:
@@ -207,6 +213,8 @@ class RemotingWire:
 
     def _check(self, size: int, word: int) -> None:
         """Refuse lengths that cannot be right, or are above the limits."""
+        if size >> 16 == _TLS:
+            raise TlsSpoken("what came is a handshake of TLS, which is not spoken here")
         if not 4 <= size <= self._max_frame:
             raise PeerWireError(f"a frame claims {size} bytes, 4 to {self._max_frame} are read")
         length = word & 0xFFFFFF

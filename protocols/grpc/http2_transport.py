@@ -26,7 +26,7 @@ from protocols.grpc.rpcs import SERVICE, STREAMED, UNARY, Calls, Streamed, Unary
 from protocols.grpc.transport import CallFailed, CallStatus
 from protocols.listening import Entrance, Opening
 from protocols.observing import ConnectionObserver, NullConnections
-from protocols.tls import HANDSHAKE_S
+from protocols.tls import HANDSHAKE_S, TlsStrangers
 
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
@@ -85,6 +85,7 @@ class Http2Server:
             handshake_s=handshake_s,
         )
         self.under_way = UnderWay()
+        self._strangers = TlsStrangers()
         self.connections: set[Http2Connection] = set()
         self._methods: dict[str, tuple[Shape, Serve]] = {}
         self._shapes: dict[str, Shape] = {}
@@ -210,6 +211,8 @@ class Http2Server:
 
     def on_violation(self, connection: Http2Connection, kind: str) -> None:
         self._observer.violated(kind, 1)
+        if kind == "tls":
+            self._strangers.tell(connection.peer, self._entrance.place)
 
     def serve(self, call: Http2Call, message: bytes | None) -> Coroutine[Any, Any, None]:
         head = call.stream.head

@@ -10,7 +10,7 @@ from popgate.context import Context
 from popgate.driving import WireDriver
 from popgate.errors import PeerWireError
 from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command, RemotingWire
+from popgate.wire.remoting import Command, RemotingWire, TlsSpoken
 from protocols.adapter import joined
 from protocols.proxy_protocol import Proxied, ProxyHeader
 from protocols.remoting.calls import Host, RemotingCall
@@ -139,7 +139,8 @@ class RemotingConnection(WireDriver[Command]):
 
     def on_nonsense(self, error: PeerWireError) -> None:
         _log.debug("%s is cut off: %s", self.peer.address, error)
-        self._host.on_violation(self, "bad_proxy_header" if self._header is not None else "bad_frame")
+        kind = "tls" if isinstance(error, TlsSpoken) else "bad_frame"
+        self._host.on_violation(self, "bad_proxy_header" if self._header is not None else kind)
         self.cut()
 
     def on_gone(self, error: BaseException | None) -> None:

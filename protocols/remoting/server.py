@@ -19,7 +19,7 @@ from protocols.observing import ConnectionObserver, NullConnections
 from protocols.remoting.calls import RemotingCall
 from protocols.remoting.connection import RemotingConnection
 from protocols.remoting.door import Door
-from protocols.tls import HANDSHAKE_S
+from protocols.tls import HANDSHAKE_S, TlsStrangers
 
 IDLE_S: Final = 120.0
 """RocketMQ's: clients say something every 30 s. Source: protocol facts 5.11."""
@@ -98,6 +98,7 @@ class RemotingServer:
             handshake_s=handshake_s,
         )
         self.under_way = UnderWay()
+        self._strangers = TlsStrangers()
         self.connections: set[RemotingConnection] = set()
         self._loop: asyncio.AbstractEventLoop
         self._ticking: asyncio.TimerHandle | None = None
@@ -240,6 +241,8 @@ class RemotingServer:
 
     def on_violation(self, connection: RemotingConnection, kind: str) -> None:
         self._observer.violated(kind, 1)
+        if kind == "tls":
+            self._strangers.tell(connection.peer.address, self._entrance.place)
 
     def on_refused(self, connection: RemotingConnection) -> None:
         self._observer.streams_refused(1)

@@ -149,6 +149,7 @@ def _admin_findings(admin: str) -> list[Finding]:
         with Gateway(admin) as gateway:
             told = gateway.get("version")
             store = gateway.get("store")
+            settings = gateway.get("settings")
     except Failure as failure:
         if failure.code is Ended.USAGE:
             raise
@@ -185,6 +186,18 @@ def _admin_findings(admin: str) -> list[Finding]:
             found.append(Finding("repeats", Level.WARNING, what, advice))
         else:
             found.append(Finding("repeats", Level.OK, what))
+    # One that is older than this command has no mode, and never makes a certificate.
+    tls = settings["tls"]
+    if tls.get("mode", "off") != "off" and not tls["certificate"]:
+        found.append(
+            Finding(
+                "certificate",
+                Level.WARNING,
+                "clients that speak TLS are shown a certificate that the gateway made for itself: those that"
+                " look cannot verify it",
+                "set tls.certificate and tls.key to one of yours",
+            )
+        )
     return found
 
 

@@ -73,7 +73,8 @@ _CONNECTIONS = _of_connections(
     "Connections closed for what their peer did or did not do: too much of what costs and means nothing"
     " (`resets`, `continuations`, `settings`, `pings`, `empty_frames`, `window_updates`, `priorities`,"
     " `bombs`), nonsense (`protocol`, `compression`, `flow_control`, `frame_size`), or nothing"
-    " (`greeting`, `silence`, `slow_requests`, `answers_unread`). Calls ended alone count as `bombs`,"
+    " (`greeting`, `silence`, `slow_requests`, `answers_unread`), or TLS where none is spoken (`tls`)."
+    " Calls ended alone count as `bombs`,"
     " `holding` (too many bytes of requests that had not come as a whole), `slow_requests` and"
     " `answers_unread`.",
 )
@@ -81,9 +82,10 @@ _REMOTING = _of_connections(
     "remoting",
     "requests",
     "Long polls refused: four times `connections.max_streams` of their connection waited.",
-    "Connections closed for what their peer did or did not do: nonsense (`bad_frame`, `bad_proxy_header`), a"
-    " request or answers that hardly went on for a minute (`slow_requests`, `answers_unread`), or most of too"
-    " many bytes of requests that had not come as a whole (`holding`).",
+    "Connections closed for what their peer did or did not do: nonsense (`bad_frame`, `bad_proxy_header`),"
+    " TLS where none is spoken (`tls`), a request or answers that hardly went on for a minute"
+    " (`slow_requests`, `answers_unread`), or most of too many bytes of requests that"
+    " had not come as a whole (`holding`).",
 )
 _SNIFFING = (
     *_of_connections(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from proxy.app import CannotStart, build
 from proxy.deadline import closing_s, lame_duck_s
+from proxy.door_tls import door_urls
 from proxy.logs import logger
 from proxy.printing import say
 from proxy.workers.channel import Channel
@@ -89,7 +90,7 @@ class Supervisor:
 
     def _begin(self) -> None:
         left = list(self._staying.doors)
-        for url in self._settings.listen:
+        for url in door_urls(self._settings):
             self._take(url, left)
         if self._settings.admin not in ("", "off"):
             self._take(self._settings.admin, left, admin=True)

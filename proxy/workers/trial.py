@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from protocols.adapter import parse_listen
 from protocols.finding import load_for
 from proxy.app import build
+from proxy.door_tls import door_urls
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -37,7 +38,7 @@ def load_all(settings: Settings) -> None:
     """Load what workers will need, before they are made: then it is in memory once for all of them."""
     for name in _OF_BROKERS.get(settings.broker.partition(":")[0], ()):
         import_module(name)
-    for url in settings.listen:
+    for url in door_urls(settings):
         with suppress(ValueError):  # what is wrong with it is told by who builds
             load_for(parse_listen(url))
     for name in ("uvloop", "aiohttp"):

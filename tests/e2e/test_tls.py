@@ -166,7 +166,6 @@ def test_scenario_17_a_certificate_is_renewed_without_a_restart(
 @pytest.mark.parametrize(
     ("listen", "settings", "says"),
     [
-        ("?tls=true", [], "has nothing to show: set tls.certificate and tls.key"),
         ("?tls=true", ["tls.certificate=/nowhere/tls.crt"], "/nowhere/tls.crt cannot be read: no such file"),
         ("", ["tls.key=/nowhere/tls.key"], "tls.key needs tls.certificate"),
         ("", ["tls.client_ca=/nowhere/ca.crt"], "tls.client_ca needs tls.certificate"),
@@ -181,6 +180,58 @@ def test_what_cannot_be_is_told_at_the_start(
     refused = refusal(tmp_path, f"grpc://127.0.0.1:0{listen}", *told)
     assert says in refused
     assert "Traceback" not in refused
+
+
+# -- without a setting ----------------------------------------------------------------------------
+
+AS_SHIPPED = {"POPGATE_TLS__MODE": "optional"}
+"""Gateways of tests are in the clear unless they say otherwise."""
+
+
+def test_clients_with_and_without_tls_are_served_by_a_gateway_that_nobody_told_of_tls(tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path / "data", environment=AS_SHIPPED) as gateway:
+        with grpc.insecure_channel(gateway.endpoint) as channel:
+            assert serves(channel)
+        made = tmp_path / "data" / "tls" / "certificate.pem"
+        trusted = grpc.ssl_channel_credentials(made.read_bytes())
+        with grpc.secure_channel(gateway.endpoint, trusted) as channel:
+            assert serves(channel)
+        before = presented(gateway.endpoint)
+        assert "nobody can verify it" in gateway.log
+        assert gateway.terminate() == 0
+        with gateway.successor() as successor:
+            assert presented(successor.endpoint) == before, "it is kept with the data"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_required_is_one_setting_away(tmp_path: Path, papers: Papers, workers: int) -> None:
+    more = options(papers.pair("gateway"), "--set", "tls.mode=required", "--set", f"workers={workers}")
+    with GatewayProcess(tmp_path / "data", options=more) as gateway:
+        with secured(gateway.endpoint, papers) as channel:
+            assert serves(channel)
+        with socket.create_connection(address_of(gateway.endpoint), timeout=PATIENCE_S) as plain:
+            plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
+            assert not plain.recv(1 << 16).startswith(bytes(3)), "no SETTINGS frame"
+        assert not (tmp_path / "data" / "tls").exists()
+
+
+def address_of(endpoint: str) -> tuple[str, int]:
+    host, _, port = endpoint.rpartition(":")
+    return host, int(port)
+
+
+def presented(endpoint: str) -> bytes:
+    """The certificate that a client is shown that does not verify it, as the official ones."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(address_of(endpoint), timeout=PATIENCE_S) as plain,
+        context.wrap_socket(plain) as wrapped,
+    ):
+        shown = wrapped.getpeercert(binary_form=True)
+    assert shown is not None
+    return shown
 
 
 # -- sockets in the file system -------------------------------------------------------------------

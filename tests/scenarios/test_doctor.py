@@ -193,6 +193,14 @@ def test_a_shorter_window_of_repeated_sends_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1"])
+def test_scenario_17_a_certificate_that_nobody_can_verify_is_a_warning() -> None:
+    with GatewayProcess(environment={"POPGATE_TLS__MODE": "optional"}) as gateway:
+        seen = doctor(gateway.endpoint, "--admin", gateway.admin)
+    assert seen.code == 0
+    assert seen.levels["certificate"] == "warning"
+    assert "set tls.certificate and tls.key" in seen["certificate"]["advice"]
+
+
 def test_scenario_12_behind_a_port_mapping_clients_are_told_the_address_they_dialled(
     gateway: GatewayProcess, forward: Callable[[str, str], str], host: str
 ) -> None:

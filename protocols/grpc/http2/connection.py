@@ -10,6 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
+from popgate.wire.contract import TLS_FIRST
 from protocols.grpc.http2.codes import (
     CONTINUATION,
     DATA,
@@ -155,7 +156,8 @@ class Connection(Controlling):
         if not self._greeted:
             size = len(PREFACE)
             if data[:size] != PREFACE[:end]:
-                raise Http2Error("what came first is not the greeting of an HTTP/2 client")
+                kind = "tls" if data[:2] == TLS_FIRST[:end] else ""
+                raise Http2Error("what came first is not the greeting of an HTTP/2 client", kind=kind)
             if end < size:
                 self._rest = data
                 return

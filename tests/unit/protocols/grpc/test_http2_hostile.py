@@ -16,6 +16,7 @@ import pytest
 from popgate.testing import frames
 from popgate.testing.frames import PREFACE, framed, settings, split, whole_and_rest
 from popgate.testing.papers import Papers
+from popgate.wire.contract import TLS_FIRST
 from protocols.grpc.http2 import grpc_wire
 from protocols.grpc.http2.events import Shape
 from protocols.grpc.http2.grpc_wire import GrpcWire
@@ -366,6 +367,17 @@ async def test_half_open_connections_are_closed(site: Site) -> None:
         connection.tick(now + 11)
     await until(lambda: not server.connections)
     assert site.seen.kinds == ["greeting"] * 3
+
+
+async def test_tls_where_it_is_off_is_told_once_for_each_address(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = await site.start()
+    for said in (TLS_FIRST + b"\x01\x02\x00" + bytes(32), TLS_FIRST, b"GET / HTTP/1.1\r\n\r\n"):
+        await site.dial(server, said)
+    await until(lambda: len(site.seen.kinds) == 3)
+    assert sorted(site.seen.kinds) == ["protocol", "tls", "tls"]
+    assert caplog.text.count("127.0.0.1 speaks TLS at 127.0.0.1:") == 1
 
 
 # -- inflating ------------------------------------------------------------------------------------

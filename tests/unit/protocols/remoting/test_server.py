@@ -22,6 +22,7 @@ from popgate.kinds import Credentials
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import ANSWER_S, RemotingClient
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.contract import TLS_FIRST
 from popgate.wire.headers import Serialization
 from popgate.wire.remoting import V5_3_1, Command, encode_command
 from popgate.wire.signing import sign, verify
@@ -365,6 +366,18 @@ async def test_nonsense_ends_the_connection(house: House, said: bytes) -> None:
 
     await client.until_over()
     assert house.seen.violations == {"bad_frame": 1}
+
+
+async def test_tls_where_it_is_off_is_told_once_for_each_address(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        client = await house.client()
+        client.write(TLS_FIRST + b"\x01\x02\x00" + bytes(32))
+        await client.until_over()
+    assert house.seen.violations == {"tls": 2}
+    assert caplog.text.count("127.0.0.1 speaks TLS at 127.0.0.1:") == 1
+    assert "set tls.mode to optional or required" in caplog.text
 
 
 async def test_who_asks_too_much_at_once_is_not_read_for_a_while(make: Make) -> None:

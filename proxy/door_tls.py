@@ -1,0 +1,79 @@
+"""TLS of doors whose address does not speak of it, and the certificate that doors show."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from protocols.adapter import Listen, parse_listen
+from protocols.tls import Certificate
+from proxy.choices import TlsMode
+from proxy.self_signed import pair_in
+from proxy.settings import Settings
+from proxy.values import path_or_none
+from proxy.wrong import SettingsWrong
+
+OWN_FOLDER: Final = "tls"
+"""In the data folder: what the gateway made for itself."""
+_OPTION: Final = {TlsMode.OPTIONAL: "permissive", TlsMode.REQUIRED: "true"}
+
+_log = logging.getLogger(__name__)
+
+
+def door_urls(settings: Settings) -> tuple[str, ...]:
+    """The addresses of `listen`, each with what clients may speak there.
+
+    `tls.mode` says so for those without the option `tls`. Sockets in the file system are in the clear unless
+    they say otherwise: nobody is in between. What is no address stays as it is: who opens it refuses it.
+    """
+    return tuple(_with_tls(url, settings.tls.mode) for url in settings.listen)
+
+
+def _with_tls(url: str, mode: TlsMode) -> str:
+    try:
+        listen = parse_listen(url)
+    except ValueError:
+        return url
+    option = _OPTION.get(mode)
+    if option == "permissive" and listen.options.get("transport") == "grpcio":
+        option = None  # it listens by itself, for one of both only
+    if option is None or listen.path or "tls" in listen.options:
+        return url
+    return f"{url}{'&' if listen.options else '?'}tls={option}"
+
+
+def speaks_tls(listen: Listen) -> bool:
+    """Whether clients may speak TLS there."""
+    return listen.options.get("tls", "false") != "false"
+
+
+def certificate(settings: Settings, listens: Sequence[Listen], *, tell: bool = True) -> Certificate | None:
+    """What doors show: the operator's, or one that is made at the first start. None: nobody speaks TLS.
+
+    `tell`: whether a certificate that nobody can verify is worth a line in the log. Raises ValueError with a
+    sentence, SettingsWrong.
+    """
+    tls = settings.tls
+    if tls.certificate:
+        client_ca = path_or_none(tls.client_ca)
+        return Certificate(Path(tls.certificate).expanduser(), path_or_none(tls.key), client_ca=client_ca)
+    for name in ("key", "client_ca"):
+        if getattr(tls, name):
+            raise SettingsWrong(f"tls.{name} needs tls.certificate")
+    if not any(speaks_tls(listen) for listen in listens):
+        return None
+    try:
+        made, key = pair_in(settings.data / OWN_FOLDER)
+    except OSError as error:
+        raise SettingsWrong(
+            f'{error}: set tls.certificate and tls.key to one of yours, or tls.mode = "off"'
+        ) from None
+    if tell:
+        _log.warning(
+            "clients that speak TLS are shown %s, which this gateway made for itself, so that nobody can"
+            " verify it: set tls.certificate and tls.key",
+            made,
+        )
+    return Certificate(made, key)
