@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import yaml
 
+from proxy.choices import TlsMode
 from proxy.layers import is_secret, known_settings
 from proxy.reference import entries
 from proxy.settings import Settings
@@ -26,7 +27,7 @@ OF_THE_CHART: Final = frozenset({"admin", "broker", "data", "listen", "workers",
 
 _PORT: Final = {"type": "integer", "minimum": 1, "maximum": 65_535}
 _NODE_PORT: Final = {"type": ["integer", "null"], "minimum": 1, "maximum": 65_535}
-_DOOR_TLS: Final = {"enum": ["off", "permissive", "required"]}
+_DOOR_TLS: Final = {"enum": [mode.value for mode in TlsMode]}
 _QUANTITY: Final = {"type": ["string", "integer"]}
 _OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
 _HOST_PORT: Final = {"type": "string", "pattern": r"^$|^[^\s/?&#]+:[0-9]{1,5}$"}

@@ -185,7 +185,11 @@ def test_what_is_given_for_the_embedded_broker_is_read(tmp_path: Path) -> None:
     assert loaded.durability.value == "sync"
     assert loaded.retention.age_s == 7 * 86_400
     assert loaded.limits.max_body_bytes == 8 << 20
-    assert loaded.listen[1].endswith("?advertised=mq-popgate-remoting.messaging.svc.cluster.local:8080")
+    assert loaded.listen == (
+        "grpc://0.0.0.0:8081?tls=permissive",
+        "remoting://0.0.0.0:8080?tls=permissive"
+        "&advertised=mq-popgate-remoting.messaging.svc.cluster.local:8080",
+    )
 
 
 def test_what_is_given_for_a_cluster_is_read(tmp_path: Path) -> None:
@@ -213,7 +217,7 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
         (["mode=cluster"], "cluster.nameServers is needed with mode=cluster"),
         (["cluster.nameServers={ns:9876}"], "but mode is embedded"),
         (["doors.grpc.enabled=false", "doors.remoting.enabled=false"], "no door is enabled"),
-        (["doors.grpc.tls=required"], "tls.existingSecret is empty"),
+        (["tls.clientCa.existingSecret=clients"], "tls.clientCa needs tls.existingSecret"),
         (
             ["doors.remoting.service.type=NodePort"],
             "doors.remoting.advertised is needed with a Service of type NodePort",
@@ -309,7 +313,7 @@ def test_notes_say_what_to_do_next(helm: Path, tmp_path: Path) -> None:
     notes = ended.stdout.partition("NOTES:")[2]
     assert "Clients are told to connect to classic.mq.example.com:9876." in notes
     assert "helm test mq -n messaging" in notes
-    assert "setEnableSsl(false)" in notes
+    assert "a certificate that each pod made for itself" in notes
 
 
 def probe(gateway: GatewayProcess, container: dict[str, Any], name: str) -> int:

@@ -47,17 +47,13 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/* The address of a door: (dict "root" $ "name" "remoting" "door" .Values.doors.remoting) */}}
 {{- define "popgate.listen" -}}
 {{- $options := list -}}
-{{- if eq .door.tls "required" -}}
-{{- $options = append $options "tls=true" -}}
-{{- else if eq .door.tls "permissive" -}}
-{{- $options = append $options "tls=permissive" -}}
-{{- end -}}
+{{- $options = append $options (printf "tls=%s" (get (dict "off" "false" "optional" "permissive" "required" "true") .door.tls)) -}}
 {{- $advertised := include "popgate.advertised" . -}}
 {{- if $advertised -}}
 {{- $options = append $options (printf "advertised=%s" $advertised) -}}
 {{- end -}}
 {{- printf "%s://0.0.0.0:%d" .name (int .door.port) -}}
-{{- if $options -}}?{{ join "&" $options }}{{- end -}}
+?{{ join "&" $options }}
 {{- end -}}
 
 {{/* What clients of a door are told to connect to; empty: what they dialled. Classic clients know no such thing. */}}
@@ -83,10 +79,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if not (or .Values.doors.grpc.enabled .Values.doors.remoting.enabled) -}}
 {{- fail "no door is enabled: set doors.grpc.enabled or doors.remoting.enabled" -}}
 {{- end -}}
-{{- range $name, $door := .Values.doors -}}
-{{- if and $door.enabled (ne $door.tls "off") (not $.Values.tls.existingSecret) -}}
-{{- fail (printf "doors.%s.tls is %s, and tls.existingSecret is empty: name a Secret of type kubernetes.io/tls" $name $door.tls) -}}
-{{- end -}}
+{{- if and .Values.tls.clientCa.existingSecret (not .Values.tls.existingSecret) -}}
+{{- fail "tls.clientCa needs tls.existingSecret: a Secret of type kubernetes.io/tls" -}}
 {{- end -}}
 {{- if lt (int .Values.stopping.drainSeconds) (mul 2 (int .Values.stopping.lameDuckSeconds)) -}}
 {{- fail (printf "stopping.drainSeconds (%d) has to be at least twice stopping.lameDuckSeconds (%d): what is under way needs the other half" (int .Values.stopping.drainSeconds) (int .Values.stopping.lameDuckSeconds)) -}}
