@@ -185,11 +185,10 @@ def test_what_is_given_for_the_embedded_broker_is_read(tmp_path: Path) -> None:
     assert loaded.durability.value == "sync"
     assert loaded.retention.age_s == 7 * 86_400
     assert loaded.limits.max_body_bytes == 8 << 20
-    assert loaded.listen == (
-        "grpc://0.0.0.0:8081?tls=permissive",
-        "remoting://0.0.0.0:8080?tls=permissive"
-        "&advertised=mq-popgate-remoting.messaging.svc.cluster.local:8080",
-    )
+    outside, classic = loaded.listen
+    assert outside == "grpc://0.0.0.0:8081?tls=permissive"
+    advertised = "mq-popgate-remoting.messaging.svc.cluster.local:8080"
+    assert classic == f"remoting://0.0.0.0:8080?tls=permissive&advertised={advertised}"
 
 
 def test_what_is_given_for_a_cluster_is_read(tmp_path: Path) -> None:
