@@ -18,8 +18,9 @@ check: ## the quick part: style, types, imports
 proto: ## generate protocols/grpc/pb from proto/
 	$(PY) proto/generate.py
 
-docs: ## generate what is generated in docs/
+docs: ## generate what is generated in docs/, and the schema of the chart's values
 	$(PY) -m proxy.reference
+	$(PY) -m proxy.chart_schema
 	$(PY) tests/surface/document.py
 
 bench: ## beside RocketMQ's own proxy, 35 minutes, into docs/performance; or as BENCH="--quick --only ready" says

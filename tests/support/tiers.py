@@ -41,6 +41,7 @@ _PLACES = {
     "tests/replicas/test_asked_again.py": LONG,
     "tests/replicas/test_replicas_classic.py": LONG,
     "tests/classic/test_two_doors.py": LONG,
+    "tests/outside/test_image.py": LONG,
     "tests/cluster": LONG,
 }
 """The longest prefix of a test's path decides."""
@@ -90,6 +91,7 @@ SERIES = {
     ),
     "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
     "spark": Series(("tests/spark",)),
+    "image": Series(("tests/outside/test_image.py",)),
     "restarts": Series(("tests/scenarios/test_restarts.py",), {"TEST_RESTART_SEEDS": "100"}),
     "models": Series(("tests/property",), {"TEST_HYPOTHESIS": "long"}),
     "fuzz": Series((), programs=(("tests/fuzz/long.py", "--seconds", "3600"),)),

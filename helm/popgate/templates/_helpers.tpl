@@ -1,0 +1,167 @@
+{{- define "popgate.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "popgate.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- else if contains (include "popgate.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 50 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "popgate.name" .) | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "popgate.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "popgate.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "popgate.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{ include "popgate.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}
+
+{{- define "popgate.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "popgate.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "popgate.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "popgate.transactionSecret" -}}
+{{- default (printf "%s-transactions" (include "popgate.fullname" .)) .Values.cluster.transactionKey.existingSecret -}}
+{{- end -}}
+
+{{/* The address of a door: (dict "root" $ "name" "remoting" "door" .Values.doors.remoting) */}}
+{{- define "popgate.listen" -}}
+{{- $options := list -}}
+{{- $options = append $options (printf "tls=%s" (get (dict "off" "false" "optional" "permissive" "required" "true") .door.tls)) -}}
+{{- $advertised := include "popgate.advertised" . -}}
+{{- if $advertised -}}
+{{- $options = append $options (printf "advertised=%s" $advertised) -}}
+{{- end -}}
+{{- printf "%s://0.0.0.0:%d" .name (int .door.port) -}}
+?{{ join "&" $options }}
+{{- end -}}
+
+{{/* What clients of a door are told to connect to; empty: what they dialled. Classic clients know no such thing. */}}
+{{- define "popgate.advertised" -}}
+{{- if .door.advertised -}}
+{{- .door.advertised -}}
+{{- else if eq .name "remoting" -}}
+{{- if ne .door.service.type "ClusterIP" -}}
+{{- fail (printf "doors.remoting.advertised is needed with a Service of type %s: the host:port at which clients reach it from outside; classic clients connect to the address that they are told" .door.service.type) -}}
+{{- end -}}
+{{- printf "%s-remoting.%s.svc.%s:%d" (include "popgate.fullname" .root) .root.Release.Namespace .root.Values.clusterDomain (int .door.service.port) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What cannot be, as sentences. */}}
+{{- define "popgate.check" -}}
+{{- if and (eq .Values.mode "cluster") (not .Values.cluster.nameServers) -}}
+{{- fail "cluster.nameServers is needed with mode=cluster: the host:port of each RocketMQ name server" -}}
+{{- end -}}
+{{- if and (eq .Values.mode "embedded") .Values.cluster.nameServers -}}
+{{- fail "cluster.nameServers is given, but mode is embedded: set mode=cluster to serve that cluster" -}}
+{{- end -}}
+{{- if not (or .Values.doors.grpc.enabled .Values.doors.remoting.enabled) -}}
+{{- fail "no door is enabled: set doors.grpc.enabled or doors.remoting.enabled" -}}
+{{- end -}}
+{{- if and .Values.tls.clientCa.existingSecret (not .Values.tls.existingSecret) -}}
+{{- fail "tls.clientCa needs tls.existingSecret: a Secret of type kubernetes.io/tls" -}}
+{{- end -}}
+{{- if lt (int .Values.stopping.drainSeconds) (mul 2 (int .Values.stopping.lameDuckSeconds)) -}}
+{{- fail (printf "stopping.drainSeconds (%d) has to be at least twice stopping.lameDuckSeconds (%d): what is under way needs the other half" (int .Values.stopping.drainSeconds) (int .Values.stopping.lameDuckSeconds)) -}}
+{{- end -}}
+{{- if and .Values.cluster.tls.clientCertificate (not .Values.cluster.tls.existingSecret) -}}
+{{- fail "cluster.tls.clientCertificate needs cluster.tls.existingSecret: the Secret with tls.crt and tls.key" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* popgate.toml: what the chart knows, above it what `config` says. */}}
+{{- define "popgate.settings" -}}
+{{- $listen := list -}}
+{{- range $name, $door := .Values.doors -}}
+{{- if $door.enabled -}}
+{{- $listen = append $listen (include "popgate.listen" (dict "root" $ "name" $name "door" $door)) -}}
+{{- end -}}
+{{- end -}}
+{{- $settings := dict
+    "broker" (ternary (printf "rocketmq://%s" (join "," .Values.cluster.nameServers)) "embedded:" (eq .Values.mode "cluster"))
+    "data" "/var/lib/popgate"
+    "workers" (int .Values.workers)
+    "listen" $listen
+    "admin" (printf "http://0.0.0.0:%d" (int .Values.admin.port))
+    "log" (dict "format" "json")
+    "stopping" (dict "lame_duck_s" (int .Values.stopping.lameDuckSeconds) "drain_s" (int .Values.stopping.drainSeconds)) -}}
+{{- if .Values.tls.existingSecret -}}
+{{- $tls := dict "certificate" "/etc/popgate/tls/tls.crt" "key" "/etc/popgate/tls/tls.key" -}}
+{{- if .Values.tls.clientCa.existingSecret -}}
+{{- $_ := set $tls "client_ca" (printf "/etc/popgate/client-ca/%s" .Values.tls.clientCa.key) -}}
+{{- end -}}
+{{- $_ := set $settings "tls" $tls -}}
+{{- end -}}
+{{- if eq .Values.mode "cluster" -}}
+{{- $remote := dict "transaction_key_file" (printf "/etc/popgate/transactions/%s" .Values.cluster.transactionKey.key) -}}
+{{- with .Values.cluster.transactionKey.previousKey -}}
+{{- $_ := set $remote "transaction_key_before_file" (printf "/etc/popgate/transactions/%s" .) -}}
+{{- end -}}
+{{- if .Values.cluster.credentials.existingSecret -}}
+{{- $_ := set $remote "secret_key_file" (printf "/etc/popgate/credentials/%s" .Values.cluster.credentials.secretKeyKey) -}}
+{{- end -}}
+{{- if .Values.cluster.tls.enabled -}}
+{{- $_ := set $remote "tls" true -}}
+{{- if .Values.cluster.tls.existingSecret -}}
+{{- $_ := set $remote "ca_file" (printf "/etc/popgate/broker-tls/%s" .Values.cluster.tls.caKey) -}}
+{{- if .Values.cluster.tls.clientCertificate -}}
+{{- $_ := set $remote "cert_file" "/etc/popgate/broker-tls/tls.crt" -}}
+{{- $_ := set $remote "key_file" "/etc/popgate/broker-tls/tls.key" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $_ := set $settings "remote" $remote -}}
+{{- end -}}
+{{- include "popgate.toml" (mergeOverwrite $settings (deepCopy .Values.config)) | trim -}}
+{{- end -}}
+
+{{/* TOML of plain settings and one level of tables. Helm's own writes 1024 as 1024.0 and 1e7 for numbers of values. */}}
+{{- define "popgate.toml" -}}
+{{- range $name, $value := . -}}
+{{- if not (kindIs "map" $value) }}
+{{ $name }} = {{ include "popgate.tomlValue" $value }}
+{{- end -}}
+{{- end -}}
+{{- range $name, $value := . -}}
+{{- if kindIs "map" $value }}
+
+[{{ $name }}]
+{{- range $inner, $one := $value }}
+{{ $inner }} = {{ include "popgate.tomlValue" $one }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "popgate.tomlValue" -}}
+{{- if kindIs "slice" . -}}
+[{{- range $index, $one := . -}}{{- if $index }}, {{ end -}}{{- include "popgate.tomlValue" $one -}}{{- end -}}]
+{{- else if kindIs "string" . -}}
+{{- toJson . -}}
+{{- else if kindIs "float64" . -}}
+{{- if eq (float64 (int64 .)) . -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,129 @@
+"""The contents of the image, made with its own steps: the same each time, and enough for an ordinary user
+who can write to the data folder only. No container engine is needed: a mount namespace stands in for it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.needed import missing
+
+ROOT = Path(__file__).parents[2]
+USER = 10_001
+_READ_ONLY = """
+mount -o remount,ro,bind /
+mount -t tmpfs -o mode=700,uid={user},gid={user} tmpfs "$1"
+exec setpriv --reuid {user} --regid {user} --clear-groups --no-new-privs --bounding-set -all \
+    "$2" serve --data "$1" --listen grpc://127.0.0.1:0 --listen remoting://127.0.0.1:0 --admin http://127.0.0.1:0
+"""
+
+
+def make(target: Path) -> None:
+    subprocess.run(["sh", str(ROOT / "deploy" / "image.sh"), str(target)], check=True, timeout=600)
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    """What is in each file, and where each link leads."""
+    return {
+        str(path.relative_to(folder)): (
+            os.readlink(path) if path.is_symlink() else hashlib.sha256(path.read_bytes()).hexdigest()
+        )
+        for path in sorted(folder.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("image")
+    for above in (folder, *folder.parents[:3]):
+        above.chmod(above.stat().st_mode | 0o011)  # another user starts it from there
+    target = folder / "popgate"
+    make(target)
+    yield target
+    shutil.rmtree(target)
+
+
+def test_made_twice_it_is_the_same(image: Path) -> None:
+    before = fingerprints(image)
+    aside = image.rename(image.with_name("before"))
+    make(image)  # in the same place: scripts name it
+    shutil.rmtree(aside)
+    assert fingerprints(image) == before
+
+
+def test_tests_and_tools_are_not_in_it(image: Path) -> None:
+    (packages,) = image.glob("lib/python3.*/site-packages")
+    names = {path.name.lower() for path in packages.iterdir()}
+    assert "popgate" in names
+    assert not names & {"pip", "setuptools", "pytest", "tests", "pyspark", "hatchling"}
+    assert [
+        path for path in packages.rglob("*.py") if not list(path.parent.glob(f"__pycache__/{path.stem}.*"))
+    ] == []
+
+
+def test_the_bill_of_materials_names_every_package(image: Path) -> None:
+    bill = json.loads((image / "sbom.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    named = {re.sub("[-_.]+", "-", one["name"]).lower() for one in bill["components"]}
+    (packages,) = image.glob("lib/python3.*/site-packages")
+    installed = {
+        re.sub("[-_.]+", "-", path.name.split("-")[0]).lower() for path in packages.glob("*.dist-info")
+    }
+    assert installed <= named | {"popgate"}
+    assert len(installed) > 20
+
+
+def test_it_serves_as_an_ordinary_user_who_writes_to_the_data_folder_only(
+    image: Path, tmp_path: Path
+) -> None:
+    if os.geteuid() != 0 or not all(shutil.which(tool) for tool in ("unshare", "setpriv", "mount")):
+        missing("a mount namespace is made by root only, with unshare, setpriv and mount")
+    data = tmp_path / "data"
+    data.mkdir()
+    for above in (tmp_path, *tmp_path.parents[:3]):
+        above.chmod(above.stat().st_mode | 0o011)
+    serving = subprocess.Popen(
+        [
+            *("unshare", "--mount", "--propagation", "private", "sh", "-euc", _READ_ONLY.format(user=USER)),
+            *("sh", str(data), str(image / "bin" / "popgate")),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert serving.stdout is not None
+        printed = []
+        for line in serving.stdout:
+            printed.append(line.strip())
+            if printed[-1] == "ready":
+                break
+        assert printed[-1:] == ["ready"], serving.communicate(timeout=30)[1]
+        (user,) = re.findall(r"^Uid:\s+(\d+)", Path(f"/proc/{serving.pid}/status").read_text(), re.MULTILINE)
+        assert int(user) == USER
+        doors = [line.removeprefix("listening ") for line in printed if line.startswith("listening ")]
+        for door in doors:
+            looked = subprocess.run(
+                [str(image / "bin" / "popgate"), "doctor", door, "--timeout", "5s"],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+            )
+            assert looked.returncode == 0, looked.stdout
+        serving.send_signal(signal.SIGTERM)
+        assert serving.wait(60) == 0
+    finally:
+        serving.kill()
+        serving.communicate()
