@@ -8,19 +8,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connecting import client_of, passes
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.offsets import StreamOffset, started
 from popgate.spark.options import SourceOptions
-from popgate.spark.planning import Range, Warn, checked, limited, planned, ranges_of
+from popgate.spark.planning import Age, Range, Warn, check_age, checked, limited, planned, ranges_of
 from popgate.spark.positions import ends_of, queues_of, starts_of
 
 T = TypeVar("T")
 Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
 Plan = list[list[Range]]
+_SKEW_MS: Final = 60_000
+"""So far clocks of brokers may be ahead of a driver's, or what they stored later is taken for new."""
+_LONGEST_REST_S: Final = 5.0
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
@@ -39,8 +42,16 @@ def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_
 class Stream:
     """One run of a streaming query. All methods raise SparkSourceError."""
 
-    def __init__(self, options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> None:
-        self._options, self._warn, self._connect = options, warn, connect
+    def __init__(
+        self,
+        options: SourceOptions,
+        warn: Warn,
+        *,
+        connect: Connect = client_of,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._options, self._warn, self._connect, self._now_ms = options, warn, connect, now_ms
+        self._is_checked = False
         self._initial: dict[str, Any] | None = None
         self._last: dict[QueuePlace, int] | None = None
         """Where everything ends, once `end_here` was called."""
@@ -65,15 +76,19 @@ class Stream:
         nothing yet: otherwise "latest" would be another place after a restart.
         """
         before = StreamOffset.decode(start)
+        if not self._is_checked:
+            self._ask(lambda client: self._check_age(client, before))
+            self._is_checked = True
         begins, new, ends = self._ask(lambda client: self._bounds(client, before))
+        at_ms = self._now_ms()
         self.reported = StreamOffset(ends).encode()
         if most is not None:
             ends = limited(begins, ends, most)
         if before.initial:
-            return StreamOffset(ends, starts=begins).encode()
+            return StreamOffset(ends, starts=begins, at_ms=at_ms).encode()
         if not new and ends == dict(before.queues):
             return start
-        return StreamOffset(ends, new=new).encode()
+        return StreamOffset(ends, new=new, at_ms=at_ms).encode()
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
         """What lies between two offsets: the same ranges each time it is asked."""
@@ -96,6 +111,19 @@ class Stream:
         begins = {**before.queues, **new}
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
 
+    def _check_age(self, client: QueueClient, before: StreamOffset) -> None:
+        """A topic may have been made anew while the query did not run.
+
+        While it runs, its driver finds the topic missing, or an end before the last one.
+        """
+        if before.at_ms is None or before.initial:
+            return
+        queues = [queue for queue in self._queues(client) if before.queues.get(queue)]
+        minimums = client.minimums(queues)
+        later = client.offsets_at(dict.fromkeys(queues, before.at_ms + _SKEW_MS))
+        ages = {queue: Age(minimums[queue], later[queue]) for queue in queues}
+        check_age(before.queues, ages, fail=self._options.fail_on_data_loss, warn=self._warn)
+
     def _queues(self, client: QueueClient) -> list[QueuePlace]:
         return queues_of(client, self._options)
 
@@ -112,18 +140,20 @@ def asked(
 ) -> T:
     """What `work` finds out; it only asks, so that it is done again when it fails for now.
 
-    `rest` takes seconds. Raises SparkSourceError.
+    The pause doubles each time: by default there is a minute for a gateway that is started anew. `rest` takes
+    seconds. Raises SparkSourceError.
     """
-    retries = options.number("fetchOffset.numRetries")
+    retries, times = options.number("fetchOffset.numRetries"), 0
+    first_rest_s = options.number("fetchOffset.retryIntervalMs") / 1000
     while True:
         try:
             with connect(options) as client:
                 return work(client)
         except SparkSourceError as error:
-            if retries == 0 or not passes(error):
+            if times == retries or not passes(error):
                 raise
-            retries -= 1
-            rest(options.number("fetchOffset.retryIntervalMs") / 1000)
+            rest(min(first_rest_s * 2 ** min(times, 20), max(first_rest_s, _LONGEST_REST_S)))
+            times += 1
 
 
 def _plan(

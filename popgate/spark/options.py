@@ -33,8 +33,8 @@ _NUMBERS: Final = {
     "pullTimeoutMs": (100, 3_600_000, 30_000),
     "arrowBatchRows": (1, 1_000_000, 8192),
     "arrowBatchBytes": (1, 1 << 30, 4 << 20),
-    "fetchOffset.numRetries": (0, 100_000, 3),
-    "fetchOffset.retryIntervalMs": (0, 3_600_000, 10),
+    "fetchOffset.numRetries": (0, 100_000, 15),
+    "fetchOffset.retryIntervalMs": (0, 3_600_000, 100),
 }
 KNOWN: Final = (
     *("endpoints", "group", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback", "accessKey"),

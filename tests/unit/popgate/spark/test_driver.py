@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 
-from popgate.errors import BrokerUnavailable, Forbidden
-from popgate.queue_client import QueueClient
+from popgate.errors import (
+    BrokerBusy,
+    BrokerTimeout,
+    BrokerUnavailable,
+    Forbidden,
+    GatewayError,
+    Internal,
+    TooManyRequests,
+)
+from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.driver import Stream, asked, batch_plan
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
@@ -19,6 +27,8 @@ from tests.unit.popgate.spark import queues as made_up
 from tests.unit.popgate.spark.queues import A, B, C
 
 LEAST = {"endpoints": "gateway:1", "topic": "t"}
+NOW_MS = 1_000
+"""When streams ask; what the queues have until then was stored before."""
 
 
 class Queues(made_up.Queues):
@@ -35,7 +45,7 @@ def warn_nothing(sentence: str) -> None:
 
 def stream(queues: Queues, warn: Any = warn_nothing, **given: str) -> Stream:
     options = read_source_options({**LEAST, "startingOffsets": "earliest", **given}, streaming=True)
-    return Stream(options, warn, connect=queues.connect)
+    return Stream(options, warn, connect=queues.connect, now_ms=lambda: NOW_MS)
 
 
 def kept(offset: dict[str, Any]) -> dict[str, Any]:
@@ -169,6 +179,54 @@ def test_a_queue_that_was_made_anew_is_refused() -> None:
         batches_of(query, last)
 
 
+class Aged(Queues):
+    """All of their messages were stored at one time."""
+
+    def __init__(self, stored_ms: int, **bounds: tuple[int, int]) -> None:
+        super().__init__(**bounds)
+        self.stored_ms = stored_ms
+
+    def offsets_at(self, times_ms: Mapping[QueuePlace, int]) -> dict[QueuePlace, int]:
+        return {queue: self.bounds[queue][0 if self.stored_ms >= at else 1] for queue, at in times_ms.items()}
+
+
+def test_a_queue_that_was_made_anew_and_has_grown_past_its_place_is_refused() -> None:
+    """Its end tells nothing; that it has nothing as old as what was read does."""
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    assert last["at"] == NOW_MS
+    queues.stored_ms, queues.bounds[A] = NOW_MS + 60_000, (0, 15)
+    with pytest.raises(SparkSourceError, match="everything in it was stored since then") as told:
+        stream(queues).latest(kept(last), None)
+    assert told.value.code is Code.DATA_LOSS
+    warnings: list[str] = []
+    lax = stream(queues, warnings.append, failOnDataLoss="false")
+    assert batches_of(lax, kept(last))[0] == [Range(A, 10, 15)]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("stored_ms", "bounds"),
+    [
+        (NOW_MS + 59_999, (0, 15)),  # clocks differ
+        (NOW_MS + 90_000, (10, 15)),  # what was read is not kept any more
+        (500, (0, 15)),
+    ],
+)
+def test_a_queue_that_may_be_the_same_is_read_on(stored_ms: int, bounds: tuple[int, int]) -> None:
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    queues.stored_ms, queues.bounds[A] = stored_ms, bounds
+    assert batches_of(stream(queues), kept(last))[0] == [Range(A, 10, 15)]
+
+
+def test_a_queue_of_a_checkpoint_without_a_time_is_read_on() -> None:
+    queues = Aged(NOW_MS + 90_000, A=(0, 15))
+    assert batches_of(stream(queues), {"v": 1, "q": {"t": {"broker-a": {"0": 10}}}})[0] == [Range(A, 10, 15)]
+
+
 def test_what_is_gone_is_refused_or_passed_over() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues)
@@ -196,7 +254,14 @@ def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"t": {"b": {"0": -1}}}}, {"offset": 3}]
+    "damage",
+    [
+        {},
+        {"v": 2, "q": {}},
+        {"v": 1, "q": {"t": {"b": {"0": -1}}}},
+        {"offset": 3},
+        {"v": 1, "q": {}, "at": "1"},
+    ],
 )
 def test_an_offset_that_is_none_of_ours_is_refused(damage: dict[str, Any]) -> None:
     query = stream(Queues(A=(0, 10)))
@@ -229,7 +294,27 @@ class Doors:
 def test_a_gateway_that_comes_back_is_asked_again() -> None:
     doors = Doors(3, BrokerUnavailable("gone"))
     assert doors.ask(**{"fetchOffset.retryIntervalMs": "250"}) == "client"
-    assert doors.rests == [0.25] * 3
+    assert doors.rests == [0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("error", [BrokerBusy("b"), BrokerTimeout("t"), Internal("i"), TooManyRequests("r")])
+def test_whatever_may_pass_is_asked_again(error: GatewayError) -> None:
+    doors = Doors(1, error)
+    assert doors.ask() == "client"
+    assert doors.rests == [0.1]
+
+
+def test_a_gateway_that_is_started_anew_has_most_of_a_minute() -> None:
+    doors = Doors(15, BrokerUnavailable("gone"))
+    assert doors.ask() == "client"
+    assert max(doors.rests) == 5.0
+    assert sum(doors.rests) > 50
+
+
+def test_a_pause_that_is_longer_from_the_start_stays_as_long() -> None:
+    doors = Doors(2, BrokerUnavailable("gone"))
+    doors.ask(**{"fetchOffset.retryIntervalMs": "9000"})
+    assert doors.rests == [9.0, 9.0]
 
 
 def test_a_gateway_that_does_not_come_back_is_told() -> None:
