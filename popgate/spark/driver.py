@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
+from popgate.errors import Fault, GatewayError
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connecting import client_of, passes
 from popgate.spark.errors import SparkSourceError
@@ -52,6 +53,8 @@ class Stream:
     ) -> None:
         self._options, self._warn, self._connect, self._now_ms = options, warn, connect, now_ms
         self._is_checked = False
+        self._committed: dict[QueuePlace, int] = {}
+        """Where the group was set to."""
         self._initial: dict[str, Any] | None = None
         self._last: dict[QueuePlace, int] | None = None
         """Where everything ends, once `end_here` was called."""
@@ -95,6 +98,29 @@ class Stream:
         after = StreamOffset.decode(end)
         begins = started(StreamOffset.decode(start), after)
         return self._ask(lambda client: _plan(client, begins, after.queues, self._options, self._warn))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Move the group's positions to where a batch ended, for whoever watches its lag.
+
+        Nothing is read by them, so that a failure is told to `warn` alone. Spark says a batch late that it is
+        done, of the last one never, and may say so again: positions do not go back.
+        """
+        if not self._options.commit_offsets:
+            return
+        ends = StreamOffset.decode(end).queues
+        ahead = {queue: at for queue, at in ends.items() if at > self._committed.get(queue, -1)}
+        if not ahead:
+            return
+        try:
+            with self._connect(self._options) as client:
+                client.commit(self._options.group, ahead)
+        except SparkSourceError as error:
+            cause = error.__cause__
+            # A group is made on first use by who reads under it, which nobody may have done yet.
+            if not (isinstance(cause, GatewayError) and cause.fault is Fault.GROUP_NOT_FOUND):
+                self._warn(f"the positions of group {self._options.group} could not be moved: {error}")
+        else:
+            self._committed |= ahead
 
     def _bounds(
         self, client: QueueClient, before: StreamOffset

@@ -37,12 +37,12 @@ _NUMBERS: Final = {
     "fetchOffset.retryIntervalMs": (0, 3_600_000, 100),
 }
 KNOWN: Final = (
-    *("endpoints", "group", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback", "accessKey"),
-    *("secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
+    *("endpoints", "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
+    *("accessKey", "secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
     *("nameServer", "subscribePattern", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("transport", "pushdown", "commitOffsets", "waitForTopic", "idleTick", "rules", "rulesVersion"),
+    *("transport", "pushdown", "waitForTopic", "idleTick", "rules", "rulesVersion"),
     *("schemaStyle", "credentials"),
 )
 """Of the design, and of no effect yet."""
@@ -51,7 +51,7 @@ SINKS_ONLY: Final = (
     *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
 )
 """Those of the sink (`popgate.spark.sink_options`)."""
-_STREAMS_ONLY: Final = ("maxOffsetsPerTrigger",)
+_STREAMS_ONLY: Final = ("maxOffsetsPerTrigger", "commitOffsets")
 
 
 @unique
@@ -89,6 +89,8 @@ class SourceOptions:
     past_is_error: bool
     """Whether a time at which nothing was stored yet is refused as a start."""
     group: str
+    commit_offsets: bool
+    """Whether the group's positions follow a stream."""
     fail_on_data_loss: bool
     tag: str
     sql92: str
@@ -120,7 +122,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
     at_most_one(options, ("minPartitions", "minRecordsPerPartition"))
     for name in _END if streaming else _STREAMS_ONLY:
         if name in options:
-            kind = "a stream has no end" if streaming else "a batch has no triggers"
+            kind = "a stream has no end" if streaming else "it is an option of streams"
             raise illegal_option(name, options[name], f"{kind}, leave it out")
     topics, assigned = _queues(options)
     group = options.get("group", "")
@@ -129,6 +131,9 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
             check_group(group)
         except IllegalGroup as error:
             raise illegal_option("group", group, error.sentence) from error
+    commit_offsets = truth(options, "commitOffsets", default=bool(group))
+    if commit_offsets and not group:
+        raise SparkSourceError(Code.MISSING_OPTION, "commitOffsets = true needs the option group")
     fallbacks = ("latest", "earliest") if streaming else ("earliest", "latest")
     access_key, secret_key = account(options)
     return SourceOptions(
@@ -140,6 +145,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         fallback=Where(one_of(options, "startingOffsetsFallback", fallbacks)),
         past_is_error=one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",
         group=group,
+        commit_offsets=commit_offsets and streaming,
         fail_on_data_loss=truth(options, "failOnDataLoss", default=True),
         tag=options.get("tag", ""),
         sql92=options.get("sql92", ""),

@@ -114,7 +114,8 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._schema, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: where the query is stands in its checkpoint."""
+        # Where the query is stands in its checkpoint alone.
+        self._stream.commit(end)
 
 
 def _checked(schema: StructType) -> StructType:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -15,6 +15,7 @@ from popgate.errors import (
     BrokerUnavailable,
     Forbidden,
     GatewayError,
+    GroupNotFound,
     Internal,
     TooManyRequests,
 )
@@ -268,6 +269,68 @@ def test_an_offset_that_is_none_of_ours_is_refused(damage: dict[str, Any]) -> No
     with pytest.raises(SparkSourceError) as told:
         query.latest(damage, None)
     assert told.value.code is Code.ILLEGAL_OFFSET
+
+
+# -- positions of a group ------------------------------------------------------------------------------
+
+
+class Groups(Queues):
+    """They have positions of groups, which may be refused."""
+
+    def __init__(self, **bounds: tuple[int, int]) -> None:
+        super().__init__(**bounds)
+        self.positions: list[tuple[str, dict[QueuePlace, int]]] = []
+        self.refusal: GatewayError | None = None
+
+    def committed(self, group: str, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+        return {}
+
+    def commit(self, group: str, offsets: Mapping[QueuePlace, int]) -> None:
+        if self.refusal is not None:
+            raise SparkSourceError(Code.GATEWAY, self.refusal.sentence) from self.refusal
+        self.positions.append((group, dict(offsets)))
+
+
+def test_a_commit_that_is_late_or_comes_again_moves_nothing() -> None:
+    """Spark commits a batch when it builds the next one, and once more after a restart."""
+    queues = Groups(A=(0, 10), B=(0, 2))
+    query = stream(queues, group="readers")
+    first = query.latest(query.initial(), 6)
+    second = query.latest(first, None)
+    for end in (second, kept(first), second, kept(second)):
+        query.commit(end)
+    assert queues.positions == [("readers", {A: 10, B: 2})]
+    queues.bounds[A] = (0, 12)
+    query.commit(query.latest(second, None))
+    assert queues.positions[1:] == [("readers", {A: 12})]
+    # Another process of the query says it once more; what is read does not go by it.
+    again = stream(queues, group="readers")
+    again.commit(kept(second))
+    assert again.plan(kept(first), kept(second)) == query.plan(first, second)
+
+
+def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> None:
+    queues, warnings = Groups(A=(0, 10)), list[str]()
+    query = stream(queues, warnings.append, group="readers")
+    end = query.latest(query.initial(), None)
+    queues.refusal = Forbidden("not yours")
+    query.commit(end)
+    assert "positions of group readers could not be moved: [ROCKETMQ_GATEWAY] not yours" in warnings[0]
+    # It is made by the first who reads, and there was nothing to read yet.
+    queues.refusal = GroupNotFound("readers")
+    query.commit(end)
+    assert len(warnings) == 1
+    queues.refusal = None
+    query.commit(end)
+    assert queues.positions == [("readers", {A: 10})]
+
+
+@pytest.mark.parametrize("given", [{}, {"group": "readers", "commitOffsets": "false"}])
+def test_without_a_group_or_with_commits_off_nothing_is_committed(given: dict[str, str]) -> None:
+    queues = Groups(A=(0, 10))
+    query = stream(queues, **given)
+    query.commit(query.latest(query.initial(), None))
+    assert queues.positions == []
 
 
 # -- a gateway that cannot be reached -----------------------------------------------------------------

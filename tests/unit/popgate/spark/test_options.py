@@ -101,6 +101,7 @@ def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
         ({**LEAST, "subscribe": "b"}, Code.ILLEGAL_OPTION, "topic is given too"),
         ({**LEAST, "tag": "a", "sql92": "b"}, Code.ILLEGAL_OPTION, "tag is given too"),
         ({**LEAST, "startingOffsets": "group"}, Code.MISSING_OPTION, "needs the option group"),
+        ({**LEAST, "commitOffsets": "true"}, Code.ILLEGAL_OPTION, "an option of streams"),
         ({**LEAST, "group": "a b"}, Code.ILLEGAL_OPTION, "only letters"),
         ({**LEAST, "accessKey": "a"}, Code.MISSING_OPTION, "together or not"),
         ({**LEAST, "failOnDataLoss": "1"}, Code.ILLEGAL_OPTION, "true or false"),
@@ -115,7 +116,7 @@ def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
         ({**LEAST, "startingOffsets": '{"t":{"b":{"x":1}}}'}, Code.ILLEGAL_OPTION, "no number"),
         ({**LEAST, "startingOffsets": '{"t":{"b":{"0":true}}}'}, Code.ILLEGAL_OPTION, "no offset"),
         ({**LEAST, "startingOffsets": "{}"}, Code.ILLEGAL_OPTION, "names no queue"),
-        ({**LEAST, "maxOffsetsPerTrigger": "5"}, Code.ILLEGAL_OPTION, "a batch has no triggers"),
+        ({**LEAST, "maxOffsetsPerTrigger": "5"}, Code.ILLEGAL_OPTION, "an option of streams"),
         ({"endpoints": "a:1", "assign": '{"t":[0]}'}, Code.ILLEGAL_OPTION, "it has the form"),
         ({"endpoints": "a:1", "assign": '{"t":{"b":[-1]}}'}, Code.ILLEGAL_OPTION, "it has the form"),
         ({"endpoints": "a:1", "assign": "{}"}, Code.ILLEGAL_OPTION, "names no queue"),
@@ -128,6 +129,15 @@ def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says
 def test_a_stream_has_no_end() -> None:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         assert "has no end" in refusal(Code.ILLEGAL_OPTION, {**LEAST, name: "latest"}, streaming=True)
+
+
+def test_positions_follow_a_stream_with_a_group_unless_it_says_no() -> None:
+    assert read(streaming=True, group="readers").commit_offsets
+    assert not read(streaming=True, group="readers", commitOffsets="false").commit_offsets
+    assert not read(streaming=True).commit_offsets
+    assert not read(group="readers").commit_offsets
+    told = refusal(Code.MISSING_OPTION, {**LEAST, "commitOffsets": "true"}, streaming=True)
+    assert "needs the option group" in told
 
 
 def test_offsets_are_told_by_queue() -> None:
