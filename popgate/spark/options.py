@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, unique
@@ -21,7 +22,7 @@ EARLIEST: Final = -2
 _MOST: Final = 1_000_000_000
 _START: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _END: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_QUEUES: Final = ("topic", "subscribe", "assign")
+_QUEUES: Final = ("topic", "subscribe", "subscribePattern", "assign")
 _NUMBERS: Final = {
     # name: least, most, default
     "maxOffsetsPerTrigger": (1, _MOST, None),
@@ -41,7 +42,7 @@ KNOWN: Final = (
     *("accessKey", "secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
-    *("nameServer", "subscribePattern", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("nameServer", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
     *("transport", "pushdown", "waitForTopic", "idleTick", "rules", "rulesVersion"),
     *("schemaStyle", "credentials"),
 )
@@ -77,10 +78,15 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options, with their defaults. `assigned` is empty where whole topics are read."""
+    """All options, with their defaults.
+
+    `assigned` is empty where whole topics are read. `pattern`, where it is given, is matched by the topics'
+    whole names, and `topics` is empty.
+    """
 
     endpoints: tuple[str, ...]
     topics: tuple[str, ...]
+    pattern: str
     assigned: tuple[QueuePlace, ...]
     start: Position
     end: Position
@@ -139,6 +145,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
     return SourceOptions(
         endpoints=endpoints(options),
         topics=topics,
+        pattern=options.get("subscribePattern", ""),
         assigned=assigned,
         start=_start(options, group, streaming=streaming),
         end=_end(options),
@@ -166,16 +173,28 @@ def _queues(options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[QueuePla
     if "assign" in options:
         assigned = _assigned(options["assign"])
         return tuple(sorted({each.topic for each in assigned})), assigned
+    if "subscribePattern" in options:
+        _check_pattern(options["subscribePattern"])
+        return (), ()
     name = "topic" if "topic" in options else "subscribe"
     text = options.get(name, "")
     topics = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     if not topics:
         raise SparkSourceError(
-            Code.MISSING_OPTION, "one of the options topic, subscribe and assign is needed"
+            Code.MISSING_OPTION, f"one of the options {', '.join(_QUEUES[:-1])} and {_QUEUES[-1]} is needed"
         )
     for topic in topics:
         topic_of(name, text, topic)
     return topics, ()
+
+
+def _check_pattern(text: str) -> None:
+    if not text:
+        raise illegal_option("subscribePattern", text, "it matches no topic")
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise illegal_option("subscribePattern", text, f"it is no regular expression: {error}") from error
 
 
 def _assigned(text: str) -> tuple[QueuePlace, ...]:

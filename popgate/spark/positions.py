@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from popgate.errors import TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import Offsets, named
@@ -12,6 +14,8 @@ from popgate.spark.options import EARLIEST, LATEST, Position, SourceOptions, Whe
 
 def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
     """All queues that are read now. Raises SparkSourceError for one that is assigned and not there."""
+    if options.pattern:
+        return _matching(client, options.pattern)
     found = [queue for topic in options.topics for queue in client.queues(topic)]
     if not options.assigned:
         return found
@@ -20,6 +24,18 @@ def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
         there = ", ".join(sorted({f"{each.broker}/{each.queue_id}" for each in found})) or "none"
         raise illegal_option("assign", named(missing[0]), f"it is not there, the queues are {there}")
     return list(options.assigned)
+
+
+def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:
+    matches = re.compile(pattern).fullmatch
+    found = []
+    for topic in filter(matches, client.topics()):
+        try:
+            found += client.queues(topic)
+        except TopicNotFound:
+            # It was deleted since the list was made.
+            continue
+    return found
 
 
 def starts_of(

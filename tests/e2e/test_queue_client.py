@@ -95,6 +95,18 @@ def test_the_end_and_what_is_past_it_are_told_apart(client: QueueClient) -> None
     assert (past.code, past.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
 
 
+def test_topics_are_those_of_users(client: QueueClient) -> None:
+    filled(client, "spark-listed", 1)
+    QueueClient(client.connection, group="spark-lister").pull(
+        filled(client, "spark-listed-too", 1), 0, most=1
+    )
+    found = client.topics()
+    assert {"spark-listed", "spark-listed-too"} <= set(found)
+    brokers = {each.broker for each in client.route("TBW102").queues}
+    assert brokers.isdisjoint(found)
+    assert not any(topic.startswith(("%", "TBW102", "rmq_sys_")) for topic in found)
+
+
 def test_a_time_is_an_offset(client: QueueClient) -> None:
     queue = filled(client, "spark-times", 3)
     stored = [each.store_ms for each in records(client.pull(queue, 0, most=3).body)]

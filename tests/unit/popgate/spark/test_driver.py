@@ -271,6 +271,51 @@ def test_an_offset_that_is_none_of_ours_is_refused(damage: dict[str, Any]) -> No
     assert told.value.code is Code.ILLEGAL_OFFSET
 
 
+class Topics(Queues):
+    """Of one queue each: where it begins and ends, by name."""
+
+    def __init__(self, **bounds: tuple[int, int]) -> None:
+        super().__init__()
+        self.bounds = {QueuePlace(name, "broker-a", 0): each for name, each in bounds.items()}
+
+
+def test_a_topic_that_appears_and_matches_is_read_from_its_beginning() -> None:
+    queues = Topics(orders=(0, 10), others=(0, 5))
+    given = {"endpoints": "gateway:1", "subscribePattern": "orders.*", "startingOffsets": "latest"}
+    options = read_source_options(given, streaming=True)
+
+    def query() -> Stream:
+        return Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS)
+
+    first = query()
+    start = first.latest(first.initial(), None)
+    assert list(start["q"]) == ["orders"]
+    new = QueuePlace("orders_new", "broker-a", 0)
+    queues.bounds[new] = (2, 6)
+    end = first.latest(start, None)
+    queues.bounds[new] = (2, 9)
+    for each in (first, query()):
+        assert each.plan(kept(start), kept(end)) == [[Range(new, 2, 6)]]
+    assert batches_of(first, end)[0] == [Range(new, 6, 9)]
+    # A topic that is deleted keeps its place, and others go on.
+    del queues.bounds[new]
+    queues.bounds[QueuePlace("orders", "broker-a", 0)] = (0, 11)
+    again = first.latest(end, None)
+    assert first.plan(end, again) == [[Range(QueuePlace("orders", "broker-a", 0), 10, 11)]]
+    assert again["q"]["orders_new"] == {"broker-a": {"0": 6}}
+
+
+def test_a_pattern_that_matches_nothing_yet_waits() -> None:
+    queues = Topics(others=(0, 5))
+    options = read_source_options({"endpoints": "a:1", "subscribePattern": "orders"}, streaming=True)
+    query = Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS)
+    start = query.initial()
+    end = query.latest(start, None)
+    assert query.plan(start, end) == []
+    queues.bounds[QueuePlace("orders", "broker-a", 0)] = (0, 1)
+    assert batches_of(query, end)[0] == [Range(QueuePlace("orders", "broker-a", 0), 0, 1)]
+
+
 # -- positions of a group ------------------------------------------------------------------------------
 
 

@@ -95,9 +95,12 @@ def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
     ("given", "code", "says"),
     [
         ({"topic": "orders"}, Code.MISSING_OPTION, "endpoints is missing"),
-        ({"endpoints": "a:1"}, Code.MISSING_OPTION, "topic, subscribe and assign"),
+        ({"endpoints": "a:1"}, Code.MISSING_OPTION, "topic, subscribe, subscribePattern and assign"),
         ({**LEAST, "endpoints": "a"}, Code.ILLEGAL_OPTION, "no host:port"),
         ({**LEAST, "topic": "a b"}, Code.ILLEGAL_OPTION, "only letters"),
+        ({**LEAST, "subscribePattern": "b"}, Code.ILLEGAL_OPTION, "topic is given too"),
+        ({"endpoints": "a:1", "subscribePattern": "a("}, Code.ILLEGAL_OPTION, "no regular expression"),
+        ({"endpoints": "a:1", "subscribePattern": " "}, Code.ILLEGAL_OPTION, "matches no topic"),
         ({**LEAST, "subscribe": "b"}, Code.ILLEGAL_OPTION, "topic is given too"),
         ({**LEAST, "tag": "a", "sql92": "b"}, Code.ILLEGAL_OPTION, "tag is given too"),
         ({**LEAST, "startingOffsets": "group"}, Code.MISSING_OPTION, "needs the option group"),
