@@ -14,9 +14,10 @@ from popgate.errors import Fault, GatewayError
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connecting import client_of, passes
 from popgate.spark.errors import SparkSourceError
+from popgate.spark.limits import Limits
 from popgate.spark.offsets import StreamOffset, started
 from popgate.spark.options import SourceOptions
-from popgate.spark.planning import Age, Range, Warn, check_age, checked, limited, planned, ranges_of
+from popgate.spark.planning import Age, Range, Warn, check_age, checked, planned, ranges_of
 from popgate.spark.positions import ends_of, queues_of, starts_of
 
 T = TypeVar("T")
@@ -50,8 +51,11 @@ class Stream:
         *,
         connect: Connect = client_of,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`now_ms` is the time of day, `now` is in seconds and never goes back."""
         self._options, self._warn, self._connect, self._now_ms = options, warn, connect, now_ms
+        self._limits = Limits(options, now)
         self._is_checked = False
         self._committed: dict[QueuePlace, int] = {}
         """Where the group was set to."""
@@ -72,9 +76,10 @@ class Stream:
         """What comes from now on, and queues that appear, are out of sight."""
         self._last = self._ask(lambda client: client.maximums(self._queues(client)))
 
-    def latest(self, start: dict[str, Any], most: int | None) -> dict[str, Any]:
-        """The end of the next batch, of about `most` offsets; `start` itself when there is nothing new.
+    def latest(self, start: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:
+        """The end of the next batch; `start` itself when there is nothing new, or too little yet.
 
+        It keeps to the limits of the options, unless `whole`: then everything that is there is taken.
         The first end is never `start`, so that the checkpoint has the beginning even of a query that found
         nothing yet: otherwise "latest" would be another place after a restart.
         """
@@ -85,12 +90,17 @@ class Stream:
         begins, new, ends = self._ask(lambda client: self._bounds(client, before))
         at_ms = self._now_ms()
         self.reported = StreamOffset(ends).encode()
-        if most is not None:
-            ends = limited(begins, ends, most)
+        if not whole:
+            # What ends somewhere is waited for by nobody.
+            if self._last is None and not before.initial and self._limits.waits(begins, ends):
+                return start
+            ends = self._ask(lambda client: self._limits.applied(client, begins, ends))
         if before.initial:
+            self._limits.began()
             return StreamOffset(ends, starts=begins, at_ms=at_ms).encode()
         if not new and ends == dict(before.queues):
             return start
+        self._limits.began()
         return StreamOffset(ends, new=new, at_ms=at_ms).encode()
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
@@ -196,5 +206,5 @@ def _plan(
         kept,
         partitions=options.numbers["minPartitions"],
         largest=options.numbers["maxRecordsPerPartition"],
-        least=options.number("minRecordsPerPartition"),
+        least=options.numbers["minRecordsPerPartition"],
     )

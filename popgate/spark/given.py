@@ -16,9 +16,10 @@ from popgate.errors import BadRequest, IllegalTopic, shown
 from popgate.naming import check_topic
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 
-_SIZES: Final = frozenset({"arrowBatchBytes", "sendBatchBytes"})
+_SIZES: Final = frozenset({"arrowBatchBytes", "sendBatchBytes", "maxBytesPerTrigger"})
 """Of the numbers those that are bytes, and may be told as 4m."""
 _UNITS: Final = {"k": 10, "m": 20, "g": 30}
+_DURATIONS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def named(
@@ -107,6 +108,16 @@ def number(options: Mapping[str, str], name: str, least: int, most: int, default
         unit = " of bytes, or one with k, m or g" if name in _SIZES else ""
         raise illegal_option(name, options[name], f"it is a whole number from {least} to {most}{unit}")
     return int(text)
+
+
+def duration_s(options: Mapping[str, str], name: str, default: str) -> float:
+    """A time as 500ms, 30s, 15m, 1h or 1d, in seconds."""
+    text = options.get(name, default)
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = _DURATIONS.get(text[len(digits) :])
+    if unit is None or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
+        raise illegal_option(name, text, f"it is a time as {default}: {', '.join(_DURATIONS)} are the units")
+    return int(digits) * unit
 
 
 def truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:

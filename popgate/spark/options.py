@@ -13,7 +13,17 @@ from popgate.errors import IllegalGroup
 from popgate.naming import check_group
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
-from popgate.spark.given import account, at_most_one, endpoints, named, number, one_of, topic_of, truth
+from popgate.spark.given import (
+    account,
+    at_most_one,
+    duration_s,
+    endpoints,
+    named,
+    number,
+    one_of,
+    topic_of,
+    truth,
+)
 from popgate.spark.offsets import LARGEST_OFFSET, LARGEST_QUEUE, flat
 
 LATEST: Final = -1
@@ -26,9 +36,11 @@ _QUEUES: Final = ("topic", "subscribe", "subscribePattern", "assign")
 _NUMBERS: Final = {
     # name: least, most, default
     "maxOffsetsPerTrigger": (1, _MOST, None),
+    "maxBytesPerTrigger": (1, 1 << 50, None),
+    "minOffsetsPerTrigger": (1, _MOST, None),
     "minPartitions": (1, 100_000, None),
     "maxRecordsPerPartition": (1, _MOST, None),
-    "minRecordsPerPartition": (1, _MOST, 20_000),
+    "minRecordsPerPartition": (1, _MOST, None),
     "pullBatchSize": (1, 1024, 32),
     "pullPipeline": (1, 64, 8),
     "pullTimeoutMs": (100, 3_600_000, 30_000),
@@ -39,11 +51,11 @@ _NUMBERS: Final = {
 }
 KNOWN: Final = (
     *("endpoints", "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
+    *("maxTriggerDelay",),
     *("accessKey", "secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
-    *("nameServer", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("transport", "pushdown", "waitForTopic", "idleTick", "rules", "rulesVersion"),
+    *("nameServer", "transport", "pushdown", "waitForTopic", "idleTick", "rules", "rulesVersion"),
     *("schemaStyle", "credentials"),
 )
 """Of the design, and of no effect yet."""
@@ -52,7 +64,10 @@ SINKS_ONLY: Final = (
     *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
 )
 """Those of the sink (`popgate.spark.sink_options`)."""
-_STREAMS_ONLY: Final = ("maxOffsetsPerTrigger", "commitOffsets")
+_STREAMS_ONLY: Final = (
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    "commitOffsets",
+)
 
 
 @unique
@@ -100,6 +115,8 @@ class SourceOptions:
     fail_on_data_loss: bool
     tag: str
     sql92: str
+    trigger_delay_s: float
+    """So long a batch may wait for as many offsets as it should have at least."""
     access_key: str
     secret_key: str = field(repr=False)
     numbers: Mapping[str, int | None] = field(default_factory=dict)
@@ -111,6 +128,11 @@ class SourceOptions:
         if found is None:
             raise KeyError(name)
         return found
+
+    @property
+    def filter(self) -> tuple[str, str]:
+        """The expression for brokers, and its kind."""
+        return (self.sql92, "SQL92") if self.sql92 else (self.tag or "*", "TAG")
 
     @property
     def timeout_s(self) -> float:
@@ -125,7 +147,6 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
     at_most_one(options, _START)
     at_most_one(options, _END)
     at_most_one(options, ("tag", "sql92"))
-    at_most_one(options, ("minPartitions", "minRecordsPerPartition"))
     for name in _END if streaming else _STREAMS_ONLY:
         if name in options:
             kind = "a stream has no end" if streaming else "it is an option of streams"
@@ -142,6 +163,10 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         raise SparkSourceError(Code.MISSING_OPTION, "commitOffsets = true needs the option group")
     fallbacks = ("latest", "earliest") if streaming else ("earliest", "latest")
     access_key, secret_key = account(options)
+    numbers = {
+        name: number(options, name, least, most, default) for name, (least, most, default) in _NUMBERS.items()
+    }
+    _check_limits(options, numbers)
     return SourceOptions(
         endpoints=endpoints(options),
         topics=topics,
@@ -156,13 +181,26 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         fail_on_data_loss=truth(options, "failOnDataLoss", default=True),
         tag=options.get("tag", ""),
         sql92=options.get("sql92", ""),
+        trigger_delay_s=duration_s(options, "maxTriggerDelay", "15m"),
         access_key=access_key,
         secret_key=secret_key,
-        numbers={
-            name: number(options, name, least, most, default)
-            for name, (least, most, default) in _NUMBERS.items()
-        },
+        numbers=numbers,
     )
+
+
+def _check_limits(options: Mapping[str, str], numbers: Mapping[str, int | None]) -> None:
+    """What lies between a least and a most, and what there is to wait for."""
+    for least, most in (
+        ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"),
+        ("minRecordsPerPartition", "maxRecordsPerPartition"),
+    ):
+        low, high = numbers[least], numbers[most]
+        if low is not None and high is not None and low > high:
+            raise illegal_option(least, options[least], f"it is at most {most}, which is {high}")
+    if "maxTriggerDelay" in options and numbers["minOffsetsPerTrigger"] is None:
+        raise illegal_option(
+            "maxTriggerDelay", options["maxTriggerDelay"], "without minOffsetsPerTrigger nothing waits"
+        )
 
 
 # -- values -----------------------------------------------------------------------------------------

@@ -125,7 +125,7 @@ def pulled(
     gets, and they are asked for one after the other. Raises SparkSourceError (DATA_LOSS) and GatewayError.
     """
     most = options.number("pullBatchSize")
-    expression, kind = (options.sql92, "SQL92") if options.sql92 else (options.tag or "*", "TAG")
+    expression, kind = options.filter
     depth = options.number("pullPipeline") if expression == "*" else 1
     under_way: deque[tuple[int, int, int]] = deque()
     """Where each begins and ends, and its number."""

@@ -14,7 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -94,15 +96,21 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        most = self._options.numbers["maxOffsetsPerTrigger"]
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        # Spark takes one limit, and gives it back unread: the stream knows all of them.
+        numbers = self._options.numbers
+        if (most := numbers["maxOffsetsPerTrigger"]) is not None:
+            return ReadMaxRows(most)
+        if (most_bytes := numbers["maxBytesPerTrigger"]) is not None:
+            return ReadMaxBytes(most_bytes)
+        least = numbers["minOffsetsPerTrigger"]
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._stream.end_here()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         # A trigger of its own may ask for everything, whatever the default limit is.
-        return self._stream.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return self._stream.latest(start, whole=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return self._stream.reported

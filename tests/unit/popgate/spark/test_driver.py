@@ -55,10 +55,10 @@ def kept(offset: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def batches_of(query: Stream, start: dict[str, Any], most: int | None = None) -> tuple[list[Range], Any]:
+def batches_of(query: Stream, start: dict[str, Any]) -> tuple[list[Range], Any]:
     """The ranges of one batch after another until there is nothing new, and the last offset."""
     found: list[Range] = []
-    while (end := query.latest(start, most)) is not start:
+    while (end := query.latest(start)) is not start:
         found += [each for partition in query.plan(start, end) for each in partition]
         start = end
     return found, start
@@ -85,13 +85,13 @@ def test_a_batch_that_ends_before_it_begins_has_nothing() -> None:
 
 def test_a_stream_takes_everything_once_in_batches_of_the_limit() -> None:
     queues = Queues(A=(0, 10), B=(5, 7))
-    query = stream(queues)
+    query = stream(queues, maxOffsetsPerTrigger="6")
     start = query.initial()
-    first = query.latest(start, 6)
+    first = query.latest(start)
     assert query.plan(start, first) == [[Range(A, 0, 5), Range(B, 5, 6)]]
-    rest, last = batches_of(query, first, 6)
+    rest, last = batches_of(query, first)
     assert rest == [Range(A, 5, 10), Range(B, 6, 7)]
-    assert query.latest(last, 6) is last
+    assert query.latest(last) is last
     queues.bounds[A] = (0, 12)
     assert batches_of(query, last)[0] == [Range(A, 10, 12)]
 
@@ -99,8 +99,8 @@ def test_a_stream_takes_everything_once_in_batches_of_the_limit() -> None:
 def test_what_is_new_by_text_is_new() -> None:
     """Spark compares offsets as text."""
     query = stream(Queues(A=(0, 10)))
-    first = query.latest(query.initial(), None)
-    assert query.latest(kept(first), None) == first
+    first = query.latest(query.initial())
+    assert query.latest(kept(first)) == first
     assert list(first["q"]["t"]["broker-a"]) == ["0"]
 
 
@@ -108,7 +108,7 @@ def test_a_query_that_found_nothing_yet_begins_where_it_began() -> None:
     queues = Queues(A=(0, 10))
     first = stream(queues, startingOffsets="latest")
     start = first.initial()
-    end = first.latest(start, None)
+    end = first.latest(start)
     assert end is not start
     assert first.plan(start, end) == []
 
@@ -125,7 +125,7 @@ def test_scenario_39_the_first_batch_is_planned_alike_after_a_restart() -> None:
     first = stream(queues, startingOffsets="latest")
     start = first.initial()
     queues.bounds[A] = (0, 15)
-    end = first.latest(start, None)
+    end = first.latest(start)
     planned = first.plan(start, end)
     assert planned == [[Range(A, 10, 15)]]
 
@@ -138,9 +138,9 @@ def test_scenario_39_the_first_batch_is_planned_alike_after_a_restart() -> None:
 def test_scenario_39_a_queue_that_appears_is_read_from_its_beginning_and_alike_after_a_restart() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues)
-    start = query.latest(query.initial(), None)
+    start = query.latest(query.initial())
     queues.bounds[C] = (4, 6)
-    end = query.latest(start, None)
+    end = query.latest(start)
     queues.bounds[C] = (4, 9)
     for each in (query, stream(queues)):
         assert each.plan(kept(start), kept(end)) == [[Range(C, 4, 6)]]
@@ -150,9 +150,9 @@ def test_scenario_39_a_queue_that_appears_is_read_from_its_beginning_and_alike_a
 def test_a_queue_that_appears_empty_is_known_from_then_on() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues)
-    start = query.latest(query.initial(), None)
+    start = query.latest(query.initial())
     queues.bounds[B] = (0, 0)
-    end = query.latest(start, None)
+    end = query.latest(start)
     assert end is not start
     queues.bounds[B] = (2, 3)
     warnings: list[str] = []
@@ -166,7 +166,7 @@ def test_a_queue_that_is_gone_keeps_its_place() -> None:
     query = stream(queues)
     _, last = batches_of(query, query.initial())
     del queues.bounds[B]
-    assert query.latest(last, None) is last
+    assert query.latest(last) is last
     queues.bounds[B] = (0, 6)
     assert batches_of(query, last)[0] == [Range(B, 5, 6)]
 
@@ -199,7 +199,7 @@ def test_a_queue_that_was_made_anew_and_has_grown_past_its_place_is_refused() ->
     assert last["at"] == NOW_MS
     queues.stored_ms, queues.bounds[A] = NOW_MS + 60_000, (0, 15)
     with pytest.raises(SparkSourceError, match="everything in it was stored since then") as told:
-        stream(queues).latest(kept(last), None)
+        stream(queues).latest(kept(last))
     assert told.value.code is Code.DATA_LOSS
     warnings: list[str] = []
     lax = stream(queues, warnings.append, failOnDataLoss="false")
@@ -240,18 +240,50 @@ def test_what_is_gone_is_refused_or_passed_over() -> None:
 
 def test_available_now_ends_where_everything_ended() -> None:
     queues = Queues(A=(0, 10))
-    query = stream(queues)
+    # As many at least are waited for by no stream that has an end.
+    query = stream(queues, maxOffsetsPerTrigger="4", minOffsetsPerTrigger="4")
     query.end_here()
     queues.bounds = {A: (0, 15), B: (0, 5)}
-    found, _ = batches_of(query, query.initial(), 4)
+    found, _ = batches_of(query, query.initial())
     assert found == [Range(A, 0, 4), Range(A, 4, 8), Range(A, 8, 10)]
 
 
 def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
-    query = stream(Queues(A=(0, 10)))
+    query = stream(Queues(A=(0, 10)), maxOffsetsPerTrigger="4")
     assert query.reported is None
-    assert query.latest(query.initial(), 4)["q"] == {"t": {"broker-a": {"0": 4}}}
+    assert query.latest(query.initial())["q"] == {"t": {"broker-a": {"0": 4}}}
     assert query.reported == {"v": 1, "q": {"t": {"broker-a": {"0": 10}}}}
+
+
+def test_a_trigger_that_wants_everything_has_no_limits() -> None:
+    query = stream(Queues(A=(0, 10)), maxOffsetsPerTrigger="4", minOffsetsPerTrigger="4")
+    end = query.latest(query.initial(), whole=True)
+    assert query.plan(query.initial(), end) == [[Range(A, 0, 10)]]
+
+
+def test_a_batch_waits_for_as_many_as_it_should_have_and_no_longer_than_that() -> None:
+    queues, clock = Queues(A=(0, 1)), [0.0]
+    given = {**LEAST, "startingOffsets": "earliest", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "30s"}
+    options = read_source_options(given, streaming=True)
+    query = Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS, now=lambda: clock[0])
+
+    # The first batch of a process waits for nothing.
+    end = query.latest(query.initial())
+    assert query.plan(query.initial(), end) == [[Range(A, 0, 1)]]
+    queues.bounds[A] = (0, 4)
+    assert query.latest(end) is end
+    assert query.reported == {"v": 1, "q": {"t": {"broker-a": {"0": 4}}}}
+    queues.bounds[A] = (0, 6)
+    end, before = query.latest(end), end
+    assert query.plan(before, end) == [[Range(A, 1, 6)]]
+    queues.bounds[A] = (0, 7)
+    clock[0] = 29.9
+    assert query.latest(end) is end
+    clock[0] = 30.0
+    after = query.latest(end)
+    assert query.plan(end, after) == [[Range(A, 6, 7)]]
+    clock[0] = 90.0
+    assert query.latest(after) is after
 
 
 @pytest.mark.parametrize(
@@ -267,7 +299,7 @@ def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
 def test_an_offset_that_is_none_of_ours_is_refused(damage: dict[str, Any]) -> None:
     query = stream(Queues(A=(0, 10)))
     with pytest.raises(SparkSourceError) as told:
-        query.latest(damage, None)
+        query.latest(damage)
     assert told.value.code is Code.ILLEGAL_OFFSET
 
 
@@ -288,11 +320,11 @@ def test_a_topic_that_appears_and_matches_is_read_from_its_beginning() -> None:
         return Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS)
 
     first = query()
-    start = first.latest(first.initial(), None)
+    start = first.latest(first.initial())
     assert list(start["q"]) == ["orders"]
     new = QueuePlace("orders_new", "broker-a", 0)
     queues.bounds[new] = (2, 6)
-    end = first.latest(start, None)
+    end = first.latest(start)
     queues.bounds[new] = (2, 9)
     for each in (first, query()):
         assert each.plan(kept(start), kept(end)) == [[Range(new, 2, 6)]]
@@ -300,7 +332,7 @@ def test_a_topic_that_appears_and_matches_is_read_from_its_beginning() -> None:
     # A topic that is deleted keeps its place, and others go on.
     del queues.bounds[new]
     queues.bounds[QueuePlace("orders", "broker-a", 0)] = (0, 11)
-    again = first.latest(end, None)
+    again = first.latest(end)
     assert first.plan(end, again) == [[Range(QueuePlace("orders", "broker-a", 0), 10, 11)]]
     assert again["q"]["orders_new"] == {"broker-a": {"0": 6}}
 
@@ -310,7 +342,7 @@ def test_a_pattern_that_matches_nothing_yet_waits() -> None:
     options = read_source_options({"endpoints": "a:1", "subscribePattern": "orders"}, streaming=True)
     query = Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS)
     start = query.initial()
-    end = query.latest(start, None)
+    end = query.latest(start)
     assert query.plan(start, end) == []
     queues.bounds[QueuePlace("orders", "broker-a", 0)] = (0, 1)
     assert batches_of(query, end)[0] == [Range(QueuePlace("orders", "broker-a", 0), 0, 1)]
@@ -339,14 +371,14 @@ class Groups(Queues):
 def test_a_commit_that_is_late_or_comes_again_moves_nothing() -> None:
     """Spark commits a batch when it builds the next one, and once more after a restart."""
     queues = Groups(A=(0, 10), B=(0, 2))
-    query = stream(queues, group="readers")
-    first = query.latest(query.initial(), 6)
-    second = query.latest(first, None)
+    query = stream(queues, group="readers", maxOffsetsPerTrigger="6")
+    first = query.latest(query.initial())
+    second = query.latest(first, whole=True)
     for end in (second, kept(first), second, kept(second)):
         query.commit(end)
     assert queues.positions == [("readers", {A: 10, B: 2})]
     queues.bounds[A] = (0, 12)
-    query.commit(query.latest(second, None))
+    query.commit(query.latest(second))
     assert queues.positions[1:] == [("readers", {A: 12})]
     # Another process of the query says it once more; what is read does not go by it.
     again = stream(queues, group="readers")
@@ -357,7 +389,7 @@ def test_a_commit_that_is_late_or_comes_again_moves_nothing() -> None:
 def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> None:
     queues, warnings = Groups(A=(0, 10)), list[str]()
     query = stream(queues, warnings.append, group="readers")
-    end = query.latest(query.initial(), None)
+    end = query.latest(query.initial())
     queues.refusal = Forbidden("not yours")
     query.commit(end)
     assert "positions of group readers could not be moved: [ROCKETMQ_GATEWAY] not yours" in warnings[0]
@@ -374,7 +406,7 @@ def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> No
 def test_without_a_group_or_with_commits_off_nothing_is_committed(given: dict[str, str]) -> None:
     queues = Groups(A=(0, 10))
     query = stream(queues, **given)
-    query.commit(query.latest(query.initial(), None))
+    query.commit(query.latest(query.initial()))
     assert queues.positions == []
 
 

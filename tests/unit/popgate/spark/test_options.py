@@ -38,7 +38,8 @@ def test_what_is_not_said_has_its_default() -> None:
     assert (stream.start.where, stream.fallback) == (Where.LATEST, Where.LATEST)
     assert batch.fail_on_data_loss
     assert batch.numbers["maxOffsetsPerTrigger"] is None
-    assert batch.number("minRecordsPerPartition") == 20_000
+    assert batch.numbers["minRecordsPerPartition"] is None
+    assert stream.trigger_delay_s == 900
     assert batch.timeout_s == 30
 
 
@@ -127,6 +128,38 @@ def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
 )
 def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says: str) -> None:
     assert says in refusal(code, given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "at most maxOffsetsPerTrigger, which is 4",
+        ),
+        ({"minRecordsPerPartition": "5", "maxRecordsPerPartition": "4"}, "at most maxRecordsPerPartition"),
+        ({"maxTriggerDelay": "5s"}, "without minOffsetsPerTrigger nothing waits"),
+        ({"maxTriggerDelay": "5", "minOffsetsPerTrigger": "5"}, "it is a time as 15m: ms, s, m, h, d"),
+        ({"maxTriggerDelay": "s", "minOffsetsPerTrigger": "5"}, "it is a time as 15m"),
+        ({"maxTriggerDelay": "-1s", "minOffsetsPerTrigger": "5"}, "it is a time as 15m"),
+        ({"maxTriggerDelay": "1.5h", "minOffsetsPerTrigger": "5"}, "it is a time as 15m"),
+        ({"maxBytesPerTrigger": "0"}, "of bytes, or one with k, m or g"),
+    ],
+)
+def test_limits_that_cannot_be_right_are_refused(given: dict[str, str], says: str) -> None:
+    assert says in refusal(Code.ILLEGAL_OPTION, {**LEAST, **given}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2h", 7200), ("1d", 86_400), ("0s", 0)]
+)
+def test_times_have_units(text: str, seconds: float) -> None:
+    assert read(streaming=True, minOffsetsPerTrigger="2", maxTriggerDelay=text).trigger_delay_s == seconds
+
+
+@pytest.mark.parametrize("name", ["maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
+def test_a_batch_has_no_triggers(name: str) -> None:
+    assert "an option of streams" in refusal(Code.ILLEGAL_OPTION, {**LEAST, name: "1"})
 
 
 def test_a_stream_has_no_end() -> None:
