@@ -51,12 +51,12 @@ _NUMBERS: Final = {
 }
 KNOWN: Final = (
     *("endpoints", "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
-    *("maxTriggerDelay",),
+    *("maxTriggerDelay", "schemaStyle"),
     *("accessKey", "secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
     *("nameServer", "transport", "pushdown", "waitForTopic", "idleTick", "rules", "rulesVersion"),
-    *("schemaStyle", "credentials"),
+    "credentials",
 )
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
@@ -115,6 +115,8 @@ class SourceOptions:
     fail_on_data_loss: bool
     tag: str
     sql92: str
+    legacy: bool
+    """Whether columns are those of the connector for Spark 2."""
     trigger_delay_s: float
     """So long a batch may wait for as many offsets as it should have at least."""
     access_key: str
@@ -181,11 +183,19 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         fail_on_data_loss=truth(options, "failOnDataLoss", default=True),
         tag=options.get("tag", ""),
         sql92=options.get("sql92", ""),
+        legacy=is_legacy(options),
         trigger_delay_s=duration_s(options, "maxTriggerDelay", "15m"),
         access_key=access_key,
         secret_key=secret_key,
         numbers=numbers,
     )
+
+
+def is_legacy(given: Mapping[str, str]) -> bool:
+    """Which columns there are, which Spark asks before all else; names are of any case."""
+    lower = {name.lower(): value.strip() for name, value in given.items()}
+    told = {"schemaStyle": lower.get("schemastyle", "default")}
+    return one_of(told, "schemaStyle", ("default", "legacy")) == "legacy"
 
 
 def _check_limits(options: Mapping[str, str], numbers: Mapping[str, int | None]) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql.types import StructType
 from popgate.queue_client import QueuePlace
 from popgate.spark.columns import check_columns, schema_text
 from popgate.spark.driver import Stream, batch_plan
-from popgate.spark.options import SourceOptions, read_source_options
+from popgate.spark.options import SourceOptions, is_legacy, read_source_options
 from popgate.spark.planning import Range
 from popgate.spark.sink import RocketMQStreamWriter, RocketMQWriter
 from popgate.spark.sink_options import read_sink_options
@@ -40,14 +40,16 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        return schema_text()
+        return schema_text(legacy=is_legacy(self.options))
 
     # Spark gives these arguments by name.
     def reader(self, schema: StructType) -> RocketMQReader:
-        return RocketMQReader(_checked(schema), read_source_options(self.options, streaming=False))
+        options = read_source_options(self.options, streaming=False)
+        return RocketMQReader(_checked(schema, options), options)
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 - Spark's name
-        return RocketMQStreamReader(_checked(schema), read_source_options(self.options, streaming=True))
+        options = read_source_options(self.options, streaming=True)
+        return RocketMQStreamReader(_checked(schema, options), options)
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         return RocketMQWriter(schema, read_sink_options(self.options), overwrite=overwrite)
@@ -126,8 +128,10 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._stream.commit(end)
 
 
-def _checked(schema: StructType) -> StructType:
-    check_columns((field.name, field.dataType.simpleString()) for field in schema.fields)
+def _checked(schema: StructType, options: SourceOptions) -> StructType:
+    check_columns(
+        ((field.name, field.dataType.simpleString()) for field in schema.fields), legacy=options.legacy
+    )
     return schema
 
 

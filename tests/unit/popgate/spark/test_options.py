@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from popgate.queue_client import QueuePlace
-from popgate.spark.columns import COLUMNS
+from popgate.spark.columns import COLUMNS, LEGACY
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import EARLIEST, KNOWN, LATEST, NOT_YET, SINKS_ONLY, Where, read_source_options
 
@@ -176,6 +176,12 @@ def test_positions_follow_a_stream_with_a_group_unless_it_says_no() -> None:
     assert "needs the option group" in told
 
 
+def test_columns_are_ours_or_the_old_ones() -> None:
+    assert not read().legacy
+    assert read(SchemaStyle="Legacy").legacy
+    assert "it is one of default, legacy" in refusal(Code.ILLEGAL_OPTION, {**LEAST, "schemaStyle": "old"})
+
+
 def test_offsets_are_told_by_queue() -> None:
     text = '{"orders":{"broker-a":{"0":-2,"1":-1,"2":23}}}'
     found = read(streaming=True, startingOffsets=text).start
@@ -250,3 +256,9 @@ def test_the_page_has_all_columns() -> None:
         name: kind.replace("&lt;", "<") for names, kind in told for name in re.findall(r"`(\w+)`", names)
     }
     assert columns == COLUMNS
+
+
+def test_the_page_has_the_legacy_columns() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "spark.md").read_text()
+    told = page.partition("`schemaStyle=legacy`")[2].partition("\n\n")[0]
+    assert re.findall(r"`(\w+)`", told)[: len(LEGACY)] == list(LEGACY)

@@ -188,6 +188,23 @@ def test_a_batch_has_the_columns_of_the_schema_in_its_order_and_types() -> None:
     ]
 
 
+def test_legacy_columns_have_their_old_names() -> None:
+    schema = pa.schema(
+        [
+            ("properties", pa.string()),
+            ("brokerName", pa.string()),
+            ("queueId", pa.int32()),
+            ("queueOffset", pa.int64()),
+        ]
+    )
+    (batch,) = read(queue_of(range(2)), 0, 2, schema, schemaStyle="legacy")
+    assert batch.schema == schema
+    assert batch.to_pylist() == [
+        {"properties": f'{{"TAGS": "{tag}"}}', "brokerName": "broker-a", "queueId": 3, "queueOffset": number}
+        for number, tag in enumerate(("even", "odd"))
+    ]
+
+
 # -- filters ------------------------------------------------------------------------------------------
 
 

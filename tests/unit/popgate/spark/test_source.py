@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import BinaryType, StructType
 
+from popgate.spark.errors import SparkSourceError
 from popgate.spark.source import RocketMQDataSource, RocketMQStreamReader
 
 SCHEMA = StructType().add("body", BinaryType())
@@ -22,6 +23,22 @@ SCHEMA = StructType().add("body", BinaryType())
 def stream(**given: str) -> RocketMQStreamReader:
     source = RocketMQDataSource({"endpoints": "a:1", "topic": "t", **given})
     return source.streamReader(schema=SCHEMA)
+
+
+def test_the_schema_is_that_of_the_style() -> None:
+    def schema(**given: str) -> str:
+        return RocketMQDataSource({"endpoints": "a:1", "topic": "t", **given}).schema()
+
+    assert "message_type string, delivery_timestamp timestamp" in schema()
+    assert schema(schemastyle="legacy") == (
+        "topic string, flag int, body binary, properties string, brokerName string, queueId int,"
+        " queueOffset bigint, bornTimestamp timestamp, storeTimestamp timestamp"
+    )
+    assert stream(schemaStyle="default")
+    with pytest.raises(SparkSourceError, match="did you mean queueId"):
+        RocketMQDataSource({"endpoints": "a:1", "topic": "t", "schemaStyle": "legacy"}).reader(
+            schema=StructType().add("queue_id", "integer")
+        )
 
 
 @pytest.mark.parametrize(
