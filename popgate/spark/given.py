@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from popgate.blocking import parse_endpoint
-from popgate.errors import BadRequest, IllegalTopic, shown
+from popgate.errors import IllegalTopic, shown
 from popgate.naming import check_topic
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 
@@ -41,10 +40,9 @@ def named(
             found[spelled[lower]] = value.strip()
         elif lower in foreign:
             raise illegal_option(foreign[lower], value, f"it is an option of the {side}, leave it out")
-        elif lower in planned or lower.startswith("rocketmq.client."):
+        elif lower in planned:
             raise SparkSourceError(
-                Code.UNSUPPORTED_OPTION,
-                f"option {planned.get(lower, name)} is not supported yet, leave it out",
+                Code.UNSUPPORTED_OPTION, f"option {planned[lower]} is not supported yet, leave it out"
             )
         else:
             near = get_close_matches(lower, spelled, n=1, cutoff=0.6)
@@ -57,31 +55,6 @@ def at_most_one(options: Mapping[str, str], names: tuple[str, ...]) -> None:
     given = [name for name in names if name in options]
     if len(given) > 1:
         raise illegal_option(given[1], options[given[1]], f"{given[0]} is given too, leave one of them out")
-
-
-def endpoints(options: Mapping[str, str]) -> tuple[str, ...]:
-    text = options.get("endpoints", "")
-    found = tuple(each.strip() for each in text.replace(";", ",").split(",") if each.strip())
-    if not found:
-        raise SparkSourceError(
-            Code.MISSING_OPTION, "option endpoints is missing: the gateway's host:port, several with commas"
-        )
-    for each in found:
-        try:
-            parse_endpoint(each)
-        except BadRequest as error:
-            raise illegal_option("endpoints", text, error.sentence) from error
-    return found
-
-
-def account(options: Mapping[str, str]) -> tuple[str, str]:
-    """What requests are signed with; empty: they are not."""
-    access_key, secret_key = options.get("accessKey", ""), options.get("secretKey", "")
-    if bool(access_key) != bool(secret_key):
-        raise SparkSourceError(
-            Code.MISSING_OPTION, "options accessKey and secretKey are given together or not"
-        )
-    return access_key, secret_key
 
 
 def topic_of(name: str, text: str, topic: str) -> str:

@@ -13,11 +13,10 @@ from popgate.errors import IllegalGroup
 from popgate.naming import check_group
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
+from popgate.spark.gateway import SHARED, Gateway, gateway_of
 from popgate.spark.given import (
-    account,
     at_most_one,
     duration_s,
-    endpoints,
     named,
     number,
     one_of,
@@ -50,13 +49,20 @@ _NUMBERS: Final = {
     "fetchOffset.retryIntervalMs": (0, 3_600_000, 100),
 }
 KNOWN: Final = (
-    *("endpoints", "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
+    *(*SHARED, "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
     *("maxTriggerDelay", "schemaStyle"),
-    *("accessKey", "secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
+    *("startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
-    *("nameServer", "transport", "pushdown", "waitForTopic", "idleTick", "rules", "rulesVersion"),
-    "credentials",
+    *(
+        "rocketmq.client.namespace",
+        "transport",
+        "pushdown",
+        "waitForTopic",
+        "idleTick",
+        "rules",
+        "rulesVersion",
+    ),
 )
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
@@ -99,7 +105,7 @@ class SourceOptions:
     whole names, and `topics` is empty.
     """
 
-    endpoints: tuple[str, ...]
+    gateway: Gateway
     topics: tuple[str, ...]
     pattern: str
     assigned: tuple[QueuePlace, ...]
@@ -119,8 +125,6 @@ class SourceOptions:
     """Whether columns are those of the connector for Spark 2."""
     trigger_delay_s: float
     """So long a batch may wait for as many offsets as it should have at least."""
-    access_key: str
-    secret_key: str = field(repr=False)
     numbers: Mapping[str, int | None] = field(default_factory=dict)
     """By the option's name."""
 
@@ -164,13 +168,12 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
     if commit_offsets and not group:
         raise SparkSourceError(Code.MISSING_OPTION, "commitOffsets = true needs the option group")
     fallbacks = ("latest", "earliest") if streaming else ("earliest", "latest")
-    access_key, secret_key = account(options)
     numbers = {
         name: number(options, name, least, most, default) for name, (least, most, default) in _NUMBERS.items()
     }
     _check_limits(options, numbers)
     return SourceOptions(
-        endpoints=endpoints(options),
+        gateway=gateway_of(options),
         topics=topics,
         pattern=options.get("subscribePattern", ""),
         assigned=assigned,
@@ -185,8 +188,6 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         sql92=options.get("sql92", ""),
         legacy=is_legacy(options),
         trigger_delay_s=duration_s(options, "maxTriggerDelay", "15m"),
-        access_key=access_key,
-        secret_key=secret_key,
         numbers=numbers,
     )
 

@@ -11,6 +11,9 @@ import pytest
 from popgate.blocking import BlockingConnection
 from popgate.errors import BrokerUnavailable, Fault, GatewayError, GroupNotFound, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.connecting import client_of, close_idle
+from popgate.spark.errors import SparkSourceError
+from popgate.spark.options import read_source_options
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.papers import Papers
 from popgate.wire.codes import ResponseCode
@@ -154,6 +157,18 @@ def test_tls_is_spoken_and_its_authority_looked_at(
         assert client.send(queue, [(large, b"")]).offset == 20
         [read] = records(client.pull(queue, 20, most=1).body)
         assert read.body == large
+    given = {"endpoints": endpoint, "topic": queue.topic, "rocketmq.client.tls": "true"}
+    trusting_options = read_source_options(
+        {**given, "rocketmq.client.tls.ca": str(papers.authority)}, streaming=False
+    )
+    with client_of(trusting_options) as client:
+        assert client.maximums([queue]) == {queue: 21}
+    close_idle()
+    with (
+        pytest.raises(SparkSourceError, match=r"ROCKETMQ_GATEWAY\] BROKER_UNAVAILABLE.*certificate"),
+        client_of(read_source_options(given, streaming=False)),
+    ):
+        pass
     stranger = ssl.create_default_context(cafile=Papers(tmp_path).authority)
     with pytest.raises(BrokerUnavailable, match="certificate"):
         BlockingConnection.connect(endpoint, timeout_s=PATIENCE_S, tls=stranger)
