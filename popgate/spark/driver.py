@@ -12,19 +12,18 @@ from typing import Any, Final, TypeVar
 
 from popgate.errors import Fault, GatewayError
 from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.ages import made_anew
 from popgate.spark.connecting import client_of, passes
-from popgate.spark.errors import SparkSourceError
+from popgate.spark.errors import SparkSourceError, data_loss
 from popgate.spark.limits import Limits
-from popgate.spark.offsets import StreamOffset, started
+from popgate.spark.offsets import StreamOffset, named, started
 from popgate.spark.options import SourceOptions
-from popgate.spark.planning import Age, Range, Warn, check_age, checked, planned, ranges_of
+from popgate.spark.planning import Range, Warn, checked, planned, ranges_of
 from popgate.spark.positions import ends_of, queues_of, starts_of
 
 T = TypeVar("T")
 Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
 Plan = list[list[Range]]
-_SKEW_MS: Final = 60_000
-"""So far clocks of brokers may be ahead of a driver's, or what they stored later is taken for new."""
 _LONGEST_REST_S: Final = 5.0
 
 
@@ -154,11 +153,15 @@ class Stream:
         """
         if before.at_ms is None or before.initial:
             return
-        queues = [queue for queue in self._queues(client) if before.queues.get(queue)]
-        minimums = client.minimums(queues)
-        later = client.offsets_at(dict.fromkeys(queues, before.at_ms + _SKEW_MS))
-        ages = {queue: Age(minimums[queue], later[queue]) for queue in queues}
-        check_age(before.queues, ages, fail=self._options.fail_on_data_loss, warn=self._warn)
+        begins = {queue: at for queue in self._queues(client) if (at := before.queues.get(queue, 0)) > 0}
+        for queue in made_anew(client, begins, before.at_ms):
+            sentence = (
+                f"{named(queue)} was read up to {begins[queue]}, and everything in it was stored since then:"
+                " it was made anew, and needs a checkpoint, or a start, of its own"
+            )
+            if self._options.fail_on_data_loss:
+                raise data_loss(sentence)
+            self._warn(sentence)
 
     def _queues(self, client: QueueClient) -> list[QueuePlace]:
         return queues_of(client, self._options)

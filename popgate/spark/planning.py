@@ -6,7 +6,7 @@ milliseconds, so that small ranges share one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -29,13 +29,6 @@ class Range(NamedTuple):
     @property
     def size(self) -> int:
         return self.end - self.begin
-
-
-class Age(NamedTuple):
-    """The first offset that a queue keeps, and the first that was stored after some time."""
-
-    minimum: int
-    first_later: int
 
 
 def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
@@ -75,27 +68,6 @@ def checked(ranges: Iterable[Range], minimums: Offsets, *, fail: bool, warn: War
         if gone < each.end:
             found.append(each._replace(begin=gone))
     return found
-
-
-def check_age(begins: Offsets, bounds: Mapping[QueuePlace, Age], *, fail: bool, warn: Warn) -> None:
-    """Look for queues that were made anew and have grown past the offset that was read up to.
-
-    What lies before such an offset was stored by the time of the last batch. A queue that keeps messages from
-    before it, and has none that old, is another one of the same name.
-
-    Raises SparkSourceError (DATA_LOSS) if `fail`: clocks of two machines are compared, so that this can be
-    overridden; otherwise `warn` is told.
-    """
-    for queue, (minimum, first_later) in sorted(bounds.items()):
-        begin = begins[queue]
-        if minimum < begin and first_later <= minimum:
-            sentence = (
-                f"{named(queue)} was read up to {begin}, and everything in it was stored since then: it was"
-                " made anew, and needs a checkpoint, or a start, of its own"
-            )
-            if fail:
-                raise data_loss(sentence)
-            warn(sentence)
 
 
 def limited(begins: Offsets, ends: Offsets, most: int) -> dict[QueuePlace, int]:

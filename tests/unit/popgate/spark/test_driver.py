@@ -19,11 +19,15 @@ from popgate.errors import (
     Internal,
     TooManyRequests,
 )
-from popgate.queue_client import QueueClient, QueuePlace
+from popgate.model import Bounds
+from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
 from popgate.spark.driver import Stream, asked, batch_plan
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
+from popgate.wire.codes import ResponseCode
+from popgate.wire.hosts import NOWHERE
+from popgate.wire.records import encode_record
 from tests.unit.popgate.spark import queues as made_up
 from tests.unit.popgate.spark.queues import A, B, C
 
@@ -181,11 +185,17 @@ def test_a_queue_that_was_made_anew_is_refused() -> None:
 
 
 class Aged(Queues):
-    """All of their messages were stored at one time."""
+    """All of their messages were stored at one time; those before `first` are gone, as after a compaction."""
 
     def __init__(self, stored_ms: int, **bounds: tuple[int, int]) -> None:
         super().__init__(**bounds)
-        self.stored_ms = stored_ms
+        self.stored_ms, self.first = stored_ms, 0
+        self.damage = b""
+
+    def pull(self, queue: QueuePlace, offset: int, *, most: int) -> PullAnswer:
+        at = max(offset, self.first)
+        record = encode_record(b"t", 0, at, 0, b"b", b"", 0, 0, 0, NOWHERE, self.stored_ms, NOWHERE)
+        return PullAnswer(ResponseCode.SUCCESS, at + 1, Bounds(*self.bounds[queue]), self.damage + record)
 
     def offsets_at(self, times_ms: Mapping[QueuePlace, int]) -> dict[QueuePlace, int]:
         return {queue: self.bounds[queue][0 if self.stored_ms >= at else 1] for queue, at in times_ms.items()}
@@ -220,6 +230,16 @@ def test_a_queue_that_may_be_the_same_is_read_on(stored_ms: int, bounds: tuple[i
     query = stream(queues)
     _, last = batches_of(query, query.initial())
     queues.stored_ms, queues.bounds[A] = stored_ms, bounds
+    assert batches_of(stream(queues), kept(last))[0] == [Range(A, 10, 15)]
+
+
+@pytest.mark.parametrize(("first", "damage"), [(10, b""), (0, bytes(99))])
+def test_a_queue_of_which_nothing_old_is_left_is_read_on(first: int, damage: bytes) -> None:
+    """All that was read was superseded in a compacted topic; or what is there cannot be read."""
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    queues.stored_ms, queues.bounds[A], queues.first, queues.damage = NOW_MS + 90_000, (0, 15), first, damage
     assert batches_of(stream(queues), kept(last))[0] == [Range(A, 10, 15)]
 
 
