@@ -57,8 +57,9 @@ def rocketmq_session(
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
-    told = {**session_settings(local_checkpoints=local_checkpoints), **(settings or {})}
-    return builder.config(map=told).getOrCreate()
+    for key, value in {**session_settings(local_checkpoints=local_checkpoints), **(settings or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def ship_connector(spark: SparkSession) -> Path:

@@ -27,8 +27,8 @@ class Builder:
         self.told["master"] = master
         return self
 
-    def config(self, *, map: dict[str, str]) -> Builder:  # noqa: A002 - Spark's name
-        self.told |= map
+    def config(self, key: str, value: str) -> Builder:
+        self.told[key] = value
         return self
 
     def getOrCreate(self) -> Builder:  # noqa: N802 - Spark's name
