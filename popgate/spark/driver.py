@@ -55,7 +55,8 @@ class Stream:
         """`now_ms` is the time of day, `now` is in seconds and never goes back."""
         self._options, self._warn, self._connect, self._now_ms = options, warn, connect, now_ms
         self._limits = Limits(options, now)
-        self._is_checked = False
+        self._seen: set[QueuePlace] = set()
+        """The queues that were there when that was asked last."""
         self._committed: dict[QueuePlace, int] = {}
         """Where the group was set to."""
         self._initial: dict[str, Any] | None = None
@@ -83,9 +84,6 @@ class Stream:
         nothing yet: otherwise "latest" would be another place after a restart.
         """
         before = StreamOffset.decode(start)
-        if not self._is_checked:
-            self._ask(lambda client: self._check_age(client, before))
-            self._is_checked = True
         begins, new, ends = self._ask(lambda client: self._bounds(client, before))
         at_ms = self._now_ms()
         self.reported = StreamOffset(ends).encode()
@@ -139,6 +137,8 @@ class Stream:
         Queues that are gone keep their last offset; one that went back is told when the batch is planned.
         """
         queues = self._queues(client)
+        self._check_age(client, before, [queue for queue in queues if queue not in self._seen])
+        self._seen = set(queues)
         if self._last is not None:
             queues = [queue for queue in queues if queue in self._last]
         new = client.minimums([queue for queue in queues if queue not in before.queues])
@@ -146,14 +146,14 @@ class Stream:
         begins = {**before.queues, **new}
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
 
-    def _check_age(self, client: QueueClient, before: StreamOffset) -> None:
-        """A topic may have been made anew while the query did not run.
+    def _check_age(self, client: QueueClient, before: StreamOffset, queues: list[QueuePlace]) -> None:
+        """Of queues that were not there a moment ago, or about which nothing is known yet.
 
-        While it runs, its driver finds the topic missing, or an end before the last one.
+        They may have been made anew while the query did not run, or while its topic was gone.
         """
-        if before.at_ms is None or before.initial:
+        begins = {queue: at for queue in queues if (at := before.queues.get(queue, 0)) > 0}
+        if before.at_ms is None or before.initial or not begins:
             return
-        begins = {queue: at for queue in self._queues(client) if (at := before.queues.get(queue, 0)) > 0}
         for queue in made_anew(client, begins, before.at_ms):
             sentence = (
                 f"{named(queue)} was read up to {begins[queue]}, and everything in it was stored since then:"

@@ -65,5 +65,5 @@ def test_what_is_sent_to_executors_can_be_imported(tmp_path: Path) -> None:
     ran = subprocess.run(
         command, capture_output=True, text=True, timeout=PATIENCE_S, cwd=tmp_path, check=False
     )
-    assert ran.stderr == ""
+    assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith(str(archive))

@@ -233,6 +233,20 @@ def test_a_queue_that_may_be_the_same_is_read_on(stored_ms: int, bounds: tuple[i
     assert batches_of(stream(queues), kept(last))[0] == [Range(A, 10, 15)]
 
 
+def test_a_topic_that_comes_back_while_a_pattern_is_read_is_looked_at_again() -> None:
+    queues = Aged(500, A=(0, 10), B=(0, 5))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    queues.stored_ms = NOW_MS + 90_000
+    # It was there all the time: nothing is asked.
+    assert query.latest(last) is last
+    del queues.bounds[A]
+    assert query.latest(last) is last
+    queues.bounds[A] = (0, 15)
+    with pytest.raises(SparkSourceError, match="queue 0 of t on broker-a was read up to 10"):
+        query.latest(last)
+
+
 @pytest.mark.parametrize(("first", "damage"), [(10, b""), (0, bytes(99))])
 def test_a_queue_of_which_nothing_old_is_left_is_read_on(first: int, damage: bytes) -> None:
     """All that was read was superseded in a compacted topic; or what is there cannot be read."""
