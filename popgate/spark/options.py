@@ -107,6 +107,8 @@ class SourceOptions:
 
     gateway: Gateway
     topics: tuple[str, ...]
+    topics_option: str
+    """The one that names them."""
     pattern: str
     assigned: tuple[QueuePlace, ...]
     start: Position
@@ -175,6 +177,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
     return SourceOptions(
         gateway=gateway_of(options),
         topics=topics,
+        topics_option=next(name for name in _QUEUES if name in options),
         pattern=options.get("subscribePattern", ""),
         assigned=assigned,
         start=_start(options, group, streaming=streaming),

@@ -16,7 +16,7 @@ def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
     """All queues that are read now. Raises SparkSourceError for one that is assigned and not there."""
     if options.pattern:
         return _matching(client, options.pattern)
-    found = [queue for topic in options.topics for queue in client.queues(topic)]
+    found = [queue for topic in options.topics for queue in _queues_of_topic(client, options, topic)]
     if not options.assigned:
         return found
     missing = sorted(set(options.assigned) - set(found))
@@ -24,6 +24,17 @@ def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
         there = ", ".join(sorted({f"{each.broker}/{each.queue_id}" for each in found})) or "none"
         raise illegal_option("assign", named(missing[0]), f"it is not there, the queues are {there}")
     return list(options.assigned)
+
+
+def _queues_of_topic(client: QueueClient, options: SourceOptions, topic: str) -> list[QueuePlace]:
+    try:
+        return client.queues(topic)
+    except TopicNotFound as error:
+        raise SparkSourceError(
+            Code.GATEWAY,
+            f"{error.fault.name}: {error.sentence}; option {options.topics_option} names it: create it, or"
+            f" correct its name (option endpoints = {options.gateway.endpoints})",
+        ) from error
 
 
 def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:

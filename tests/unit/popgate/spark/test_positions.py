@@ -45,6 +45,24 @@ def test_all_queues_of_all_topics_are_read() -> None:
     assert queues_of(CLIENT, options()) == BOTH
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("topic", "gone"), ("subscribe", "orders,gone"), ("assign", '{"gone":{"broker-a":[0]}}')],
+)
+def test_a_topic_that_is_not_there_is_told_with_the_option_that_names_it(name: str, value: str) -> None:
+    class Gone(Named):
+        def queues(self, topic: str) -> list[QueuePlace]:
+            if topic == "gone":
+                raise TopicNotFound(topic)
+            return super().queues(topic)
+
+    told = read_source_options({"endpoints": "a:1", name: value}, streaming=False)
+    with pytest.raises(
+        SparkSourceError, match=f"TOPIC_NOT_FOUND: topic gone .*option {name} names it: create"
+    ):
+        queues_of(cast("QueueClient", Gone()), told)
+
+
 class Named(made_up.Queues):
     """Topics of one queue each, of which one is gone when its queues are asked for."""
 
