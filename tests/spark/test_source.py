@@ -35,7 +35,8 @@ def bodies(numbers: range) -> list[bytes]:
 def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, send: Send) -> None:
     send("table", 0, 20)
 
-    frame = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic="table").load()
+    reader = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic="table")
+    frame = reader.load()
     rows = {bytes(row.body): row for row in frame.collect()}
 
     assert sorted(rows) == bodies(range(20))
@@ -46,6 +47,9 @@ def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, send: Send) -> 
     assert (row.message_type, row.delivery_timestamp) == ("NORMAL", None)
     assert row.store_timestamp is not None
 
+    # Spark keeps the plan of a frame.
+    send("table", 20, 22)
+    assert (frame.count(), reader.load().count()) == (20, 22)
     legacy = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic="table")
     row = legacy.option("schemaStyle", "legacy").load().where("queueOffset = 3 and queueId = 1").first()
     assert (row.topic, bytes(row.body), row.flag) == ("table", b"body 7", 0)
