@@ -16,10 +16,12 @@ from popgate.answers import error_of
 from popgate.blocking import BlockingConnection
 from popgate.errors import Internal, PeerWireError, TopicNotFound, shown
 from popgate.model import Bounds
+from popgate.naming import is_derived_topic, is_system_topic
 from popgate.wire.batches import encode_batch
+from popgate.wire.bodies import TopicList
 from popgate.wire.codes import SEND_ONCE, RequestCode, ResponseCode
 from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
+from popgate.wire.routes import ClusterInfo, TopicRoute
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """The consumer group that every broker has from the start; who reads under it needs none of its own."""
@@ -94,6 +96,30 @@ class QueueClient:
             for each in self.route(topic).queues
             if each.readable
             for number in range(each.read_queues)
+        )
+
+    def topics(self) -> list[str]:
+        """The topics of users, by name. Raises what the connection raises.
+
+        A list of topics has those of the system and of groups, and the names of brokers and clusters, which
+        are topics too. Source: RocketMQ's RouteInfoManager.getAllTopicList and TopicConfigManager.
+        """
+        asked = [
+            self.connection.start(code, {})
+            for code in (RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, RequestCode.GET_BROKER_CLUSTER_INFO)
+        ]
+        listed, told = (self._good(self.connection.finish(opaque), "").body for opaque in asked)
+        try:
+            topics, cluster = TopicList.decode(listed).topics, ClusterInfo.decode(told)
+        except PeerWireError as error:
+            raise Internal(f"{self.connection.endpoint} answered with no topics: {error}") from error
+        return sorted(
+            topic
+            for topic in topics
+            if topic not in cluster.brokers
+            and topic not in cluster.clusters
+            and not is_system_topic(topic)
+            and not is_derived_topic(topic)
         )
 
     # -- offsets --------------------------------------------------------------------------------------

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 from popgate.blocking import BlockingConnection, Credentials
 from popgate.errors import BrokerUnavailable, Fault, GatewayError
 from popgate.queue_client import TOOLS_GROUP, QueueClient
 from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.gateway import Gateway
 
 PASSING = frozenset(
     {
@@ -20,39 +22,41 @@ PASSING = frozenset(
     }
 )
 """Faults that may be gone when the same is asked or sent again."""
+_LONGEST_IDLE_S: Final = 60.0
+"""The door closes connections that say nothing for two minutes, and what lies between may be quicker."""
 
 
 class Reaching(Protocol):
     """How the gateway is reached, of the options of a source or a sink. `group` empty: any."""
 
     @property
-    def endpoints(self) -> tuple[str, ...]: ...
-    @property
-    def access_key(self) -> str: ...
-    @property
-    def secret_key(self) -> str: ...
+    def gateway(self) -> Gateway: ...
     @property
     def group(self) -> str: ...
     @property
     def timeout_s(self) -> float: ...
 
 
-_Key = tuple[int, tuple[str, ...], str, str]
-_idle: dict[_Key, BlockingConnection] = {}
-"""One at most of each kind; by process, because Spark forks its workers."""
+_Key = tuple[int, Gateway, Credentials | None]
+_idle: dict[_Key, tuple[float, BlockingConnection]] = {}
+"""One at most of each kind, and since when; by process, because Spark forks its workers."""
 
 
 @contextmanager
-def client_of(options: Reaching) -> Iterator[QueueClient]:
-    """A client for one piece of work; its connection is kept when that ends well.
+def client_of(options: Reaching, *, now: Callable[[], float] = time.monotonic) -> Iterator[QueueClient]:
+    """A client for one piece of work; its connection is kept for a minute when that ends well.
 
     Raises SparkSourceError: what a GatewayError says, with the code of its fault, and which endpoints it was.
     """
-    key = (os.getpid(), options.endpoints, options.access_key, options.secret_key)
+    gateway = options.gateway
+    credentials = gateway.credentials()
+    key = (os.getpid(), gateway, credentials)
+    _close_older(now() - _LONGEST_IDLE_S)
     try:
-        connection = _idle.pop(key, None)
+        _, connection = _idle.pop(key, (0.0, None))
         if connection is None or not connection.is_quiet():
-            connection = _connected(options)
+            connection = _connected(options, credentials)
+        connection.timeout_s = options.timeout_s
         try:
             yield QueueClient(connection, group=options.group or TOOLS_GROUP)
         except BaseException:
@@ -60,12 +64,12 @@ def client_of(options: Reaching) -> Iterator[QueueClient]:
             raise
     except GatewayError as error:
         raise SparkSourceError(
-            Code.GATEWAY, f"{error.fault.name}: {error.sentence} (option endpoints = {options.endpoints})"
+            Code.GATEWAY, f"{error.fault.name}: {error.sentence} (option endpoints = {gateway.endpoints})"
         ) from error
-    other = _idle.get(key)
+    _, other = _idle.get(key, (0.0, None))
     if other is not None:
         other.close()
-    _idle[key] = connection
+    _idle[key] = now(), connection
 
 
 def passes(error: SparkSourceError) -> bool:
@@ -77,16 +81,30 @@ def passes(error: SparkSourceError) -> bool:
 def close_idle() -> None:
     """Close what is kept; for tests, and for programs that look for what they left open."""
     while _idle:
-        _idle.popitem()[1].close()
+        _idle.popitem()[1][1].close()
 
 
-def _connected(options: Reaching) -> BlockingConnection:
+def _close_older(time_s: float) -> None:
+    for key in [key for key, (since, _) in _idle.items() if since < time_s]:
+        _idle.pop(key)[1].close()
+
+
+def _connected(options: Reaching, credentials: Credentials | None) -> BlockingConnection:
     """To the first endpoint that takes a connection. Raises what the last one raised."""
-    credentials = Credentials(options.access_key, options.secret_key) if options.access_key else None
+    gateway = options.gateway
+    within = options.timeout_s if gateway.connect_timeout_s is None else gateway.connect_timeout_s
+    context = None if gateway.tls is None else gateway.tls.context()
+    server_name = gateway.tls.server_name if gateway.tls is not None else ""
     last: GatewayError = BrokerUnavailable("no endpoint is given")
-    for endpoint in options.endpoints:
+    for endpoint in gateway.endpoints:
         try:
-            return BlockingConnection.connect(endpoint, timeout_s=options.timeout_s, credentials=credentials)
+            return BlockingConnection.connect(
+                endpoint,
+                timeout_s=within,
+                tls=context,
+                server_name=server_name or None,
+                credentials=credentials,
+            )
         except GatewayError as error:
             last = error
     raise last

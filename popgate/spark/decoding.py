@@ -6,6 +6,7 @@ is believed, and PeerWireError names the damage.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from popgate.errors import PeerWireError
+from popgate.spark.columns import ALL_PROPERTIES
 from popgate.wire import properties as names
 from popgate.wire.compression import decompress
 from popgate.wire.hosts import host_text
@@ -151,6 +153,17 @@ class Records:
             self._pairs = _Pairs(blocks)
         return self._pairs
 
+    def all_properties(self) -> Any:
+        """One JSON object for each message, those of the system among them."""
+        blocks = zip(self._blocks.tolist(), self._ends.tolist(), strict=True)
+        return pa.array(
+            [
+                json.dumps(names.decode_properties(self._bytes[begin:end]), ensure_ascii=False)
+                for begin, end in blocks
+            ],
+            pa.string(),
+        )
+
     def keys(self) -> Any:
         told = self.pairs().find(names.KEYS)
         # A producer may leave more than one blank between two keys.
@@ -190,6 +203,23 @@ class _Pairs:
         found = [_whole(text) for text in self.find(name).to_pylist()]
         return pa.array(found, pa.int32())
 
+    def times(self, name: str) -> Any:
+        """As `find`, of milliseconds as timestamps; null for what is none."""
+        found = [_millis(text) for text in self.find(name).to_pylist()]
+        micros = pa.array([None if each is None else each * 1000 for each in found], pa.int64())
+        return micros.cast(pa.timestamp("us", "UTC"))
+
+    def types(self) -> Any:
+        """The message types that gRPC clients see: what a message has decides, most of it first."""
+        codes = np.zeros(self._count, np.int64)
+        # The last one that fits counts.
+        for code, (_, deciding) in enumerate(_TYPES):
+            hits = pc.is_in(self._names, value_set=pa.array(deciding, pa.string()))
+            codes[self._rows[hits.to_numpy(zero_copy_only=False)]] = code
+        half = pc.equal(self.find(names.TRAN_MSG), "true").fill_null(False)
+        codes[half.to_numpy(zero_copy_only=False)] = len(_TYPES)
+        return pa.array([*(name for name, _ in _TYPES), "TRANSACTION"]).take(pa.array(codes))
+
     def of_users(self) -> Any:
         """All that are not the system's and have no column of their own, as maps."""
         reserved = pc.is_in(self._names, value_set=_RESERVED)
@@ -208,6 +238,14 @@ class _Pairs:
 
 
 _RESERVED: Final = pa.array(sorted(RESERVED | {names.SHARDING_KEY, names.TRACE_CONTEXT}))
+_TYPES: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
+    ("NORMAL", ()),
+    ("LITE", (names.LITE_TOPIC,)),
+    ("PRIORITY", (names.PRIORITY,)),
+    ("FIFO", (names.SHARDING_KEY,)),
+    ("DELAY", (names.TIMER_DELIVER_MS, names.DELAY, names.TIMER_DELAY_SEC, names.TIMER_DELAY_MS)),
+)
+"""And the properties that make a message one."""
 _MAP: Final = pa.map_(pa.string(), pa.string())
 
 
@@ -231,6 +269,13 @@ def _whole(text: str | None) -> int | None:
     return int(text) if int(text) <= _LAST_INT else None
 
 
+def _millis(text: str | None) -> int | None:
+    """A time that a timestamp can tell; None for what is none."""
+    if text is None or not (text.isascii() and text.isdigit() and len(text) <= 16):
+        return None
+    return int(text) if int(text) <= _LAST_MS else None
+
+
 def _told(name: str) -> Callable[[Records], Any]:
     return lambda records: records.pairs().find(name)
 
@@ -245,6 +290,9 @@ _COLUMNS: Final[dict[str, Callable[[Records], Any]]] = {
     "body": Records.body,
     "properties": lambda records: records.pairs().of_users().cast(_MAP),
     "message_id": _told(names.UNIQ_KEY),
+    "message_type": lambda records: records.pairs().types(),
+    "delivery_timestamp": lambda records: records.pairs().times(names.TIMER_DELIVER_MS),
+    ALL_PROPERTIES: Records.all_properties,
     "tag": _told(names.TAGS),
     "keys": Records.keys,
     "message_group": _told(names.SHARDING_KEY),

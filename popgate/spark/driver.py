@@ -8,19 +8,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
+from popgate.errors import Fault, GatewayError
 from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.ages import made_anew
 from popgate.spark.connecting import client_of, passes
-from popgate.spark.errors import SparkSourceError
-from popgate.spark.offsets import StreamOffset, started
+from popgate.spark.errors import SparkSourceError, data_loss
+from popgate.spark.limits import Limits
+from popgate.spark.offsets import StreamOffset, named, started
 from popgate.spark.options import SourceOptions
-from popgate.spark.planning import Range, Warn, checked, limited, planned, ranges_of
+from popgate.spark.planning import Range, Warn, checked, planned, ranges_of
 from popgate.spark.positions import ends_of, queues_of, starts_of
 
 T = TypeVar("T")
 Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
 Plan = list[list[Range]]
+_LONGEST_REST_S: Final = 5.0
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
@@ -39,8 +43,22 @@ def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_
 class Stream:
     """One run of a streaming query. All methods raise SparkSourceError."""
 
-    def __init__(self, options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> None:
-        self._options, self._warn, self._connect = options, warn, connect
+    def __init__(
+        self,
+        options: SourceOptions,
+        warn: Warn,
+        *,
+        connect: Connect = client_of,
+        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`now_ms` is the time of day, `now` is in seconds and never goes back."""
+        self._options, self._warn, self._connect, self._now_ms = options, warn, connect, now_ms
+        self._limits = Limits(options, now)
+        self._seen: set[QueuePlace] = set()
+        """The queues that were there when that was asked last."""
+        self._committed: dict[QueuePlace, int] = {}
+        """Where the group was set to."""
         self._initial: dict[str, Any] | None = None
         self._last: dict[QueuePlace, int] | None = None
         """Where everything ends, once `end_here` was called."""
@@ -58,28 +76,58 @@ class Stream:
         """What comes from now on, and queues that appear, are out of sight."""
         self._last = self._ask(lambda client: client.maximums(self._queues(client)))
 
-    def latest(self, start: dict[str, Any], most: int | None) -> dict[str, Any]:
-        """The end of the next batch, of about `most` offsets; `start` itself when there is nothing new.
+    def latest(self, start: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:
+        """The end of the next batch; `start` itself when there is nothing new, or too little yet.
 
+        It keeps to the limits of the options, unless `whole`: then everything that is there is taken.
         The first end is never `start`, so that the checkpoint has the beginning even of a query that found
         nothing yet: otherwise "latest" would be another place after a restart.
         """
         before = StreamOffset.decode(start)
         begins, new, ends = self._ask(lambda client: self._bounds(client, before))
+        at_ms = self._now_ms()
         self.reported = StreamOffset(ends).encode()
-        if most is not None:
-            ends = limited(begins, ends, most)
+        if not whole:
+            # What ends somewhere is waited for by nobody.
+            if self._last is None and not before.initial and self._limits.waits(begins, ends):
+                return start
+            ends = self._ask(lambda client: self._limits.applied(client, begins, ends))
         if before.initial:
-            return StreamOffset(ends, starts=begins).encode()
+            self._limits.began()
+            return StreamOffset(ends, starts=begins, at_ms=at_ms).encode()
         if not new and ends == dict(before.queues):
             return start
-        return StreamOffset(ends, new=new).encode()
+        self._limits.began()
+        return StreamOffset(ends, new=new, at_ms=at_ms).encode()
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
         """What lies between two offsets: the same ranges each time it is asked."""
         after = StreamOffset.decode(end)
         begins = started(StreamOffset.decode(start), after)
         return self._ask(lambda client: _plan(client, begins, after.queues, self._options, self._warn))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Move the group's positions to where a batch ended, for whoever watches its lag.
+
+        Nothing is read by them, so that a failure is told to `warn` alone. Spark says a batch late that it is
+        done, of the last one never, and may say so again: positions do not go back.
+        """
+        if not self._options.commit_offsets:
+            return
+        ends = StreamOffset.decode(end).queues
+        ahead = {queue: at for queue, at in ends.items() if at > self._committed.get(queue, -1)}
+        if not ahead:
+            return
+        try:
+            with self._connect(self._options) as client:
+                client.commit(self._options.group, ahead)
+        except SparkSourceError as error:
+            cause = error.__cause__
+            # A group is made on first use by who reads under it, which nobody may have done yet.
+            if not (isinstance(cause, GatewayError) and cause.fault is Fault.GROUP_NOT_FOUND):
+                self._warn(f"the positions of group {self._options.group} could not be moved: {error}")
+        else:
+            self._committed |= ahead
 
     def _bounds(
         self, client: QueueClient, before: StreamOffset
@@ -89,12 +137,31 @@ class Stream:
         Queues that are gone keep their last offset; one that went back is told when the batch is planned.
         """
         queues = self._queues(client)
+        self._check_age(client, before, [queue for queue in queues if queue not in self._seen])
+        self._seen = set(queues)
         if self._last is not None:
             queues = [queue for queue in queues if queue in self._last]
         new = client.minimums([queue for queue in queues if queue not in before.queues])
         ends = self._last if self._last is not None else client.maximums(queues)
         begins = {**before.queues, **new}
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
+
+    def _check_age(self, client: QueueClient, before: StreamOffset, queues: list[QueuePlace]) -> None:
+        """Of queues that were not there a moment ago, or about which nothing is known yet.
+
+        They may have been made anew while the query did not run, or while its topic was gone.
+        """
+        begins = {queue: at for queue in queues if (at := before.queues.get(queue, 0)) > 0}
+        if before.at_ms is None or before.initial or not begins:
+            return
+        for queue in made_anew(client, begins, before.at_ms):
+            sentence = (
+                f"{named(queue)} was read up to {begins[queue]}, and everything in it was stored since then:"
+                " it was made anew, and needs a checkpoint, or a start, of its own"
+            )
+            if self._options.fail_on_data_loss:
+                raise data_loss(sentence)
+            self._warn(sentence)
 
     def _queues(self, client: QueueClient) -> list[QueuePlace]:
         return queues_of(client, self._options)
@@ -112,18 +179,20 @@ def asked(
 ) -> T:
     """What `work` finds out; it only asks, so that it is done again when it fails for now.
 
-    `rest` takes seconds. Raises SparkSourceError.
+    The pause doubles each time: by default there is a minute for a gateway that is started anew. `rest` takes
+    seconds. Raises SparkSourceError.
     """
-    retries = options.number("fetchOffset.numRetries")
+    retries, times = options.number("fetchOffset.numRetries"), 0
+    first_rest_s = options.number("fetchOffset.retryIntervalMs") / 1000
     while True:
         try:
             with connect(options) as client:
                 return work(client)
         except SparkSourceError as error:
-            if retries == 0 or not passes(error):
+            if times == retries or not passes(error):
                 raise
-            retries -= 1
-            rest(options.number("fetchOffset.retryIntervalMs") / 1000)
+            rest(min(first_rest_s * 2 ** min(times, 20), max(first_rest_s, _LONGEST_REST_S)))
+            times += 1
 
 
 def _plan(
@@ -140,5 +209,5 @@ def _plan(
         kept,
         partitions=options.numbers["minPartitions"],
         largest=options.numbers["maxRecordsPerPartition"],
-        least=options.number("minRecordsPerPartition"),
+        least=options.numbers["minRecordsPerPartition"],
     )

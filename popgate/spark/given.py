@@ -11,14 +11,14 @@ from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 from typing import Final
 
-from popgate.blocking import parse_endpoint
-from popgate.errors import BadRequest, IllegalTopic, shown
+from popgate.errors import IllegalTopic, shown
 from popgate.naming import check_topic
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 
-_SIZES: Final = frozenset({"arrowBatchBytes", "sendBatchBytes"})
+_SIZES: Final = frozenset({"arrowBatchBytes", "sendBatchBytes", "maxBytesPerTrigger"})
 """Of the numbers those that are bytes, and may be told as 4m."""
 _UNITS: Final = {"k": 10, "m": 20, "g": 30}
+_DURATIONS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def named(
@@ -40,10 +40,9 @@ def named(
             found[spelled[lower]] = value.strip()
         elif lower in foreign:
             raise illegal_option(foreign[lower], value, f"it is an option of the {side}, leave it out")
-        elif lower in planned or lower.startswith("rocketmq.client."):
+        elif lower in planned:
             raise SparkSourceError(
-                Code.UNSUPPORTED_OPTION,
-                f"option {planned.get(lower, name)} is not supported yet, leave it out",
+                Code.UNSUPPORTED_OPTION, f"option {planned[lower]} is not supported yet, leave it out"
             )
         else:
             near = get_close_matches(lower, spelled, n=1, cutoff=0.6)
@@ -56,31 +55,6 @@ def at_most_one(options: Mapping[str, str], names: tuple[str, ...]) -> None:
     given = [name for name in names if name in options]
     if len(given) > 1:
         raise illegal_option(given[1], options[given[1]], f"{given[0]} is given too, leave one of them out")
-
-
-def endpoints(options: Mapping[str, str]) -> tuple[str, ...]:
-    text = options.get("endpoints", "")
-    found = tuple(each.strip() for each in text.replace(";", ",").split(",") if each.strip())
-    if not found:
-        raise SparkSourceError(
-            Code.MISSING_OPTION, "option endpoints is missing: the gateway's host:port, several with commas"
-        )
-    for each in found:
-        try:
-            parse_endpoint(each)
-        except BadRequest as error:
-            raise illegal_option("endpoints", text, error.sentence) from error
-    return found
-
-
-def account(options: Mapping[str, str]) -> tuple[str, str]:
-    """What requests are signed with; empty: they are not."""
-    access_key, secret_key = options.get("accessKey", ""), options.get("secretKey", "")
-    if bool(access_key) != bool(secret_key):
-        raise SparkSourceError(
-            Code.MISSING_OPTION, "options accessKey and secretKey are given together or not"
-        )
-    return access_key, secret_key
 
 
 def topic_of(name: str, text: str, topic: str) -> str:
@@ -107,6 +81,16 @@ def number(options: Mapping[str, str], name: str, least: int, most: int, default
         unit = " of bytes, or one with k, m or g" if name in _SIZES else ""
         raise illegal_option(name, options[name], f"it is a whole number from {least} to {most}{unit}")
     return int(text)
+
+
+def duration_s(options: Mapping[str, str], name: str, default: str) -> float:
+    """A time as 500ms, 30s, 15m, 1h or 1d, in seconds."""
+    text = options.get(name, default)
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = _DURATIONS.get(text[len(digits) :])
+    if unit is None or not (digits.isascii() and digits.isdigit() and len(digits) <= 9):
+        raise illegal_option(name, text, f"it is a time as {default}: {', '.join(_DURATIONS)} are the units")
+    return int(digits) * unit
 
 
 def truth(options: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -1,10 +1,12 @@
 """Where a streaming query is: its offsets in the form that Spark keeps in the checkpoint.
 
-`{"v":1,"q":{"topic":{"broker":{"0":123}}},"from":{…},"new":{…}}`: `q` is the next offset of each queue.
+`{"v":1,"q":{"topic":{"broker":{"0":123}}},"from":{…},"new":{…},"at":…}`: `q` is the next offset of each
+queue.
 `from`, in the first end offset alone, is where that batch began: Spark asks for the initial offset anew when
 it restarts before the first commit, and the end would have moved by then. `new` is where queues began that
-appeared in this batch. A replay plans the same ranges by them. Spark compares offsets as text, so that keys
-have one order.
+appeared in this batch. A replay plans the same ranges by them. `at` is when the gateway was asked (ms since
+1970): everything before `q` was stored by then, by which a topic is known that was made anew since. Spark
+compares offsets as text, so that keys have one order.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from popgate.spark.errors import Code, SparkSourceError
 VERSION: Final = 1
 LARGEST_OFFSET: Final = (1 << 63) - 1
 LARGEST_QUEUE: Final = (1 << 31) - 1
-_KEYS: Final = frozenset({"v", "q", "from", "new", "initial"})
+_KEYS: Final = frozenset({"v", "q", "from", "new", "initial", "at"})
 
 Offsets = Mapping[QueuePlace, int]
 
@@ -33,6 +35,7 @@ class StreamOffset:
     starts: Offsets | None = None
     new: Offsets = field(default_factory=dict)
     initial: bool = False
+    at_ms: int | None = None
 
     def encode(self) -> dict[str, Any]:
         """For Spark, with keys in their one order, queue numbers by their value."""
@@ -43,6 +46,8 @@ class StreamOffset:
             told["new"] = nested(self.new)
         if self.initial:
             told["initial"] = True
+        if self.at_ms is not None:
+            told["at"] = self.at_ms
         return told
 
     @classmethod
@@ -56,11 +61,15 @@ class StreamOffset:
             raise _illegal(f"it has {what}, this connector writes version {VERSION}")
         if not isinstance(told.get("initial", False), bool):
             raise _illegal("initial is no truth value")
+        at_ms = told.get("at")
+        if at_ms is not None and (isinstance(at_ms, bool) or not isinstance(at_ms, int)):
+            raise _illegal("at is no time in ms")
         return cls(
             flat(told.get("q")),
             flat(told["from"]) if "from" in told else None,
             flat(told["new"]) if "new" in told else {},
             told.get("initial", False),
+            at_ms,
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, unique
@@ -12,7 +13,16 @@ from popgate.errors import IllegalGroup
 from popgate.naming import check_group
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
-from popgate.spark.given import account, at_most_one, endpoints, named, number, one_of, topic_of, truth
+from popgate.spark.gateway import SHARED, Gateway, gateway_of
+from popgate.spark.given import (
+    at_most_one,
+    duration_s,
+    named,
+    number,
+    one_of,
+    topic_of,
+    truth,
+)
 from popgate.spark.offsets import LARGEST_OFFSET, LARGEST_QUEUE, flat
 
 LATEST: Final = -1
@@ -21,29 +31,38 @@ EARLIEST: Final = -2
 _MOST: Final = 1_000_000_000
 _START: Final = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
 _END: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-_QUEUES: Final = ("topic", "subscribe", "assign")
+_QUEUES: Final = ("topic", "subscribe", "subscribePattern", "assign")
 _NUMBERS: Final = {
     # name: least, most, default
     "maxOffsetsPerTrigger": (1, _MOST, None),
+    "maxBytesPerTrigger": (1, 1 << 50, None),
+    "minOffsetsPerTrigger": (1, _MOST, None),
     "minPartitions": (1, 100_000, None),
     "maxRecordsPerPartition": (1, _MOST, None),
-    "minRecordsPerPartition": (1, _MOST, 20_000),
+    "minRecordsPerPartition": (1, _MOST, None),
     "pullBatchSize": (1, 1024, 32),
     "pullPipeline": (1, 64, 8),
     "pullTimeoutMs": (100, 3_600_000, 30_000),
     "arrowBatchRows": (1, 1_000_000, 8192),
     "arrowBatchBytes": (1, 1 << 30, 4 << 20),
-    "fetchOffset.numRetries": (0, 100_000, 3),
-    "fetchOffset.retryIntervalMs": (0, 3_600_000, 10),
+    "fetchOffset.numRetries": (0, 100_000, 15),
+    "fetchOffset.retryIntervalMs": (0, 3_600_000, 100),
 }
 KNOWN: Final = (
-    *("endpoints", "group", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback", "accessKey"),
-    *("secretKey", "startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
+    *(*SHARED, "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
+    *("maxTriggerDelay", "schemaStyle"),
+    *("startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
-    *("nameServer", "subscribePattern", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *("transport", "pushdown", "commitOffsets", "waitForTopic", "idleTick", "rules", "rulesVersion"),
-    *("schemaStyle", "credentials"),
+    *(
+        "rocketmq.client.namespace",
+        "transport",
+        "pushdown",
+        "waitForTopic",
+        "idleTick",
+        "rules",
+        "rulesVersion",
+    ),
 )
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
@@ -51,7 +70,10 @@ SINKS_ONLY: Final = (
     *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
 )
 """Those of the sink (`popgate.spark.sink_options`)."""
-_STREAMS_ONLY: Final = ("maxOffsetsPerTrigger",)
+_STREAMS_ONLY: Final = (
+    *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    "commitOffsets",
+)
 
 
 @unique
@@ -77,10 +99,17 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """All options, with their defaults. `assigned` is empty where whole topics are read."""
+    """All options, with their defaults.
 
-    endpoints: tuple[str, ...]
+    `assigned` is empty where whole topics are read. `pattern`, where it is given, is matched by the topics'
+    whole names, and `topics` is empty.
+    """
+
+    gateway: Gateway
     topics: tuple[str, ...]
+    topics_option: str
+    """The one that names them."""
+    pattern: str
     assigned: tuple[QueuePlace, ...]
     start: Position
     end: Position
@@ -89,11 +118,15 @@ class SourceOptions:
     past_is_error: bool
     """Whether a time at which nothing was stored yet is refused as a start."""
     group: str
+    commit_offsets: bool
+    """Whether the group's positions follow a stream."""
     fail_on_data_loss: bool
     tag: str
     sql92: str
-    access_key: str
-    secret_key: str = field(repr=False)
+    legacy: bool
+    """Whether columns are those of the connector for Spark 2."""
+    trigger_delay_s: float
+    """So long a batch may wait for as many offsets as it should have at least."""
     numbers: Mapping[str, int | None] = field(default_factory=dict)
     """By the option's name."""
 
@@ -103,6 +136,11 @@ class SourceOptions:
         if found is None:
             raise KeyError(name)
         return found
+
+    @property
+    def filter(self) -> tuple[str, str]:
+        """The expression for brokers, and its kind."""
+        return (self.sql92, "SQL92") if self.sql92 else (self.tag or "*", "TAG")
 
     @property
     def timeout_s(self) -> float:
@@ -117,10 +155,9 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
     at_most_one(options, _START)
     at_most_one(options, _END)
     at_most_one(options, ("tag", "sql92"))
-    at_most_one(options, ("minPartitions", "minRecordsPerPartition"))
     for name in _END if streaming else _STREAMS_ONLY:
         if name in options:
-            kind = "a stream has no end" if streaming else "a batch has no triggers"
+            kind = "a stream has no end" if streaming else "it is an option of streams"
             raise illegal_option(name, options[name], f"{kind}, leave it out")
     topics, assigned = _queues(options)
     group = options.get("group", "")
@@ -129,27 +166,55 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
             check_group(group)
         except IllegalGroup as error:
             raise illegal_option("group", group, error.sentence) from error
+    commit_offsets = truth(options, "commitOffsets", default=bool(group))
+    if commit_offsets and not group:
+        raise SparkSourceError(Code.MISSING_OPTION, "commitOffsets = true needs the option group")
     fallbacks = ("latest", "earliest") if streaming else ("earliest", "latest")
-    access_key, secret_key = account(options)
+    numbers = {
+        name: number(options, name, least, most, default) for name, (least, most, default) in _NUMBERS.items()
+    }
+    _check_limits(options, numbers)
     return SourceOptions(
-        endpoints=endpoints(options),
+        gateway=gateway_of(options),
         topics=topics,
+        topics_option=next(name for name in _QUEUES if name in options),
+        pattern=options.get("subscribePattern", ""),
         assigned=assigned,
         start=_start(options, group, streaming=streaming),
         end=_end(options),
         fallback=Where(one_of(options, "startingOffsetsFallback", fallbacks)),
         past_is_error=one_of(options, "startingOffsetsByTimestampStrategy", ("error", "latest")) == "error",
         group=group,
+        commit_offsets=commit_offsets and streaming,
         fail_on_data_loss=truth(options, "failOnDataLoss", default=True),
         tag=options.get("tag", ""),
         sql92=options.get("sql92", ""),
-        access_key=access_key,
-        secret_key=secret_key,
-        numbers={
-            name: number(options, name, least, most, default)
-            for name, (least, most, default) in _NUMBERS.items()
-        },
+        legacy=is_legacy(options),
+        trigger_delay_s=duration_s(options, "maxTriggerDelay", "15m"),
+        numbers=numbers,
     )
+
+
+def is_legacy(given: Mapping[str, str]) -> bool:
+    """Which columns there are, which Spark asks before all else; names are of any case."""
+    lower = {name.lower(): value.strip() for name, value in given.items()}
+    told = {"schemaStyle": lower.get("schemastyle", "default")}
+    return one_of(told, "schemaStyle", ("default", "legacy")) == "legacy"
+
+
+def _check_limits(options: Mapping[str, str], numbers: Mapping[str, int | None]) -> None:
+    """What lies between a least and a most, and what there is to wait for."""
+    for least, most in (
+        ("minOffsetsPerTrigger", "maxOffsetsPerTrigger"),
+        ("minRecordsPerPartition", "maxRecordsPerPartition"),
+    ):
+        low, high = numbers[least], numbers[most]
+        if low is not None and high is not None and low > high:
+            raise illegal_option(least, options[least], f"it is at most {most}, which is {high}")
+    if "maxTriggerDelay" in options and numbers["minOffsetsPerTrigger"] is None:
+        raise illegal_option(
+            "maxTriggerDelay", options["maxTriggerDelay"], "without minOffsetsPerTrigger nothing waits"
+        )
 
 
 # -- values -----------------------------------------------------------------------------------------
@@ -160,16 +225,28 @@ def _queues(options: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[QueuePla
     if "assign" in options:
         assigned = _assigned(options["assign"])
         return tuple(sorted({each.topic for each in assigned})), assigned
+    if "subscribePattern" in options:
+        _check_pattern(options["subscribePattern"])
+        return (), ()
     name = "topic" if "topic" in options else "subscribe"
     text = options.get(name, "")
     topics = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     if not topics:
         raise SparkSourceError(
-            Code.MISSING_OPTION, "one of the options topic, subscribe and assign is needed"
+            Code.MISSING_OPTION, f"one of the options {', '.join(_QUEUES[:-1])} and {_QUEUES[-1]} is needed"
         )
     for topic in topics:
         topic_of(name, text, topic)
     return topics, ()
+
+
+def _check_pattern(text: str) -> None:
+    if not text:
+        raise illegal_option("subscribePattern", text, "it matches no topic")
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise illegal_option("subscribePattern", text, f"it is no regular expression: {error}") from error
 
 
 def _assigned(text: str) -> tuple[QueuePlace, ...]:

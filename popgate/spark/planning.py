@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import data_loss
 from popgate.spark.offsets import Offsets, named
 
 Warn = Callable[[str], object]
+_LEAST: Final = 20_000
+"""Offsets of a task, unless options say so: below that a task's own costs are most of it."""
 
 
 class Range(NamedTuple):
@@ -90,31 +92,38 @@ def split(ranges: Iterable[Range], *, largest: int | None) -> list[Range]:
     return found
 
 
-def packed(ranges: Iterable[Range], *, least: int) -> list[list[Range]]:
-    """Partitions of whole ranges in order, each closed as soon as it has `least` offsets."""
+def packed(ranges: Iterable[Range], *, least: int, most: int | None = None) -> list[list[Range]]:
+    """Partitions of whole ranges in order, each closed as soon as it has `least` offsets.
+
+    With `most` it is closed before it has more than that, unless one range alone has.
+    """
     found: list[list[Range]] = []
-    room = 0
+    size = least
     for each in ranges:
-        if room <= 0:
+        if size >= least or (most is not None and size + each.size > most):
             found.append([])
-            room = least
+            size = 0
         found[-1].append(each)
-        room -= each.size
+        size += each.size
     return found
 
 
 def planned(
-    ranges: Sequence[Range], *, partitions: int | None, largest: int | None, least: int
+    ranges: Sequence[Range], *, partitions: int | None, largest: int | None, least: int | None
 ) -> list[list[Range]]:
     """Partitions for ranges, each of `largest` offsets at most if that is given.
 
     With `partitions` there are at least so many, as far as there are so many offsets; without it ranges are
-    packed until there are `least` offsets.
+    packed until there are `least` offsets, or 20,000. With both they are split into so many, but none that
+    has less than `least` offsets: there may be fewer then.
     """
     total = sum(each.size for each in ranges)
     if not total:
         return []
+    if least is None:
+        least = _LEAST if partitions is None else 1
+    parts = largest
     if partitions is not None:
-        share = max(total // partitions, 1)
-        largest, least = share if largest is None else min(share, largest), 1
-    return packed(split(ranges, largest=largest), least=least)
+        share = max(total // partitions, least)
+        parts = share if largest is None else min(share, largest)
+    return packed(split(ranges, largest=parts), least=least, most=largest)

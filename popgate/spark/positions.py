@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from popgate.errors import TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
 from popgate.spark.offsets import Offsets, named
@@ -12,7 +14,9 @@ from popgate.spark.options import EARLIEST, LATEST, Position, SourceOptions, Whe
 
 def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
     """All queues that are read now. Raises SparkSourceError for one that is assigned and not there."""
-    found = [queue for topic in options.topics for queue in client.queues(topic)]
+    if options.pattern:
+        return _matching(client, options.pattern)
+    found = [queue for topic in options.topics for queue in _queues_of_topic(client, options, topic)]
     if not options.assigned:
         return found
     missing = sorted(set(options.assigned) - set(found))
@@ -20,6 +24,29 @@ def queues_of(client: QueueClient, options: SourceOptions) -> list[QueuePlace]:
         there = ", ".join(sorted({f"{each.broker}/{each.queue_id}" for each in found})) or "none"
         raise illegal_option("assign", named(missing[0]), f"it is not there, the queues are {there}")
     return list(options.assigned)
+
+
+def _queues_of_topic(client: QueueClient, options: SourceOptions, topic: str) -> list[QueuePlace]:
+    try:
+        return client.queues(topic)
+    except TopicNotFound as error:
+        raise SparkSourceError(
+            Code.GATEWAY,
+            f"{error.fault.name}: {error.sentence}; option {options.topics_option} names it: create it, or"
+            f" correct its name (option endpoints = {options.gateway.endpoints})",
+        ) from error
+
+
+def _matching(client: QueueClient, pattern: str) -> list[QueuePlace]:
+    matches = re.compile(pattern).fullmatch
+    found = []
+    for topic in filter(matches, client.topics()):
+        try:
+            found += client.queues(topic)
+        except TopicNotFound:
+            # It was deleted since the list was made.
+            continue
+    return found
 
 
 def starts_of(

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from popgate.errors import PeerWireError
 from popgate.queue_client import PullAnswer, QueueClient
-from popgate.spark.columns import OF_THE_QUEUE
+from popgate.spark.columns import LEGACY, OF_THE_QUEUE
 from popgate.spark.connecting import client_of, passes
 from popgate.spark.decoding import Records
 from popgate.spark.driver import Connect
@@ -69,7 +69,7 @@ def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOption
             wanted = pa.array([each.strip() for each in options.tag.split("||")])
             keep = pc.is_in(records.column("tag"), value_set=wanted)
             records.keep(keep.to_numpy(zero_copy_only=False))
-        columns = [_column(records, range_, field) for field in schema]
+        columns = [_column(records, range_, field, legacy=options.legacy) for field in schema]
     except PeerWireError as error:
         place = f"{named(range_.queue)}, offsets {range_.begin} to {range_.end - 1}"
         raise SparkSourceError(Code.DAMAGED, f"a message cannot be read ({place}): {error}") from error
@@ -125,7 +125,7 @@ def pulled(
     gets, and they are asked for one after the other. Raises SparkSourceError (DATA_LOSS) and GatewayError.
     """
     most = options.number("pullBatchSize")
-    expression, kind = (options.sql92, "SQL92") if options.sql92 else (options.tag or "*", "TAG")
+    expression, kind = options.filter
     depth = options.number("pullPipeline") if expression == "*" else 1
     under_way: deque[tuple[int, int, int]] = deque()
     """Where each begins and ends, and its number."""
@@ -191,8 +191,8 @@ def _reached(answer: PullAnswer, range_: Range, begin: int, options: SourceOptio
     return reached
 
 
-def _column(records: Records, range_: Range, field: Any) -> Any:
-    name = field.name
+def _column(records: Records, range_: Range, field: Any, *, legacy: bool) -> Any:
+    name = LEGACY[field.name][0] if legacy else field.name
     if name not in OF_THE_QUEUE:
         return records.column(name).cast(field.type)
     topic, broker, queue_id = range_.queue

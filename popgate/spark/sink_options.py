@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
-from popgate.spark.given import account, endpoints, named, number, one_of, topic_of
+from popgate.spark.gateway import SHARED, Gateway, gateway_of
+from popgate.spark.given import named, number, one_of, topic_of
 from popgate.spark.options import KNOWN, NOT_YET, SINKS_ONLY
 
 AT_LEAST_ONCE: Final = "at-least-once"
 _NOT_YET_GUARANTEES: Final = ("effectively-once", "transactional")
-_SHARED: Final = ("endpoints", "topic", "accessKey", "secretKey")
+_SHARED: Final = ("topic", *SHARED)
 """Of the source too."""
 SINK_KNOWN: Final = (*_SHARED, *SINKS_ONLY)
 _SOURCES_ONLY: Final = tuple(name for name in KNOWN if name not in _SHARED)
@@ -35,13 +36,11 @@ _NUMBERS: Final = {
 class SinkOptions:
     """All options, with their defaults. `topic` is empty where rows name theirs."""
 
-    endpoints: tuple[str, ...]
+    gateway: Gateway
     topic: str
     sink_id: str
     dedupe_key: str
     """The column whose value makes a message's id; empty: its place in the query does."""
-    access_key: str
-    secret_key: str = field(repr=False)
     numbers: Mapping[str, int] = field(default_factory=dict)
     """By the option's name."""
 
@@ -69,14 +68,11 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
         raise illegal_option("sinkId", sink_id, f"it has 1 to {_LONGEST_SINK_ID} printable characters")
     if "dedupeKeyColumn" in options and not options["dedupeKeyColumn"]:
         raise illegal_option("dedupeKeyColumn", "", "it names a column")
-    access_key, secret_key = account(options)
     return SinkOptions(
-        endpoints=endpoints(options),
+        gateway=gateway_of(options),
         topic=topic,
         sink_id=sink_id,
         dedupe_key=options.get("dedupeKeyColumn", ""),
-        access_key=access_key,
-        secret_key=secret_key,
         numbers={
             name: number(options, name, least, most, default) or 0
             for name, (least, most, default) in _NUMBERS.items()

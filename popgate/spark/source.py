@@ -14,7 +14,9 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
@@ -22,7 +24,7 @@ from pyspark.sql.types import StructType
 from popgate.queue_client import QueuePlace
 from popgate.spark.columns import check_columns, schema_text
 from popgate.spark.driver import Stream, batch_plan
-from popgate.spark.options import SourceOptions, read_source_options
+from popgate.spark.options import SourceOptions, is_legacy, read_source_options
 from popgate.spark.planning import Range
 from popgate.spark.sink import RocketMQStreamWriter, RocketMQWriter
 from popgate.spark.sink_options import read_sink_options
@@ -38,14 +40,16 @@ class RocketMQDataSource(DataSource):
         return "rocketmq"
 
     def schema(self) -> str:
-        return schema_text()
+        return schema_text(legacy=is_legacy(self.options))
 
     # Spark gives these arguments by name.
     def reader(self, schema: StructType) -> RocketMQReader:
-        return RocketMQReader(_checked(schema), read_source_options(self.options, streaming=False))
+        options = read_source_options(self.options, streaming=False)
+        return RocketMQReader(_checked(schema, options), options)
 
     def streamReader(self, schema: StructType) -> RocketMQStreamReader:  # noqa: N802 - Spark's name
-        return RocketMQStreamReader(_checked(schema), read_source_options(self.options, streaming=True))
+        options = read_source_options(self.options, streaming=True)
+        return RocketMQStreamReader(_checked(schema, options), options)
 
     def writer(self, schema: StructType, overwrite: bool) -> RocketMQWriter:
         return RocketMQWriter(schema, read_sink_options(self.options), overwrite=overwrite)
@@ -94,15 +98,21 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.initial()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        most = self._options.numbers["maxOffsetsPerTrigger"]
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        # Spark takes one limit, and gives it back unread: the stream knows all of them.
+        numbers = self._options.numbers
+        if (most := numbers["maxOffsetsPerTrigger"]) is not None:
+            return ReadMaxRows(most)
+        if (most_bytes := numbers["maxBytesPerTrigger"]) is not None:
+            return ReadMaxBytes(most_bytes)
+        least = numbers["minOffsetsPerTrigger"]
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         self._stream.end_here()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         # A trigger of its own may ask for everything, whatever the default limit is.
-        return self._stream.latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return self._stream.latest(start, whole=isinstance(limit, ReadAllAvailable))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         return self._stream.reported
@@ -114,11 +124,14 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _read(partition, self._schema, self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing: where the query is stands in its checkpoint."""
+        # Where the query is stands in its checkpoint alone.
+        self._stream.commit(end)
 
 
-def _checked(schema: StructType) -> StructType:
-    check_columns((field.name, field.dataType.simpleString()) for field in schema.fields)
+def _checked(schema: StructType, options: SourceOptions) -> StructType:
+    check_columns(
+        ((field.name, field.dataType.simpleString()) for field in schema.fields), legacy=options.legacy
+    )
     return schema
 
 

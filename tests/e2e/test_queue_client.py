@@ -11,6 +11,9 @@ import pytest
 from popgate.blocking import BlockingConnection
 from popgate.errors import BrokerUnavailable, Fault, GatewayError, GroupNotFound, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.connecting import client_of, close_idle
+from popgate.spark.errors import SparkSourceError
+from popgate.spark.options import read_source_options
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.papers import Papers
 from popgate.wire.codes import ResponseCode
@@ -95,6 +98,18 @@ def test_the_end_and_what_is_past_it_are_told_apart(client: QueueClient) -> None
     assert (past.code, past.next_offset) == (ResponseCode.PULL_OFFSET_MOVED, 3)
 
 
+def test_topics_are_those_of_users(client: QueueClient) -> None:
+    filled(client, "spark-listed", 1)
+    QueueClient(client.connection, group="spark-lister").pull(
+        filled(client, "spark-listed-too", 1), 0, most=1
+    )
+    found = client.topics()
+    assert {"spark-listed", "spark-listed-too"} <= set(found)
+    brokers = {each.broker for each in client.route("TBW102").queues}
+    assert brokers.isdisjoint(found)
+    assert not any(topic.startswith(("%", "TBW102", "rmq_sys_")) for topic in found)
+
+
 def test_a_time_is_an_offset(client: QueueClient) -> None:
     queue = filled(client, "spark-times", 3)
     stored = [each.store_ms for each in records(client.pull(queue, 0, most=3).body)]
@@ -142,6 +157,18 @@ def test_tls_is_spoken_and_its_authority_looked_at(
         assert client.send(queue, [(large, b"")]).offset == 20
         [read] = records(client.pull(queue, 20, most=1).body)
         assert read.body == large
+    given = {"endpoints": endpoint, "topic": queue.topic, "rocketmq.client.tls": "true"}
+    trusting_options = read_source_options(
+        {**given, "rocketmq.client.tls.ca": str(papers.authority)}, streaming=False
+    )
+    with client_of(trusting_options) as client:
+        assert client.maximums([queue]) == {queue: 21}
+    close_idle()
+    with (
+        pytest.raises(SparkSourceError, match=r"ROCKETMQ_GATEWAY\] BROKER_UNAVAILABLE.*certificate"),
+        client_of(read_source_options(given, streaming=False)),
+    ):
+        pass
     stranger = ssl.create_default_context(cafile=Papers(tmp_path).authority)
     with pytest.raises(BrokerUnavailable, match="certificate"):
         BlockingConnection.connect(endpoint, timeout_s=PATIENCE_S, tls=stranger)

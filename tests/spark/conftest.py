@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,7 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import GatewayProcess
 from tests.support.waiting import PATIENCE_S
 
+T = TypeVar("T")
 SPARK_S = 5 * PATIENCE_S
 """For a query, from the start of its Python workers to its end: a JVM on two busy cores takes minutes."""
 LONGEST_S = 5 * SPARK_S
@@ -24,9 +25,9 @@ LONGEST_S = 5 * SPARK_S
 
 @pytest.fixture(scope="session")
 def gateway() -> Iterator[GatewayProcess]:
-    # What is sent again counts as that on a busy machine, too.
-    window = ["--set", "embedded.repeat_window_s=1d"]
-    with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=window) as running:
+    # What is sent again counts as that on a busy machine, too; and a compaction is waited for.
+    options = ["--set", "embedded.repeat_window_s=1d", "--set", "retention.interval_s=1s"]
+    with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=options) as running:
         yield running
 
 
@@ -74,25 +75,34 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     environment.undo()
 
 
-@pytest.fixture
-def finished() -> Callable[[Any], list[int]]:
-    """Runs a stream until it has everything that is there; the numbers of rows of its batches that had any.
+def started(work: Callable[[float], T]) -> T:
+    """What `work` makes, which starts a stream and waits for it, for as many seconds as it is given.
 
     Spark gives the process that a stream asks for its offsets ten seconds to start, which no setting moves:
     on a busy machine a query may end before it began, and is started again from its checkpoint.
     """
     from pyspark.errors import StreamingQueryException
 
+    end = time.monotonic() + SPARK_S
+    while True:
+        try:
+            return work(max(end - time.monotonic(), 1.0))
+        except StreamingQueryException as error:
+            if time.monotonic() >= end or "Python worker failed to connect back" not in str(error):
+                raise
+
+
+@pytest.fixture
+def finished() -> Callable[[Any], list[int]]:
+    """Runs a stream until it has everything that is there; how many rows its batches had, those with any."""
+
     def run(writer: Any) -> list[int]:
-        end = time.monotonic() + SPARK_S
-        while True:
+        def once(within_s: float) -> Any:
             query = writer.trigger(availableNow=True).start()
-            try:
-                assert query.awaitTermination(max(end - time.monotonic(), 1.0)), query.status
-                break
-            except StreamingQueryException as error:
-                if time.monotonic() >= end or "Python worker failed to connect back" not in str(error):
-                    raise
+            assert query.awaitTermination(within_s), query.status
+            return query
+
+        query = started(once)
         return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
 
     return run
@@ -121,4 +131,5 @@ def send(gateway: GatewayProcess) -> Callable[[str, int, int], None]:
 
 def _properties(number: int) -> bytes:
     told = {"TAGS": f"t{number % 4}", "KEYS": f"a b{number}", "UNIQ_KEY": f"ID{number}", "color": "red"}
+    told["parity"] = "odd" if number % 2 else "even"
     return "".join(f"{name}\x01{value}\x02" for name, value in told.items()).encode()

@@ -47,6 +47,22 @@ def test_what_is_written_is_read_with_all_its_columns(spark: Any, gateway: Gatew
     found = table(spark, gateway, "written-0,written-1").selectExpr(*columns).collect()
     expected = rows.selectExpr(*columns).collect()
     assert Counter(map(str, found)) == Counter(map(str, expected))
+    types = table(spark, gateway, "written-0,written-1").groupBy("message_type", "message_group").count()
+    assert {(row.message_type, row.message_group) for row in types.collect()} == {
+        ("NORMAL", None),
+        *(("FIFO", f"g{number}") for number in range(3)),
+    }
+    placed = spark.range(0, 8, numPartitions=1).selectExpr("string(id) body", "int(id % 2) queue_id")
+    writer = placed.write.format("rocketmq").options(endpoints=gateway.endpoint, topic="placed")
+    writer.mode("append").save()
+    rows = table(spark, gateway, "placed").selectExpr("cast(body as string) body", "queue_id").collect()
+    assert sorted(map(tuple, rows)) == sorted(map(tuple, placed.collect()))
+    ranked = spark.range(0, 6, numPartitions=1).selectExpr("string(id) body", "int(1 + id % 3) priority")
+    writer = ranked.write.format("rocketmq").options(endpoints=gateway.endpoint, topic="ranked")
+    writer.mode("append").save()
+    rows = table(spark, gateway, "ranked").where("message_type = 'PRIORITY'")
+    found = rows.selectExpr("cast(body as string) body", "priority").collect()
+    assert sorted(map(tuple, found)) == sorted(map(tuple, ranked.collect()))
     keyed = spark.range(0, 40, numPartitions=2).selectExpr("'x' body", "id % 10 key")
     writer = keyed.write.format("rocketmq").options(endpoints=gateway.endpoint, topic="keyed")
     writer.option("dedupeKeyColumn", "key").mode("append").save()

@@ -5,18 +5,27 @@ Few tests: what the source decides and decodes is tested in tests/unit, where no
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from popgate.blocking import BlockingConnection
+from popgate.queue_client import QueueClient
 from popgate.testing.gateway import GatewayProcess
-from tests.spark.conftest import LONGEST_S
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.records import decode_records
+from tests.spark.conftest import LONGEST_S, SPARK_S
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
 Send = Callable[[str, int, int], None]
 Finished = Callable[[Any], list[int]]
+
+
+COLORS = {"color": "red", "parity": "odd"}
 
 
 def bodies(numbers: range) -> list[bytes]:
@@ -26,15 +35,25 @@ def bodies(numbers: range) -> list[bytes]:
 def test_a_topic_is_a_table(spark: Any, gateway: GatewayProcess, send: Send) -> None:
     send("table", 0, 20)
 
-    frame = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic="table").load()
+    reader = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic="table")
+    frame = reader.load()
     rows = {bytes(row.body): row for row in frame.collect()}
 
     assert sorted(rows) == bodies(range(20))
     row = rows[b"body 7"]
     assert (row.topic, row.queue_id, row.queue_offset, row.tag) == ("table", 1, 3, "t3")
-    assert (row["keys"], row.message_id, row.properties) == (["a", "b7"], "ID7", {"color": "red"})
+    assert (row["keys"], row.message_id, row.properties) == (["a", "b7"], "ID7", COLORS)
     assert (row.message_group, row.priority, row.flag, row.reconsume_times) == (None, None, 0, 0)
+    assert (row.message_type, row.delivery_timestamp) == ("NORMAL", None)
     assert row.store_timestamp is not None
+
+    # Spark keeps the plan of a frame.
+    send("table", 20, 22)
+    assert (frame.count(), reader.load().count()) == (20, 22)
+    legacy = spark.read.format("rocketmq").options(endpoints=gateway.endpoint, topic="table")
+    row = legacy.option("schemaStyle", "legacy").load().where("queueOffset = 3 and queueId = 1").first()
+    assert (row.topic, bytes(row.body), row.flag) == ("table", b"body 7", 0)
+    assert json.loads(row.properties).items() >= {"TAGS": "t3", "UNIQ_KEY": "ID7", **COLORS}.items()
 
 
 def test_what_is_read_is_what_the_schema_names(spark: Any, gateway: GatewayProcess, send: Send) -> None:
@@ -45,6 +64,48 @@ def test_what_is_read_is_what_the_schema_names(spark: Any, gateway: GatewayProce
     assert frame.columns == ["body", "queue_id"]
     found = sorted((bytes(row.body), row.queue_id) for row in frame.collect())
     assert found == sorted((b"body %d" % n, n % 2) for n in range(20) if n % 4 in (1, 2))
+
+
+def test_what_passes_an_expression_of_sql92_is_read(spark: Any, gateway: GatewayProcess, send: Send) -> None:
+    send("sifted", 0, 20)
+    reader = spark.read.schema("body binary").format("rocketmq")
+    reader.options(endpoints=gateway.endpoint, topic="sifted", sql92="parity = 'odd' AND color IS NOT NULL")
+    assert sorted(bytes(row.body) for row in reader.load().collect()) == bodies(range(1, 20, 2))
+
+
+def test_of_a_compacted_topic_what_is_left_is_read(
+    spark: Any, gateway: GatewayProcess, finished: Finished, tmp_path: Path
+) -> None:
+    """Offsets keep their numbers, and those that are empty are no data loss."""
+    with BlockingConnection.connect(gateway.endpoint, timeout_s=SPARK_S) as connection:
+        fields = {"topic": "compacted", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}
+        told = {**fields, "attributes": "+cleanup.policy=COMPACTION"}
+        assert connection.call(RequestCode.UPDATE_AND_CREATE_TOPIC, told).code == ResponseCode.SUCCESS
+        client = QueueClient(connection)
+        [queue] = client.queues("compacted")
+        client.send(
+            queue, [(b"%d" % number, f"KEYS\x01{key}\x02".encode()) for number, key in enumerate("abacba")]
+        )
+
+        def left() -> list[int]:
+            answer = client.pull(queue, 0, most=32)
+            return [record.offset for record in decode_records(answer.body)]
+
+        wait_until(lambda: left() == [3, 4, 5], SPARK_S, seen=left)
+
+    options = {"endpoints": gateway.endpoint, "topic": "compacted"}
+    rows = spark.read.format("rocketmq").options(**options).load().collect()
+    assert sorted((row.queue_offset, bytes(row.body), row["keys"]) for row in rows) == [
+        (3, b"3", ["c"]),
+        (4, b"4", ["b"]),
+        (5, b"5", ["a"]),
+    ]
+    stream = spark.readStream.schema("queue_offset bigint").format("rocketmq").options(**options)
+    frame = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger="2").load()
+    out = str(tmp_path / "out")
+    writer = frame.writeStream.format("parquet").option("path", out)
+    assert finished(writer.option("checkpointLocation", str(tmp_path / "checkpoint"))) == [1, 2]
+    assert sorted(row.queue_offset for row in spark.read.parquet(out).collect()) == [3, 4, 5]
 
 
 def test_what_cannot_be_is_refused_with_its_code(spark: Any, gateway: GatewayProcess) -> None:
@@ -70,7 +131,8 @@ def test_scenario_39_a_stream_goes_on_where_its_checkpoint_is(
 
     def run() -> list[int]:
         stream = spark.readStream.schema("body binary, queue_offset bigint").format("rocketmq")
-        stream.options(endpoints=gateway.endpoint, topic="flow", startingOffsets="earliest")
+        stream.options(endpoints=gateway.endpoint, subscribePattern="flo.", startingOffsets="earliest")
+        stream.option("group", "flow-readers")
         frame = stream.option("maxOffsetsPerTrigger", "8").load()
         writer = frame.writeStream.format("parquet").option("path", out)
         return finished(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
@@ -84,6 +146,11 @@ def test_scenario_39_a_stream_goes_on_where_its_checkpoint_is(
     send("flow", 20, 26)
     assert run() == [6]
     assert found() == bodies(range(26))
+    # Spark says a batch late that it is done.
+    with BlockingConnection.connect(gateway.endpoint, timeout_s=SPARK_S) as connection:
+        client = QueueClient(connection)
+        positions = client.committed("flow-readers", client.queues("flow"))
+    assert 16 <= sum(positions.values()) <= 20
 
 
 def test_scenario_39_a_stream_that_fails_before_its_first_commit_begins_where_it_began(

@@ -14,9 +14,10 @@ from popgate.blocking import BlockingConnection
 from popgate.errors import BrokerTimeout, Fault, Forbidden, GatewayError, Internal, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.wire.batches import decode_batch
+from popgate.wire.bodies import TopicList
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import IS_RESPONSE, Command
-from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from popgate.wire.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 
 Script = Callable[[int, Mapping[str, str]], Command]
 QUEUE = QueuePlace("orders", "broker-a", 1)
@@ -85,6 +86,30 @@ def test_an_unknown_topic_is_told_by_its_name() -> None:
     for ask in (lambda: client.route("orders"), lambda: client.maximums([QUEUE])):
         with pytest.raises(TopicNotFound, match="topic orders does not exist"):
             ask()
+
+
+def test_topics_are_those_of_users() -> None:
+    told = ("orders", "TBW102", "%RETRY%g", "%DLQ%g", "DefaultCluster", "broker-a", "bills", "rmq_sys_x")
+    cluster = ClusterInfo(
+        {"broker-a": BrokerData("DefaultCluster", "broker-a", {0: "far:1"})},
+        {"DefaultCluster": ("broker-a",)},
+    )
+    bodies = {
+        RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: TopicList(told).encode(),
+        RequestCode.GET_BROKER_CLUSTER_INFO: cluster.encode(),
+    }
+    client, connection = client_of(lambda code, _: answer(body=bodies[RequestCode(code)]))
+    assert client.topics() == ["bills", "orders"]
+    assert connection.most_under_way == 2
+
+
+def test_topics_that_are_none_or_refused_are_told_so() -> None:
+    client, _ = client_of(lambda *_: answer(body=b"["))
+    with pytest.raises(Internal, match="far:1 answered with no topics"):
+        client.topics()
+    client, _ = client_of(lambda *_: answer(ResponseCode.NO_PERMISSION))
+    with pytest.raises(Forbidden):
+        client.topics()
 
 
 def test_offsets_of_many_queues_are_asked_for_at_once_and_not_all_of_them() -> None:

@@ -18,6 +18,9 @@ class Queues:
     def queues(self, topic: str) -> list[QueuePlace]:
         return sorted(queue for queue in self.bounds if queue.topic == topic)
 
+    def topics(self) -> list[str]:
+        return sorted({queue.topic for queue in self.bounds})
+
     def minimums(self, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
         return {queue: self.bounds[queue][0] for queue in queues}
 

@@ -47,6 +47,40 @@ def test_another_account_has_another_connection(listener: socket.socket) -> None
     assert used(plain).connection is not used(signed).connection
 
 
+def test_a_connection_that_nobody_used_for_a_minute_is_closed(listener: socket.socket) -> None:
+    options, clock = at(endpoint(listener)), [0.0]
+
+    def used_at(time_s: float, its: SourceOptions = options) -> QueueClient:
+        clock[0] = time_s
+        with client_of(its, now=lambda: clock[0]) as client:
+            return client
+
+    first = used_at(0.0).connection
+    assert used_at(60.0).connection is first
+    # Those of others are closed by whoever comes by.
+    used_at(120.1, at(endpoint(listener), accessKey="a", secretKey="b"))
+    assert not first.is_open
+    assert used_at(120.2).connection is not first
+
+
+def test_keys_that_changed_have_another_connection(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = at(endpoint(listener), credentials="env:POPGATE_KEYS")
+    monkeypatch.setenv("POPGATE_KEYS", "me:one")
+    first = used(options).connection
+    assert used(options).connection is first
+    monkeypatch.setenv("POPGATE_KEYS", "me:two")
+    assert used(options).connection is not first
+
+
+def test_a_connection_waits_as_long_as_whoever_uses_it_says(listener: socket.socket) -> None:
+    short, long = (at(endpoint(listener), pullTimeoutMs=text) for text in ("1000", "2000"))
+    assert used(short).connection.timeout_s == 1
+    assert used(long).connection is used(short).connection
+    assert used(long).connection.timeout_s == 2
+
+
 def test_two_at_a_time_have_two_and_one_is_kept(listener: socket.socket) -> None:
     options = at(endpoint(listener))
     with client_of(options) as one, client_of(options) as other:

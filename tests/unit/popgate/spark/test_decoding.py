@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import struct
 from datetime import UTC, datetime, timedelta
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popgate.errors import PeerWireError
-from popgate.spark.columns import COLUMNS, OF_THE_QUEUE
+from popgate.spark.columns import ALL_PROPERTIES, COLUMNS, OF_THE_QUEUE
 from popgate.spark.decoding import Records
 from popgate.wire import properties as names
 from popgate.wire.compression import compress_zlib
@@ -20,7 +21,7 @@ from popgate.wire.hosts import host_text, pack_host
 from popgate.wire.records import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, decode_records, encode_record
 
 V4, V6 = pack_host("10.1.2.3:7"), pack_host("[2001:db8::1]:8")
-NAMES = tuple(name for name in COLUMNS if name not in OF_THE_QUEUE)
+NAMES = (*(name for name in COLUMNS if name not in OF_THE_QUEUE), ALL_PROPERTIES)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -140,6 +141,53 @@ def test_properties_of_the_system_have_columns(name: str, expected: list[Any]) -
     told = {names.UNIQ_KEY: "ID", names.TAGS: "red", names.KEYS: " a  b ", names.SHARDING_KEY: "g"}
     more = {names.LITE_TOPIC: "l", names.TRACE_CONTEXT: "00-1", names.PRIORITY: "7", "color": "blue"}
     assert column(name, record(properties=block(**told, **more)), record()) == expected
+
+
+@pytest.mark.parametrize(
+    ("told", "kind"),
+    [
+        ({}, "NORMAL"),
+        ({"color": "red", names.TRAN_MSG: "false"}, "NORMAL"),
+        ({names.LITE_TOPIC: "l"}, "LITE"),
+        ({names.PRIORITY: "3", names.LITE_TOPIC: "l"}, "PRIORITY"),
+        ({names.SHARDING_KEY: "g", names.PRIORITY: "3"}, "FIFO"),
+        ({names.TIMER_DELIVER_MS: "5", names.SHARDING_KEY: "g"}, "DELAY"),
+        ({names.DELAY: "3"}, "DELAY"),
+        ({names.TIMER_DELAY_SEC: "3"}, "DELAY"),
+        ({names.TIMER_DELAY_MS: "3"}, "DELAY"),
+        ({names.TRAN_MSG: "true", names.DELAY: "3"}, "TRANSACTION"),
+    ],
+)
+def test_a_message_is_of_the_type_that_its_properties_make_it(told: dict[str, str], kind: str) -> None:
+    plain = record()
+    assert column("message_type", plain, record(properties=block(**told)), plain) == [
+        "NORMAL",
+        kind,
+        "NORMAL",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("1700000000123", moment(1_700_000_000_123)),
+        ("-1", None),
+        ("soon", None),
+        ("9999999999999999", None),
+        ("99999999999999999", None),
+    ],
+)
+def test_when_a_message_is_due_is_a_time_or_nothing(text: str, expected: datetime | None) -> None:
+    due = block(**{names.TIMER_DELIVER_MS: text})
+    assert column("delivery_timestamp", record(properties=due), record()) == [expected, None]
+
+
+def test_all_properties_are_an_object_of_json() -> None:
+    told = {names.TAGS: "red", "color": 'bl"üe'}
+    first, second = column(ALL_PROPERTIES, record(properties=block(**told)), record())
+    assert json.loads(first) == told
+    assert "ü" in first
+    assert second == "{}"
 
 
 def test_of_a_property_told_twice_the_last_counts() -> None:

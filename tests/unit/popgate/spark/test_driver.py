@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
 
-from popgate.errors import BrokerUnavailable, Forbidden
-from popgate.queue_client import QueueClient
+from popgate.errors import (
+    BrokerBusy,
+    BrokerTimeout,
+    BrokerUnavailable,
+    Forbidden,
+    GatewayError,
+    GroupNotFound,
+    Internal,
+    TooManyRequests,
+)
+from popgate.model import Bounds
+from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
 from popgate.spark.driver import Stream, asked, batch_plan
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
+from popgate.wire.codes import ResponseCode
+from popgate.wire.hosts import NOWHERE
+from popgate.wire.records import encode_record
 from tests.unit.popgate.spark import queues as made_up
 from tests.unit.popgate.spark.queues import A, B, C
 
 LEAST = {"endpoints": "gateway:1", "topic": "t"}
+NOW_MS = 1_000
+"""When streams ask; what the queues have until then was stored before."""
 
 
 class Queues(made_up.Queues):
@@ -35,7 +50,7 @@ def warn_nothing(sentence: str) -> None:
 
 def stream(queues: Queues, warn: Any = warn_nothing, **given: str) -> Stream:
     options = read_source_options({**LEAST, "startingOffsets": "earliest", **given}, streaming=True)
-    return Stream(options, warn, connect=queues.connect)
+    return Stream(options, warn, connect=queues.connect, now_ms=lambda: NOW_MS)
 
 
 def kept(offset: dict[str, Any]) -> dict[str, Any]:
@@ -44,10 +59,10 @@ def kept(offset: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def batches_of(query: Stream, start: dict[str, Any], most: int | None = None) -> tuple[list[Range], Any]:
+def batches_of(query: Stream, start: dict[str, Any]) -> tuple[list[Range], Any]:
     """The ranges of one batch after another until there is nothing new, and the last offset."""
     found: list[Range] = []
-    while (end := query.latest(start, most)) is not start:
+    while (end := query.latest(start)) is not start:
         found += [each for partition in query.plan(start, end) for each in partition]
         start = end
     return found, start
@@ -74,13 +89,13 @@ def test_a_batch_that_ends_before_it_begins_has_nothing() -> None:
 
 def test_a_stream_takes_everything_once_in_batches_of_the_limit() -> None:
     queues = Queues(A=(0, 10), B=(5, 7))
-    query = stream(queues)
+    query = stream(queues, maxOffsetsPerTrigger="6")
     start = query.initial()
-    first = query.latest(start, 6)
+    first = query.latest(start)
     assert query.plan(start, first) == [[Range(A, 0, 5), Range(B, 5, 6)]]
-    rest, last = batches_of(query, first, 6)
+    rest, last = batches_of(query, first)
     assert rest == [Range(A, 5, 10), Range(B, 6, 7)]
-    assert query.latest(last, 6) is last
+    assert query.latest(last) is last
     queues.bounds[A] = (0, 12)
     assert batches_of(query, last)[0] == [Range(A, 10, 12)]
 
@@ -88,8 +103,8 @@ def test_a_stream_takes_everything_once_in_batches_of_the_limit() -> None:
 def test_what_is_new_by_text_is_new() -> None:
     """Spark compares offsets as text."""
     query = stream(Queues(A=(0, 10)))
-    first = query.latest(query.initial(), None)
-    assert query.latest(kept(first), None) == first
+    first = query.latest(query.initial())
+    assert query.latest(kept(first)) == first
     assert list(first["q"]["t"]["broker-a"]) == ["0"]
 
 
@@ -97,7 +112,7 @@ def test_a_query_that_found_nothing_yet_begins_where_it_began() -> None:
     queues = Queues(A=(0, 10))
     first = stream(queues, startingOffsets="latest")
     start = first.initial()
-    end = first.latest(start, None)
+    end = first.latest(start)
     assert end is not start
     assert first.plan(start, end) == []
 
@@ -114,7 +129,7 @@ def test_scenario_39_the_first_batch_is_planned_alike_after_a_restart() -> None:
     first = stream(queues, startingOffsets="latest")
     start = first.initial()
     queues.bounds[A] = (0, 15)
-    end = first.latest(start, None)
+    end = first.latest(start)
     planned = first.plan(start, end)
     assert planned == [[Range(A, 10, 15)]]
 
@@ -127,9 +142,9 @@ def test_scenario_39_the_first_batch_is_planned_alike_after_a_restart() -> None:
 def test_scenario_39_a_queue_that_appears_is_read_from_its_beginning_and_alike_after_a_restart() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues)
-    start = query.latest(query.initial(), None)
+    start = query.latest(query.initial())
     queues.bounds[C] = (4, 6)
-    end = query.latest(start, None)
+    end = query.latest(start)
     queues.bounds[C] = (4, 9)
     for each in (query, stream(queues)):
         assert each.plan(kept(start), kept(end)) == [[Range(C, 4, 6)]]
@@ -139,9 +154,9 @@ def test_scenario_39_a_queue_that_appears_is_read_from_its_beginning_and_alike_a
 def test_a_queue_that_appears_empty_is_known_from_then_on() -> None:
     queues = Queues(A=(0, 10))
     query = stream(queues)
-    start = query.latest(query.initial(), None)
+    start = query.latest(query.initial())
     queues.bounds[B] = (0, 0)
-    end = query.latest(start, None)
+    end = query.latest(start)
     assert end is not start
     queues.bounds[B] = (2, 3)
     warnings: list[str] = []
@@ -155,7 +170,7 @@ def test_a_queue_that_is_gone_keeps_its_place() -> None:
     query = stream(queues)
     _, last = batches_of(query, query.initial())
     del queues.bounds[B]
-    assert query.latest(last, None) is last
+    assert query.latest(last) is last
     queues.bounds[B] = (0, 6)
     assert batches_of(query, last)[0] == [Range(B, 5, 6)]
 
@@ -167,6 +182,84 @@ def test_a_queue_that_was_made_anew_is_refused() -> None:
     queues.bounds[A] = (0, 4)
     with pytest.raises(SparkSourceError, match="made anew"):
         batches_of(query, last)
+
+
+class Aged(Queues):
+    """All of their messages were stored at one time; those before `first` are gone, as after a compaction."""
+
+    def __init__(self, stored_ms: int, **bounds: tuple[int, int]) -> None:
+        super().__init__(**bounds)
+        self.stored_ms, self.first = stored_ms, 0
+        self.damage = b""
+
+    def pull(self, queue: QueuePlace, offset: int, *, most: int) -> PullAnswer:
+        at = max(offset, self.first)
+        record = encode_record(b"t", 0, at, 0, b"b", b"", 0, 0, 0, NOWHERE, self.stored_ms, NOWHERE)
+        return PullAnswer(ResponseCode.SUCCESS, at + 1, Bounds(*self.bounds[queue]), self.damage + record)
+
+    def offsets_at(self, times_ms: Mapping[QueuePlace, int]) -> dict[QueuePlace, int]:
+        return {queue: self.bounds[queue][0 if self.stored_ms >= at else 1] for queue, at in times_ms.items()}
+
+
+def test_a_queue_that_was_made_anew_and_has_grown_past_its_place_is_refused() -> None:
+    """Its end tells nothing; that it has nothing as old as what was read does."""
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    assert last["at"] == NOW_MS
+    queues.stored_ms, queues.bounds[A] = NOW_MS + 60_000, (0, 15)
+    with pytest.raises(SparkSourceError, match="everything in it was stored since then") as told:
+        stream(queues).latest(kept(last))
+    assert told.value.code is Code.DATA_LOSS
+    warnings: list[str] = []
+    lax = stream(queues, warnings.append, failOnDataLoss="false")
+    assert batches_of(lax, kept(last))[0] == [Range(A, 10, 15)]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("stored_ms", "bounds"),
+    [
+        (NOW_MS + 59_999, (0, 15)),  # clocks differ
+        (NOW_MS + 90_000, (10, 15)),  # what was read is not kept any more
+        (500, (0, 15)),
+    ],
+)
+def test_a_queue_that_may_be_the_same_is_read_on(stored_ms: int, bounds: tuple[int, int]) -> None:
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    queues.stored_ms, queues.bounds[A] = stored_ms, bounds
+    assert batches_of(stream(queues), kept(last))[0] == [Range(A, 10, 15)]
+
+
+def test_a_topic_that_comes_back_while_a_pattern_is_read_is_looked_at_again() -> None:
+    queues = Aged(500, A=(0, 10), B=(0, 5))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    queues.stored_ms = NOW_MS + 90_000
+    # It was there all the time: nothing is asked.
+    assert query.latest(last) is last
+    del queues.bounds[A]
+    assert query.latest(last) is last
+    queues.bounds[A] = (0, 15)
+    with pytest.raises(SparkSourceError, match="queue 0 of t on broker-a was read up to 10"):
+        query.latest(last)
+
+
+@pytest.mark.parametrize(("first", "damage"), [(10, b""), (0, bytes(99))])
+def test_a_queue_of_which_nothing_old_is_left_is_read_on(first: int, damage: bytes) -> None:
+    """All that was read was superseded in a compacted topic; or what is there cannot be read."""
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues)
+    _, last = batches_of(query, query.initial())
+    queues.stored_ms, queues.bounds[A], queues.first, queues.damage = NOW_MS + 90_000, (0, 15), first, damage
+    assert batches_of(stream(queues), kept(last))[0] == [Range(A, 10, 15)]
+
+
+def test_a_queue_of_a_checkpoint_without_a_time_is_read_on() -> None:
+    queues = Aged(NOW_MS + 90_000, A=(0, 15))
+    assert batches_of(stream(queues), {"v": 1, "q": {"t": {"broker-a": {"0": 10}}}})[0] == [Range(A, 10, 15)]
 
 
 def test_what_is_gone_is_refused_or_passed_over() -> None:
@@ -181,28 +274,174 @@ def test_what_is_gone_is_refused_or_passed_over() -> None:
 
 def test_available_now_ends_where_everything_ended() -> None:
     queues = Queues(A=(0, 10))
-    query = stream(queues)
+    # As many at least are waited for by no stream that has an end.
+    query = stream(queues, maxOffsetsPerTrigger="4", minOffsetsPerTrigger="4")
     query.end_here()
     queues.bounds = {A: (0, 15), B: (0, 5)}
-    found, _ = batches_of(query, query.initial(), 4)
+    found, _ = batches_of(query, query.initial())
     assert found == [Range(A, 0, 4), Range(A, 4, 8), Range(A, 8, 10)]
 
 
 def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
-    query = stream(Queues(A=(0, 10)))
+    query = stream(Queues(A=(0, 10)), maxOffsetsPerTrigger="4")
     assert query.reported is None
-    assert query.latest(query.initial(), 4)["q"] == {"t": {"broker-a": {"0": 4}}}
+    assert query.latest(query.initial())["q"] == {"t": {"broker-a": {"0": 4}}}
     assert query.reported == {"v": 1, "q": {"t": {"broker-a": {"0": 10}}}}
 
 
+def test_a_trigger_that_wants_everything_has_no_limits() -> None:
+    query = stream(Queues(A=(0, 10)), maxOffsetsPerTrigger="4", minOffsetsPerTrigger="4")
+    end = query.latest(query.initial(), whole=True)
+    assert query.plan(query.initial(), end) == [[Range(A, 0, 10)]]
+
+
+def test_a_batch_waits_for_as_many_as_it_should_have_and_no_longer_than_that() -> None:
+    queues, clock = Queues(A=(0, 1)), [0.0]
+    given = {**LEAST, "startingOffsets": "earliest", "minOffsetsPerTrigger": "5", "maxTriggerDelay": "30s"}
+    options = read_source_options(given, streaming=True)
+    query = Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS, now=lambda: clock[0])
+
+    # The first batch of a process waits for nothing.
+    end = query.latest(query.initial())
+    assert query.plan(query.initial(), end) == [[Range(A, 0, 1)]]
+    queues.bounds[A] = (0, 4)
+    assert query.latest(end) is end
+    assert query.reported == {"v": 1, "q": {"t": {"broker-a": {"0": 4}}}}
+    queues.bounds[A] = (0, 6)
+    end, before = query.latest(end), end
+    assert query.plan(before, end) == [[Range(A, 1, 6)]]
+    queues.bounds[A] = (0, 7)
+    clock[0] = 29.9
+    assert query.latest(end) is end
+    clock[0] = 30.0
+    after = query.latest(end)
+    assert query.plan(end, after) == [[Range(A, 6, 7)]]
+    clock[0] = 90.0
+    assert query.latest(after) is after
+
+
 @pytest.mark.parametrize(
-    "damage", [{}, {"v": 2, "q": {}}, {"v": 1, "q": {"t": {"b": {"0": -1}}}}, {"offset": 3}]
+    "damage",
+    [
+        {},
+        {"v": 2, "q": {}},
+        {"v": 1, "q": {"t": {"b": {"0": -1}}}},
+        {"offset": 3},
+        {"v": 1, "q": {}, "at": "1"},
+    ],
 )
 def test_an_offset_that_is_none_of_ours_is_refused(damage: dict[str, Any]) -> None:
     query = stream(Queues(A=(0, 10)))
     with pytest.raises(SparkSourceError) as told:
-        query.latest(damage, None)
+        query.latest(damage)
     assert told.value.code is Code.ILLEGAL_OFFSET
+
+
+class Topics(Queues):
+    """Of one queue each: where it begins and ends, by name."""
+
+    def __init__(self, **bounds: tuple[int, int]) -> None:
+        super().__init__()
+        self.bounds = {QueuePlace(name, "broker-a", 0): each for name, each in bounds.items()}
+
+
+def test_a_topic_that_appears_and_matches_is_read_from_its_beginning() -> None:
+    queues = Topics(orders=(0, 10), others=(0, 5))
+    given = {"endpoints": "gateway:1", "subscribePattern": "orders.*", "startingOffsets": "latest"}
+    options = read_source_options(given, streaming=True)
+
+    def query() -> Stream:
+        return Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS)
+
+    first = query()
+    start = first.latest(first.initial())
+    assert list(start["q"]) == ["orders"]
+    new = QueuePlace("orders_new", "broker-a", 0)
+    queues.bounds[new] = (2, 6)
+    end = first.latest(start)
+    queues.bounds[new] = (2, 9)
+    for each in (first, query()):
+        assert each.plan(kept(start), kept(end)) == [[Range(new, 2, 6)]]
+    assert batches_of(first, end)[0] == [Range(new, 6, 9)]
+    # A topic that is deleted keeps its place, and others go on.
+    del queues.bounds[new]
+    queues.bounds[QueuePlace("orders", "broker-a", 0)] = (0, 11)
+    again = first.latest(end)
+    assert first.plan(end, again) == [[Range(QueuePlace("orders", "broker-a", 0), 10, 11)]]
+    assert again["q"]["orders_new"] == {"broker-a": {"0": 6}}
+
+
+def test_a_pattern_that_matches_nothing_yet_waits() -> None:
+    queues = Topics(others=(0, 5))
+    options = read_source_options({"endpoints": "a:1", "subscribePattern": "orders"}, streaming=True)
+    query = Stream(options, warn_nothing, connect=queues.connect, now_ms=lambda: NOW_MS)
+    start = query.initial()
+    end = query.latest(start)
+    assert query.plan(start, end) == []
+    queues.bounds[QueuePlace("orders", "broker-a", 0)] = (0, 1)
+    assert batches_of(query, end)[0] == [Range(QueuePlace("orders", "broker-a", 0), 0, 1)]
+
+
+# -- positions of a group ------------------------------------------------------------------------------
+
+
+class Groups(Queues):
+    """They have positions of groups, which may be refused."""
+
+    def __init__(self, **bounds: tuple[int, int]) -> None:
+        super().__init__(**bounds)
+        self.positions: list[tuple[str, dict[QueuePlace, int]]] = []
+        self.refusal: GatewayError | None = None
+
+    def committed(self, group: str, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+        return {}
+
+    def commit(self, group: str, offsets: Mapping[QueuePlace, int]) -> None:
+        if self.refusal is not None:
+            raise SparkSourceError(Code.GATEWAY, self.refusal.sentence) from self.refusal
+        self.positions.append((group, dict(offsets)))
+
+
+def test_a_commit_that_is_late_or_comes_again_moves_nothing() -> None:
+    """Spark commits a batch when it builds the next one, and once more after a restart."""
+    queues = Groups(A=(0, 10), B=(0, 2))
+    query = stream(queues, group="readers", maxOffsetsPerTrigger="6")
+    first = query.latest(query.initial())
+    second = query.latest(first, whole=True)
+    for end in (second, kept(first), second, kept(second)):
+        query.commit(end)
+    assert queues.positions == [("readers", {A: 10, B: 2})]
+    queues.bounds[A] = (0, 12)
+    query.commit(query.latest(second))
+    assert queues.positions[1:] == [("readers", {A: 12})]
+    # Another process of the query says it once more; what is read does not go by it.
+    again = stream(queues, group="readers")
+    again.commit(kept(second))
+    assert again.plan(kept(first), kept(second)) == query.plan(first, second)
+
+
+def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> None:
+    queues, warnings = Groups(A=(0, 10)), list[str]()
+    query = stream(queues, warnings.append, group="readers")
+    end = query.latest(query.initial())
+    queues.refusal = Forbidden("not yours")
+    query.commit(end)
+    assert "positions of group readers could not be moved: [ROCKETMQ_GATEWAY] not yours" in warnings[0]
+    # It is made by the first who reads, and there was nothing to read yet.
+    queues.refusal = GroupNotFound("readers")
+    query.commit(end)
+    assert len(warnings) == 1
+    queues.refusal = None
+    query.commit(end)
+    assert queues.positions == [("readers", {A: 10})]
+
+
+@pytest.mark.parametrize("given", [{}, {"group": "readers", "commitOffsets": "false"}])
+def test_without_a_group_or_with_commits_off_nothing_is_committed(given: dict[str, str]) -> None:
+    queues = Groups(A=(0, 10))
+    query = stream(queues, **given)
+    query.commit(query.latest(query.initial()))
+    assert queues.positions == []
 
 
 # -- a gateway that cannot be reached -----------------------------------------------------------------
@@ -229,7 +468,27 @@ class Doors:
 def test_a_gateway_that_comes_back_is_asked_again() -> None:
     doors = Doors(3, BrokerUnavailable("gone"))
     assert doors.ask(**{"fetchOffset.retryIntervalMs": "250"}) == "client"
-    assert doors.rests == [0.25] * 3
+    assert doors.rests == [0.25, 0.5, 1.0]
+
+
+@pytest.mark.parametrize("error", [BrokerBusy("b"), BrokerTimeout("t"), Internal("i"), TooManyRequests("r")])
+def test_whatever_may_pass_is_asked_again(error: GatewayError) -> None:
+    doors = Doors(1, error)
+    assert doors.ask() == "client"
+    assert doors.rests == [0.1]
+
+
+def test_a_gateway_that_is_started_anew_has_most_of_a_minute() -> None:
+    doors = Doors(15, BrokerUnavailable("gone"))
+    assert doors.ask() == "client"
+    assert max(doors.rests) == 5.0
+    assert sum(doors.rests) > 50
+
+
+def test_a_pause_that_is_longer_from_the_start_stays_as_long() -> None:
+    doors = Doors(2, BrokerUnavailable("gone"))
+    doors.ask(**{"fetchOffset.retryIntervalMs": "9000"})
+    assert doors.rests == [9.0, 9.0]
 
 
 def test_a_gateway_that_does_not_come_back_is_told() -> None:

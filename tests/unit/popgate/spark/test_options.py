@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from popgate.queue_client import QueuePlace
-from popgate.spark.columns import COLUMNS
+from popgate.spark.columns import COLUMNS, LEGACY
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import EARLIEST, KNOWN, LATEST, NOT_YET, SINKS_ONLY, Where, read_source_options
 
@@ -32,13 +32,14 @@ def refusal(code: Code, given: dict[str, str], *, streaming: bool = False) -> st
 
 def test_what_is_not_said_has_its_default() -> None:
     batch, stream = read(), read(streaming=True)
-    assert batch.endpoints == ("gateway:8080",)
+    assert batch.gateway.endpoints == ("gateway:8080",)
     assert (batch.topics, batch.assigned) == (("orders",), ())
     assert (batch.start.where, batch.end.where) == (Where.EARLIEST, Where.LATEST)
     assert (stream.start.where, stream.fallback) == (Where.LATEST, Where.LATEST)
     assert batch.fail_on_data_loss
     assert batch.numbers["maxOffsetsPerTrigger"] is None
-    assert batch.number("minRecordsPerPartition") == 20_000
+    assert batch.numbers["minRecordsPerPartition"] is None
+    assert stream.trigger_delay_s == 900
     assert batch.timeout_s == 30
 
 
@@ -50,7 +51,7 @@ def test_names_are_of_any_case() -> None:
         "PULLPIPELINE": "3",
     }
     found = read_source_options(given, streaming=True)
-    assert found.endpoints == ("a:1", "[::1]:2", "c:3")
+    assert found.gateway.endpoints == ("a:1", "[::1]:2", "c:3")
     assert found.topics == ("x", "y")
     assert not found.fail_on_data_loss
     assert found.number("pullPipeline") == 3
@@ -67,6 +68,8 @@ def test_every_name_is_of_one_kind() -> None:
         ("startingOffset", "startingOffsets"),
         ("end-points", "endpoints"),
         ("maxOffsetPerTrigger", "maxOffsetsPerTrigger"),
+        ("rocketmq.client.tls.certificates", "rocketmq.client.tls.certificate"),
+        ("rocketmq.client.timeout", "rocketmq.client.connectTimeoutMs"),
     ],
 )
 def test_an_unknown_option_is_refused_with_the_nearest_known_one(name: str, near: str) -> None:
@@ -85,7 +88,7 @@ def test_an_option_like_no_other_is_refused_with_all_there_are() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [*NOT_YET, "rocketmq.client.tls"])
+@pytest.mark.parametrize("name", NOT_YET)
 def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
     sentence = refusal(Code.UNSUPPORTED_OPTION, {**LEAST, name.upper(): "1"})
     assert "is not supported yet" in sentence
@@ -95,12 +98,16 @@ def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
     ("given", "code", "says"),
     [
         ({"topic": "orders"}, Code.MISSING_OPTION, "endpoints is missing"),
-        ({"endpoints": "a:1"}, Code.MISSING_OPTION, "topic, subscribe and assign"),
+        ({"endpoints": "a:1"}, Code.MISSING_OPTION, "topic, subscribe, subscribePattern and assign"),
         ({**LEAST, "endpoints": "a"}, Code.ILLEGAL_OPTION, "no host:port"),
         ({**LEAST, "topic": "a b"}, Code.ILLEGAL_OPTION, "only letters"),
+        ({**LEAST, "subscribePattern": "b"}, Code.ILLEGAL_OPTION, "topic is given too"),
+        ({"endpoints": "a:1", "subscribePattern": "a("}, Code.ILLEGAL_OPTION, "no regular expression"),
+        ({"endpoints": "a:1", "subscribePattern": " "}, Code.ILLEGAL_OPTION, "matches no topic"),
         ({**LEAST, "subscribe": "b"}, Code.ILLEGAL_OPTION, "topic is given too"),
         ({**LEAST, "tag": "a", "sql92": "b"}, Code.ILLEGAL_OPTION, "tag is given too"),
         ({**LEAST, "startingOffsets": "group"}, Code.MISSING_OPTION, "needs the option group"),
+        ({**LEAST, "commitOffsets": "true"}, Code.ILLEGAL_OPTION, "an option of streams"),
         ({**LEAST, "group": "a b"}, Code.ILLEGAL_OPTION, "only letters"),
         ({**LEAST, "accessKey": "a"}, Code.MISSING_OPTION, "together or not"),
         ({**LEAST, "failOnDataLoss": "1"}, Code.ILLEGAL_OPTION, "true or false"),
@@ -115,7 +122,7 @@ def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
         ({**LEAST, "startingOffsets": '{"t":{"b":{"x":1}}}'}, Code.ILLEGAL_OPTION, "no number"),
         ({**LEAST, "startingOffsets": '{"t":{"b":{"0":true}}}'}, Code.ILLEGAL_OPTION, "no offset"),
         ({**LEAST, "startingOffsets": "{}"}, Code.ILLEGAL_OPTION, "names no queue"),
-        ({**LEAST, "maxOffsetsPerTrigger": "5"}, Code.ILLEGAL_OPTION, "a batch has no triggers"),
+        ({**LEAST, "maxOffsetsPerTrigger": "5"}, Code.ILLEGAL_OPTION, "an option of streams"),
         ({"endpoints": "a:1", "assign": '{"t":[0]}'}, Code.ILLEGAL_OPTION, "it has the form"),
         ({"endpoints": "a:1", "assign": '{"t":{"b":[-1]}}'}, Code.ILLEGAL_OPTION, "it has the form"),
         ({"endpoints": "a:1", "assign": "{}"}, Code.ILLEGAL_OPTION, "names no queue"),
@@ -125,9 +132,56 @@ def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says
     assert says in refusal(code, given)
 
 
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (
+            {"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"},
+            "at most maxOffsetsPerTrigger, which is 4",
+        ),
+        ({"minRecordsPerPartition": "5", "maxRecordsPerPartition": "4"}, "at most maxRecordsPerPartition"),
+        ({"maxTriggerDelay": "5s"}, "without minOffsetsPerTrigger nothing waits"),
+        ({"maxTriggerDelay": "5", "minOffsetsPerTrigger": "5"}, "it is a time as 15m: ms, s, m, h, d"),
+        ({"maxTriggerDelay": "s", "minOffsetsPerTrigger": "5"}, "it is a time as 15m"),
+        ({"maxTriggerDelay": "-1s", "minOffsetsPerTrigger": "5"}, "it is a time as 15m"),
+        ({"maxTriggerDelay": "1.5h", "minOffsetsPerTrigger": "5"}, "it is a time as 15m"),
+        ({"maxBytesPerTrigger": "0"}, "of bytes, or one with k, m or g"),
+    ],
+)
+def test_limits_that_cannot_be_right_are_refused(given: dict[str, str], says: str) -> None:
+    assert says in refusal(Code.ILLEGAL_OPTION, {**LEAST, **given}, streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2h", 7200), ("1d", 86_400), ("0s", 0)]
+)
+def test_times_have_units(text: str, seconds: float) -> None:
+    assert read(streaming=True, minOffsetsPerTrigger="2", maxTriggerDelay=text).trigger_delay_s == seconds
+
+
+@pytest.mark.parametrize("name", ["maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
+def test_a_batch_has_no_triggers(name: str) -> None:
+    assert "an option of streams" in refusal(Code.ILLEGAL_OPTION, {**LEAST, name: "1"})
+
+
 def test_a_stream_has_no_end() -> None:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         assert "has no end" in refusal(Code.ILLEGAL_OPTION, {**LEAST, name: "latest"}, streaming=True)
+
+
+def test_positions_follow_a_stream_with_a_group_unless_it_says_no() -> None:
+    assert read(streaming=True, group="readers").commit_offsets
+    assert not read(streaming=True, group="readers", commitOffsets="false").commit_offsets
+    assert not read(streaming=True).commit_offsets
+    assert not read(group="readers").commit_offsets
+    told = refusal(Code.MISSING_OPTION, {**LEAST, "commitOffsets": "true"}, streaming=True)
+    assert "needs the option group" in told
+
+
+def test_columns_are_ours_or_the_old_ones() -> None:
+    assert not read().legacy
+    assert read(SchemaStyle="Legacy").legacy
+    assert "it is one of default, legacy" in refusal(Code.ILLEGAL_OPTION, {**LEAST, "schemaStyle": "old"})
 
 
 def test_offsets_are_told_by_queue() -> None:
@@ -162,7 +216,7 @@ def test_queues_are_assigned() -> None:
 
 
 def test_options_go_to_executors_and_show_no_secret() -> None:
-    found = read(accessKey="me", secretKey="hidden")
+    found = read(accessKey="me", secretKey="hidden", **{"rocketmq.client.tls": "true"})
     assert pickle.loads(pickle.dumps(found)) == found
     assert "hidden" not in repr(found)
 
@@ -194,7 +248,7 @@ def test_the_page_has_all_options_and_says_which_of_them_work() -> None:
     for names, state in re.findall(r"^\| (`[^|]*`) \| (works|refused) \|", page, re.MULTILINE):
         (works if state == "works" else refused).update(re.findall(r"`([^`]+)`", names))
     assert works == set(KNOWN)
-    assert refused == {*NOT_YET, "rocketmq.client.*"}
+    assert refused == set(NOT_YET)
 
 
 def test_the_page_has_all_columns() -> None:
@@ -204,3 +258,9 @@ def test_the_page_has_all_columns() -> None:
         name: kind.replace("&lt;", "<") for names, kind in told for name in re.findall(r"`(\w+)`", names)
     }
     assert columns == COLUMNS
+
+
+def test_the_page_has_the_legacy_columns() -> None:
+    page = (Path(__file__).resolve().parents[4] / "docs" / "spark.md").read_text()
+    told = page.partition("`schemaStyle=legacy`")[2].partition("\n\n")[0]
+    assert re.findall(r"`(\w+)`", told)[: len(LEGACY)] == list(LEGACY)

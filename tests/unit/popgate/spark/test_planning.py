@@ -83,13 +83,40 @@ def test_small_ranges_share_a_partition() -> None:
     assert packed(many, least=16) == [many[0:16], many[16:32], many[32:48], many[48:64]]
 
 
+def test_a_partition_has_no_more_than_its_most() -> None:
+    many = ranges(*[4] * 5)
+    assert packed(many, least=20, most=9) == [many[0:2], many[2:4], many[4:5]]
+    assert planned([Range(A, 0, 10), Range(B, 0, 1)], partitions=None, largest=4, least=None) == [
+        [Range(A, 0, 3)],
+        [Range(A, 3, 6)],
+        [Range(A, 6, 10)],
+        [Range(B, 0, 1)],
+    ]
+
+
+def test_partitions_are_as_many_as_asked_for_but_none_too_small() -> None:
+    assert len(planned(ranges(100), partitions=10, largest=None, least=None)) == 10
+    sizes = [
+        sum(part.size for part in group)
+        for group in planned(ranges(100), partitions=10, largest=None, least=20)
+    ]
+    assert sizes == [20] * 5
+    assert len(planned(ranges(100), partitions=4, largest=None, least=20)) == 4
+    assert planned(ranges(3, 4), partitions=4, largest=None, least=20) == [ranges(3, 4)]
+
+
 def test_nothing_is_no_partition() -> None:
     assert planned([], partitions=8, largest=1, least=1) == []
 
 
-@given(sizes, st.none() | st.integers(1, 50), st.none() | st.integers(1, 20_000), st.integers(1, 30_000))
+@given(
+    sizes,
+    st.none() | st.integers(1, 50),
+    st.none() | st.integers(1, 20_000),
+    st.none() | st.integers(1, 30_000),
+)
 def test_a_plan_reads_all_of_it_once_and_in_order(
-    many: list[int], partitions: int | None, largest: int | None, least: int
+    many: list[int], partitions: int | None, largest: int | None, least: int | None
 ) -> None:
     if largest is not None:
         largest = max(largest, sum(many) // 500)
@@ -102,10 +129,10 @@ def test_a_plan_reads_all_of_it_once_and_in_order(
             assert part.end > at
             at = part.end
         assert at == each.end
-    parts = [part for group in plan for part in group]
+    loads = [sum(part.size for part in group) for group in plan]
     if largest is not None:
-        assert max(part.size for part in parts) <= largest
-    if partitions is not None:
+        assert max(loads) <= largest
+    if partitions is not None and least is None:
         assert len(plan) >= min(partitions, sum(many))
-    else:
-        assert all(sum(part.size for part in group) >= least for group in plan[:-1])
+    if largest is None and (least is not None or partitions is None):
+        assert all(load >= (least or 20_000) for load in loads[:-1])

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from popgate.errors import TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
@@ -42,6 +43,50 @@ def ends(**given: str) -> dict[QueuePlace, int]:
 
 def test_all_queues_of_all_topics_are_read() -> None:
     assert queues_of(CLIENT, options()) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("topic", "gone"), ("subscribe", "orders,gone"), ("assign", '{"gone":{"broker-a":[0]}}')],
+)
+def test_a_topic_that_is_not_there_is_told_with_the_option_that_names_it(name: str, value: str) -> None:
+    class Gone(Named):
+        def queues(self, topic: str) -> list[QueuePlace]:
+            if topic == "gone":
+                raise TopicNotFound(topic)
+            return super().queues(topic)
+
+    told = read_source_options({"endpoints": "a:1", name: value}, streaming=False)
+    with pytest.raises(
+        SparkSourceError, match=f"TOPIC_NOT_FOUND: topic gone .*option {name} names it: create"
+    ):
+        queues_of(cast("QueueClient", Gone()), told)
+
+
+class Named(made_up.Queues):
+    """Topics of one queue each, of which one is gone when its queues are asked for."""
+
+    def topics(self) -> list[str]:
+        return ["orders", "orders-gone", "orders-new", "other-orders"]
+
+    def queues(self, topic: str) -> list[QueuePlace]:
+        if topic == "orders-gone":
+            raise TopicNotFound(topic)
+        return [QueuePlace(topic, "broker-a", 0)]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "found"),
+    [
+        ("orders.*", ["orders", "orders-new"]),
+        ("orders", ["orders"]),
+        (".*orders", ["orders", "other-orders"]),
+        ("order", []),
+    ],
+)
+def test_topics_are_matched_by_their_whole_names(pattern: str, found: list[str]) -> None:
+    told = read_source_options({"endpoints": "a:1", "subscribePattern": pattern}, streaming=False)
+    assert [queue.topic for queue in queues_of(cast("QueueClient", Named()), told)] == found
 
 
 def test_those_that_are_assigned_are_read_and_no_others() -> None:

@@ -9,6 +9,8 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError
 from popgate.model import Bounds
@@ -19,7 +21,7 @@ from popgate.spark.planning import Range
 from popgate.spark.reading import batches, pulled, whole
 from popgate.wire.codes import ResponseCode
 from popgate.wire.hosts import NOWHERE
-from popgate.wire.records import encode_record
+from popgate.wire.records import decode_records, encode_record
 
 QUEUE = QueuePlace("orders", "broker-a", 3)
 LEAN = pa.schema([("body", pa.binary()), ("queue_id", pa.int32()), ("queue_offset", pa.int64())])
@@ -188,6 +190,23 @@ def test_a_batch_has_the_columns_of_the_schema_in_its_order_and_types() -> None:
     ]
 
 
+def test_legacy_columns_have_their_old_names() -> None:
+    schema = pa.schema(
+        [
+            ("properties", pa.string()),
+            ("brokerName", pa.string()),
+            ("queueId", pa.int32()),
+            ("queueOffset", pa.int64()),
+        ]
+    )
+    (batch,) = read(queue_of(range(2)), 0, 2, schema, schemaStyle="legacy")
+    assert batch.schema == schema
+    assert batch.to_pylist() == [
+        {"properties": f'{{"TAGS": "{tag}"}}', "brokerName": "broker-a", "queueId": 3, "queueOffset": number}
+        for number, tag in enumerate(("even", "odd"))
+    ]
+
+
 # -- filters ------------------------------------------------------------------------------------------
 
 
@@ -249,6 +268,25 @@ def test_reading_goes_on_where_it_was_when_the_gateway_fails_for_now(error: Gate
     assert b"".join(body for body, _ in found) == expected
     assert failing.connected == 6
     assert failing.rests == [0.05, 0.05, 0.1, 0.2, 0.05]
+
+
+@given(
+    st.sets(st.integers(0, 60)),
+    st.integers(1, 8),
+    st.integers(1, 16),
+    st.integers(1, 5),
+    st.lists(st.integers(0, 4), max_size=6),
+)
+def test_whatever_is_missing_or_fails_each_message_is_read_once(
+    there: set[int], few: int, size: int, depth: int, failures: list[int]
+) -> None:
+    # Where a range ends something is, also after a compaction.
+    broker = queue_of(sorted({*there, 60}), few=few)
+    failing = Failing(broker, BrokerUnavailable("it closed it"), *failures)
+    found = failing.read(61, ticking(0.001), pullBatchSize=str(size), pullPipeline=str(depth))
+    read_offsets = [record.offset for body, _ in found for record in decode_records(body)]
+    assert read_offsets == broker.offsets
+    assert failing.connected <= len(failures) + 1
 
 
 def test_what_does_not_pass_is_told_after_a_minute() -> None:

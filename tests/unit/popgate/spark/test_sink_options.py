@@ -24,7 +24,7 @@ def refusal(code: Code, given: dict[str, str]) -> str:
 
 def test_what_is_not_said_has_its_default() -> None:
     found = read_sink_options(LEAST)
-    assert (found.endpoints, found.topic, found.sink_id, found.dedupe_key) == (
+    assert (found.gateway.endpoints, found.topic, found.sink_id, found.dedupe_key) == (
         ("gateway:8080",),
         "orders",
         "",
@@ -77,7 +77,7 @@ def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says
     assert says in refusal(code, given)
 
 
-@pytest.mark.parametrize("name", [*NOT_YET, "rocketmq.client.tls"])
+@pytest.mark.parametrize("name", NOT_YET)
 def test_what_is_not_there_yet_is_refused_as_such(name: str) -> None:
     assert "is not supported yet" in refusal(Code.UNSUPPORTED_OPTION, {**LEAST, name: "1"})
 

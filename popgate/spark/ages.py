@@ -1,0 +1,43 @@
+"""Queues that were made anew under their old name, and have grown past the offset that was read up to.
+
+Their ends tell nothing of it. But what lies before such an offset was stored by the time of the last batch: a
+queue whose oldest message lies before it and was stored later is another one. Clocks of two machines are
+compared for that, the driver's and a broker's.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from popgate.errors import PeerWireError
+from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.offsets import Offsets
+from popgate.wire.codes import ResponseCode
+from popgate.wire.records import decode_record
+
+_SKEW_MS: Final = 60_000
+"""So far a broker's clock may be ahead of a driver's."""
+
+
+def made_anew(client: QueueClient, begins: Offsets, at_ms: int) -> list[QueuePlace]:
+    """Those of the queues for which that is so; `begins` is what was read up to by `at_ms`.
+
+    Raises GatewayError. Where the first offsets of a queue are empty, as after a compaction, a broker may say
+    that none of it is old: what is there is looked at.
+    """
+    after_ms = at_ms + _SKEW_MS
+    minimums = client.minimums(list(begins))
+    later = client.offsets_at(dict.fromkeys(begins, after_ms))
+    suspects = [queue for queue in begins if later[queue] <= minimums[queue] < begins[queue]]
+    return [queue for queue in suspects if _is_young(client, queue, minimums[queue], begins[queue], after_ms)]
+
+
+def _is_young(client: QueueClient, queue: QueuePlace, minimum: int, begin: int, after_ms: int) -> bool:
+    answer = client.pull(queue, minimum, most=1)
+    if answer.code != ResponseCode.SUCCESS:
+        return False
+    try:
+        oldest = decode_record(answer.body)
+    except PeerWireError:
+        return False
+    return oldest.offset < begin and oldest.store_ms >= after_ms

@@ -1,0 +1,156 @@
+"""Figures of streaming queries: how far they are behind, how fast they are, in the text format of Prometheus.
+
+They are taken from what Spark tells of each trigger (`popgate.spark.listener`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+from popgate.spark.errors import SparkSourceError
+from popgate.spark.offsets import StreamOffset
+
+_PREFIX: Final = "popgate_spark_"
+_METRICS: Final = {
+    # name: type, help
+    "lag_min": ("gauge", "Offsets that the queue that is least behind has and the query has not read."),
+    "lag_max": ("gauge", "The same of the queue that is most behind."),
+    "lag_avg": ("gauge", "The same as a mean over the queues."),
+    "input_rows_total": ("counter", "Rows read, since the driver listens."),
+    "input_rows_per_second": ("gauge", "Rows that came in, of the last trigger."),
+    "processed_rows_per_second": ("gauge", "Rows that were processed, of the last trigger."),
+    "batch_id": ("gauge", "The number of the last batch."),
+    "batch_seconds": ("gauge", "How long the last trigger took."),
+    "state_rows": ("gauge", "Rows of state that the query keeps."),
+    "late_rows_total": ("counter", "Rows that came too late for the watermark, since the driver listens."),
+    "observed": ("gauge", "What the query observes of itself, by the name and the column of observe()."),
+}
+_CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+_Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """Offsets between where a query is and where queues end."""
+
+    least: int
+    most: int
+    mean: float
+
+
+def lag_of(end: str, latest: str) -> Lag | None:
+    """Of two offsets of a source, as Spark tells them; None: they are not of this connector, or not there.
+
+    Queues that vanished have nothing to be behind of.
+    """
+    try:
+        reached, there = (StreamOffset.decode(json.loads(text)).queues for text in (end, latest))
+    except (ValueError, SparkSourceError):
+        return None
+    behind = [max(offset - reached.get(queue, offset), 0) for queue, offset in there.items()]
+    return Lag(min(behind), max(behind), sum(behind) / len(behind)) if behind else None
+
+
+class QueryMetrics:
+    """The figures of all queries of a driver. It may be used by several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._queries: dict[str, dict[str, dict[_Labels, float]]] = {}
+        """By query, metric and labels."""
+
+    def note(self, query: str, progress: Mapping[str, Any]) -> list[Lag]:
+        """Take what Spark tells of a trigger; the lags of the query's sources that are of this connector."""
+        lags = []
+        with self._lock:
+            told = self._queries.setdefault(query, {})
+
+            def tell(name: str, value: float | None, labels: _Labels = ()) -> None:
+                # Spark has no rate of a first trigger.
+                if value is not None and not math.isnan(value):
+                    told.setdefault(name, {})[labels] = value
+
+            def add(name: str, value: float | None) -> None:
+                tell(name, told.get(name, {}).get((), 0.0) + (value or 0))
+
+            for number, source in enumerate(progress["sources"]):
+                lag = lag_of(source["endOffset"], source["latestOffset"])
+                if lag is None:
+                    continue
+                lags.append(lag)
+                labels = (("source", str(number)),)
+                for name, value in (("lag_min", lag.least), ("lag_max", lag.most), ("lag_avg", lag.mean)):
+                    tell(name, value, labels)
+            add("input_rows_total", progress["numInputRows"])
+            for name, key in (
+                ("input_rows_per_second", "inputRowsPerSecond"),
+                ("processed_rows_per_second", "processedRowsPerSecond"),
+                ("batch_id", "batchId"),
+            ):
+                tell(name, progress[key])
+            tell("batch_seconds", progress["batchDuration"] / 1000)
+            operators = progress["stateOperators"]
+            tell("state_rows", sum(each["numRowsTotal"] for each in operators))
+            add("late_rows_total", sum(each["numRowsDroppedByWatermark"] for each in operators))
+            for name, row in progress["observedMetrics"].items():
+                for column, value in row.asDict().items():
+                    if isinstance(value, int | float):
+                        tell("observed", value, (("name", name), ("column", column)))
+        return lags
+
+    def forget(self, query: str) -> None:
+        """A query that is over has no figures."""
+        with self._lock:
+            self._queries.pop(query, None)
+
+    def text(self) -> str:
+        """All figures, for Prometheus."""
+        lines = []
+        with self._lock:
+            for name, (kind, help_text) in _METRICS.items():
+                found = [
+                    (query, labels, value)
+                    for query, told in sorted(self._queries.items())
+                    for labels, value in told.get(name, {}).items()
+                ]
+                if not found:
+                    continue
+                lines += [f"# HELP {_PREFIX}{name} {help_text}", f"# TYPE {_PREFIX}{name} {kind}"]
+                for query, labels, value in found:
+                    pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in (("query", query), *labels))
+                    lines.append(f"{_PREFIX}{name}{{{pairs}}} {float(value):.15g}")
+        return "".join(f"{line}\n" for line in lines)
+
+
+def serve_text(text: Callable[[], str], *, port: int, host: str = "127.0.0.1") -> ThreadingHTTPServer:
+    """Answer GET /metrics with a text until `shutdown()` and `server_close()`; port 0 is any free one.
+
+    Raises OSError: the port is taken.
+    """
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] == "/metrics"
+            body = text().encode() if found else b"there is /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", _CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name
+            """Nothing: who looks at figures is of no interest."""
+
+    server = ThreadingHTTPServer((host, port), Answer)
+    threading.Thread(target=server.serve_forever, name="popgate-spark-metrics", daemon=True).start()
+    return server
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
