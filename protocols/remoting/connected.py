@@ -1,0 +1,72 @@
+"""Who is connected to this gateway, by whatever door, in RocketMQ's words.
+
+Source: protocol facts 5.5 and 5.14.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+
+from popgate.clock import Clock
+from popgate.model import FilterKind
+from popgate.wire.heartbeats import (
+    ACTIVELY,
+    PASSIVELY,
+    Connection,
+    ConsumerConnection,
+    SubscriptionData,
+)
+from processors.clients import ClientHandle, ClientKind, Clients
+from protocols.remoting.clients import RemotingClient
+
+
+def connection_of(handle: ClientHandle) -> Connection:
+    """Of clients of other doors the address is not told, and their versions are no numbers."""
+    if isinstance(handle, RemotingClient):
+        return Connection(handle.client_id, handle.peer.address, handle.language, handle.peer.version)
+    return Connection(handle.client_id, language=handle.language)
+
+
+def consumers_of(handles: Sequence[ClientHandle]) -> ConsumerConnection:
+    """Members of a group that are here, at least one, and how they read: as a classic one says, if any is."""
+    connections = tuple(map(connection_of, handles))
+    subscriptions: dict[str, SubscriptionData] = {}
+    for handle in handles:
+        subscriptions.update(_subscriptions_of(handle))
+    for handle in handles:
+        if isinstance(handle, RemotingClient) and (told := handle.consumer) is not None:
+            return ConsumerConnection(
+                connections, subscriptions, told.consume_type, told.model, told.start_from
+            )
+    pushed = handles[0].kind is ClientKind.PUSH_CONSUMER
+    return ConsumerConnection(connections, subscriptions, PASSIVELY if pushed else ACTIVELY)
+
+
+def producers_of(clients: Clients, group: str) -> list[Connection]:
+    """Those of a producer group; over gRPC the group of a producer is each of its topics."""
+    here = {handle.key: handle for handle in (*clients.producers_in(group), *clients.producers_of(group))}
+    return list(map(connection_of, here.values()))
+
+
+def all_producers(
+    clients: Clients, clock: Clock, most: int | None = None
+) -> dict[str, list[tuple[Connection, int]]]:
+    """By group, with when each was last heard of (wall time in ms); of at most so many clients."""
+    now_s, now_ms = clock.monotonic(), clock.now_ms()
+    found: dict[str, list[tuple[Connection, int]]] = {}
+    producers: Iterable[ClientHandle] = (one for one in clients.all() if not one.group)
+    for one in islice(producers, most):
+        seen_ms = now_ms - round(max(now_s - clients.last_seen(one.key), 0) * 1000)
+        for group in (one.producer_group,) if one.producer_group else sorted(one.topics):
+            found.setdefault(group, []).append((connection_of(one), seen_ms))
+    return found
+
+
+def _subscriptions_of(handle: ClientHandle) -> dict[str, SubscriptionData]:
+    if isinstance(handle, RemotingClient):
+        return dict(handle.told)
+    return {
+        topic: SubscriptionData(topic, expression, kind.value if kind else FilterKind.TAG.value)
+        for topic, (kind, expression) in handle.subscriptions.items()
+    }
