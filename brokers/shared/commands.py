@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from brokers.relaying import (
@@ -71,9 +72,18 @@ class Commands:
             asks.insert(0, partial(_own_answer, own, code, told))
         self._open += 1
         try:
-            return await self._gathered(asks, ASK_S if RELAYED[code].slow else LOOK_S)
+            relayed = await self._gathered(asks, ASK_S if RELAYED[code].slow else LOOK_S)
         finally:
             self._open -= 1
+        for failure in islice(relayed.failures.values(), 1):
+            _log.warning(
+                "%d of %d gateways did not answer request code %d about their clients, one of them: %s",
+                len(relayed.failures),
+                len(asks),
+                code,
+                failure.sentence,
+            )
+        return relayed
 
     async def _gathered(self, asks: Sequence[_Ask], all_s: float) -> Relayed:
         until = self._clock.monotonic() + all_s

@@ -58,7 +58,7 @@ class Members(Facet):
             self._tell_left((key,))
 
     def on_question(self, asker: AsksClients) -> None:
-        """Nobody asks by way of the host: operators ask the gateway itself."""
+        """Nobody asks by way of the host in these words: tools do by `on_command`."""
 
     async def consumers(self, group: str) -> list[str]:
         return await self._link.ask(CONSUMERS, group)

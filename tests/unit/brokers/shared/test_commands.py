@@ -62,7 +62,9 @@ async def test_all_gateways_are_asked_by_whichever_of_them(place: Any) -> None:
         assert handler.asked == [(CONSUMERS, WHO)] * 3, "only what the command has"
 
 
-async def test_a_gateway_that_cannot_answer_holds_up_no_other(place: Any) -> None:
+async def test_a_gateway_that_cannot_answer_holds_up_no_other(
+    place: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     host = await place.open()
     guests = [await place.visit() for _ in range(4)]
     host.on_command(Answering(RuntimeError("a bug")))
@@ -76,6 +78,7 @@ async def test_a_gateway_that_cannot_answer_holds_up_no_other(place: Any) -> Non
     assert found == ["ClientTimeout", "Internal", "Internal", "Unsupported"]
     assert isinstance(told.failures["gateway-0"], Internal)
     assert not any("bug" in one.sentence for one in told.failures.values()), "that is for the log"
+    assert f"4 of 5 gateways did not answer request code {int(CONSUMERS)}" in caplog.text
 
 
 async def test_a_gateway_that_leaves_meanwhile_is_one_that_failed(place: Any) -> None:
