@@ -6,12 +6,15 @@ Source: protocol facts 5.5 and 5.14.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from popgate.clock import Clock
 from popgate.model import FilterKind
 from popgate.wire.heartbeats import (
     ACTIVELY,
+    CLUSTERING,
+    FROM_LAST,
     PASSIVELY,
     Connection,
     ConsumerConnection,
@@ -41,6 +44,35 @@ def consumers_of(handles: Sequence[ClientHandle]) -> ConsumerConnection:
             )
     pushed = handles[0].kind is ClientKind.PUSH_CONSUMER
     return ConsumerConnection(connections, subscriptions, PASSIVELY if pushed else ACTIVELY)
+
+
+def merged(told: Sequence[ConsumerConnection]) -> ConsumerConnection:
+    """What several tell of a group, as one; where they differ the first counts."""
+    subscriptions: dict[str, SubscriptionData] = {}
+    for each in reversed(told):
+        subscriptions.update(each.subscriptions)
+    return replace(told[0] if told else ConsumerConnection(()), subscriptions=subscriptions)
+
+
+def merged_alike(told: Sequence[ConsumerConnection]) -> ConsumerConnection:
+    """The same in any order: classic clients say more than others of how a group reads, and count."""
+    subscriptions: dict[str, SubscriptionData] = {}
+    for each in told:
+        for topic, one in each.subscriptions.items():
+            known = subscriptions.get(topic)
+            if known is None or _age(one) > _age(known):
+                subscriptions[topic] = one
+    first = max(told, key=_said_much, default=ConsumerConnection(()))
+    return replace(first, subscriptions=dict(sorted(subscriptions.items())))
+
+
+def _age(one: SubscriptionData) -> tuple[int, str, str]:
+    return one.version, one.kind, one.expression
+
+
+def _said_much(one: ConsumerConnection) -> tuple[bool, str, str, str]:
+    plain = one.model == CLUSTERING and one.start_from == FROM_LAST
+    return not plain, one.consume_type, one.model, one.start_from
 
 
 def producers_of(clients: Clients, group: str) -> list[Connection]:

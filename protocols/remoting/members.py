@@ -21,14 +21,13 @@ from popgate.wire.fastjson import dumps
 from popgate.wire.heartbeats import (
     Connection,
     ConsumerConnection,
-    SubscriptionData,
     encode_producer_connections,
 )
 from popgate.wire.remoting import Command
 from popgate.wire.running import encode_offsets
 from processors.clients import ClientHandle
 from protocols.remoting.clients import RemotingClient
-from protocols.remoting.connected import consumers_of, producers_of
+from protocols.remoting.connected import consumers_of, merged, merged_alike, producers_of
 from protocols.remoting.fields import flag, long_number, number, text
 from protocols.remoting.gathered import clients_of
 from protocols.remoting.relaying import BrokersBehind
@@ -118,15 +117,11 @@ class Members:
         elsewhere = await self._consumers_elsewhere(request.context, group)
         told = [consumers_of(here)] if here else []
         told += elsewhere
-        connections = clients_of(
-            (*(each.connections for each in told), [Connection(client_id) for client_id in found])
-        )
-        subscriptions: dict[str, SubscriptionData] = {}
-        for each in reversed(told):
-            subscriptions.update(each.subscriptions)
-        first = told[0] if told else ConsumerConnection(())
-        answer = replace(first, connections=tuple(connections), subscriptions=subscriptions)
-        return request.answer(body=answer.encode())
+        by_id = [Connection(client_id) for client_id in found]
+        connections = _by_id(clients_of((*(each.connections for each in told), by_id)))
+        # What this gateway is told itself counts before what brokers were told of it.
+        answer = merged(told) if self._behind.there else merged_alike(told)
+        return request.answer(body=replace(answer, connections=tuple(connections)).encode())
 
     async def _consumers_elsewhere(self, context: Context, group: str) -> list[ConsumerConnection]:
         """As other replicas, or brokers of a cluster, know them; who is in the group is known without."""
@@ -143,7 +138,7 @@ class Members:
         group = text(request.fields, "producerGroup")
         here, behind = producers_of(self._clients, group), self._behind
         elsewhere = await behind.producers_in(request.context, group) if behind.know_clients else []
-        found = clients_of((here, *elsewhere))
+        found = _by_id(clients_of((here, *elsewhere)))
         if not found:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:_LONGEST_GROUP]}] not exist"
@@ -232,6 +227,11 @@ class Members:
 def peers_of(handles: Iterable[ClientHandle]) -> list[Peer]:
     """The connections of those that are classic clients, each once."""
     return list(dict.fromkeys(one.peer for one in handles if isinstance(one, RemotingClient)))
+
+
+def _by_id(connections: Iterable[Connection]) -> list[Connection]:
+    """So that all replicas tell them in one order."""
+    return sorted(connections, key=lambda one: one.client_id)
 
 
 def _readable(queues: Iterable[Queue]) -> list[Queue]:

@@ -129,16 +129,18 @@ async def stored(stage: Stage) -> tuple[str, str]:
 
 async def test_scenario_14_consumers_are_shown_alike_by_all_gateways(town: Town) -> None:
     await town.a.join("classic", "readers", consume_type=ACTIVELY, model=BROADCASTING)
-    town.b.join_grpc("grpc", group="readers", subscriptions={"parcels": (FilterKind.SQL92, "a > 1")})
-    for gateway in (town.a, town.b):
-        answer = await gateway.tool.ok(CONSUMERS, {"consumerGroup": "readers"})
-        told = ConsumerConnection.decode(answer.body)
-        assert set(told.connections) == {
-            Connection("classic", "10.1.1.1:7", "CPP", 493),
-            Connection("grpc", language="JAVA"),
-        }
-        assert told.subscriptions["orders"] == SUBSCRIPTION
-        assert told.subscriptions["parcels"].kind == "SQL92"
+    filters = {"orders": (FilterKind.TAG, "*"), "parcels": (FilterKind.SQL92, "a > 1")}
+    town.b.join_grpc("a-grpc", group="readers", subscriptions=filters)
+    answers = [await one.tool.ok(CONSUMERS, {"consumerGroup": "readers"}) for one in (town.a, town.b)]
+    assert answers[0].body == answers[1].body
+    told = ConsumerConnection.decode(answers[0].body)
+    assert told.connections == (
+        Connection("a-grpc", language="JAVA"),
+        Connection("classic", "10.1.1.1:7", "CPP", 493),
+    )
+    assert told.subscriptions["orders"] == SUBSCRIPTION
+    assert told.subscriptions["parcels"].kind == "SQL92"
+    assert (told.consume_type, told.model) == (ACTIVELY, BROADCASTING)
 
 
 async def test_how_a_group_reads_is_told_by_who_has_none_of_it(town: Town) -> None:
@@ -159,8 +161,10 @@ async def test_scenario_14_producers_are_shown_alike_by_all_gateways(town: Town)
         Connection("two", "10.1.1.1:3", "CPP", 493),
         Connection("three", language="JAVA"),
     }
+    asked = {"producerGroup": "makers"}
+    assert (await town.a.tool.ok(PRODUCERS, asked)).body == (await town.b.tool.ok(PRODUCERS, asked)).body
     for gateway in (town.a, town.b):
-        answer = await gateway.tool.ok(PRODUCERS, {"producerGroup": "makers"})
+        answer = await gateway.tool.ok(PRODUCERS, asked)
         assert set(decode_producer_connections(answer.body)) == expected
         every = decode_producers((await gateway.tool.ok(Code.GET_ALL_PRODUCER_INFO)).body)
         assert {(one.client_id, one.address) for one, _ in every["makers"]} == {
