@@ -97,6 +97,8 @@ class Asking:
         """A message by its place in a broker's log, likewise. Raises NotFound, BadRequest, Unsupported."""
         if not isinstance(self._broker, FindsByPlace):
             raise Unsupported(f"to look a message up by its place in the log of {self._broker.name}")
+        if not 0 <= commit_offset < 1 << 63:
+            raise BadRequest(f"the commit log offset {commit_offset} is out of range")
         return await self._broker.at_place(Context(), broker, commit_offset)
 
     def reconnect(self, context: Context, client_id: str) -> None:

@@ -281,6 +281,17 @@ async def test_nonsense_of_another_gateway_is_refused(
     assert answer.remark
 
 
+@pytest.mark.parametrize(("offset", "why"), [("F" * 16, "out of range"), ("0" * 15 + "7", "")])
+async def test_a_place_without_a_message_is_refused(town: Town, offset: str, why: str) -> None:
+    handle = town.a.join_grpc("c", group="readers")
+    who = {"consumerGroup": "readers", "clientId": "c", "brokerName": town.stage.broker.name}
+    fields = {**who, "msgId": f"7F00000100001F90{offset}"}
+    answer = await Neighbours(town.a.processor, town.stage.clock).answer(CONSUME, fields)
+    assert answer.code != ResponseCode.SUCCESS
+    assert why in answer.remark
+    assert not handle.questions
+
+
 async def test_another_gateway_is_told_of_a_bounded_number_of_clients(
     town: Town, monkeypatch: pytest.MonkeyPatch
 ) -> None:
