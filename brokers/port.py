@@ -31,6 +31,7 @@ from popgate.model import (
     Pop,
     Progress,
     Pulled,
+    QueueOffsets,
     Route,
     SendBack,
     Sent,
@@ -373,10 +374,11 @@ class Directory(ABC):
         """
 
     @abstractmethod
-    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Set the group on every queue to the first, the last, or the offset at a wall time in ms.
 
-        On every queue like `commit`, also on those it never read. Raises GroupNotFound, TopicNotFound.
+        On every queue like `commit`, also on those it never read. What was set: asked for later, the group
+        may have read on from there. Raises GroupNotFound, TopicNotFound.
         """
 
 

@@ -6,7 +6,7 @@ floors between speak nothing else. Times called `_ms` are milliseconds, wall clo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntFlag, StrEnum, unique
 from typing import Protocol
@@ -176,6 +176,10 @@ class Queue:
     permission: Permission
 
 
+QueueOffsets = dict[tuple[str, int], int]
+"""An offset for each queue of a topic, by broker and queue id."""
+
+
 @dataclass(slots=True, frozen=True)
 class Route:
     """Where a topic's queues are and what they take; an empty `message_types` takes every type.
@@ -303,7 +307,7 @@ class Bounds:
 class Pulled:
     """Messages read by offset; the next pull starts at `next_offset`."""
 
-    messages: list[StoredMessage]
+    messages: Sequence[StoredMessage]
     next_offset: int
     bounds: Bounds
 

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Sequence
 
 from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler, TellsConsumers, TellsReaders
 from brokers.port import Broker
+from brokers.resets import HoldsResets
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TopicNotFound, Unsupported
@@ -44,6 +45,7 @@ class Classic(Explaining):
     ) -> None:
         super().__init__(broker, clock, limits, policies, observer)
         self._tells_consumers = broker if isinstance(broker, TellsConsumers) else None
+        self._holds_resets = broker if isinstance(broker, HoldsResets) else None
         self._carries_replies = broker if isinstance(broker, CarriesReplies) else None
         self._reply_handler: ReplyHandler | None = None
         self._watch_send_back = Watch(observer, "send_back")
@@ -75,6 +77,41 @@ class Classic(Explaining):
         if self.reclaiming.is_moving(group):
             await self.reclaiming.settled(group)
         return await super().committed(context, group, topic, broker, queue_id)
+
+    async def begin_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int:
+        """A member of a group continues at an offset: `HoldsResets.begin_read`."""
+        if self._holds_resets is None:
+            return offset
+        with self._watch_offsets:
+            self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
+            return await self._holds_resets.begin_read(context, group, topic, broker, queue_id, offset)
+
+    async def commit_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int | None:
+        """As `commit`, by a member that reads the queue: `HoldsResets.commit_read`.
+
+        None: it is kept; always, where the broker does not hold resets.
+        """
+        if self._holds_resets is None:
+            await self.commit(context, group, topic, broker, queue_id, offset)
+            return None
+        with self._watch_offsets:
+            reader = await self._committer(context, group, topic, broker, queue_id, offset)
+            return await self._holds_resets.commit_read(context, reader, topic, broker, queue_id, offset)
+
+    async def reset_queue(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        """Set a group to an offset on one queue, as `reset` sets it on all of them. Raises as `reset`."""
+        with self._watch_directory:
+            self._admit(context, Action.UPDATE, group=check_group(group), topic=topic)
+            if self._holds_resets is None:
+                await self._broker.commit(context, group, topic, broker, queue_id, offset)
+            else:
+                await self._holds_resets.reset_queue(context, group, topic, broker, queue_id, offset)
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]

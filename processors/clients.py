@@ -15,6 +15,7 @@ from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import FilterKind, Reading, TransactionCheck
+from processors.early_topics import EarlyTopics
 from processors.questions import Question
 from processors.requests import LastSettled
 
@@ -159,6 +160,7 @@ class Clients:
         self._producer_groups: dict[str, dict[str, ClientHandle]] = {}
         self._consumers: dict[str, dict[str, ClientHandle]] = {}
         self._polls: dict[str, int] = {}
+        self._early = EarlyTopics()
         self._max_clients = max_clients
         self._max_topics = max_topics
         self._expiry_s = expiry_s
@@ -219,11 +221,14 @@ class Clients:
             self._unlink(old)
         entry = _Entry(handle, self._clock.monotonic(), set(handle.topics))
         entry.settled = old.settled if old is not None else None
+        early = self._early.take(key)
         self._entries[key] = entry
         self._ids.setdefault(handle.client_id, {})[key] = handle
         if handle.kind is ClientKind.PRODUCER:
             if old is not None and len(entry.topics | old.topics) <= self._max_topics:
                 entry.topics |= old.topics
+            if len(entry.topics | early) <= self._max_topics:
+                entry.topics |= early
             for topic in entry.topics:
                 self._producers.setdefault(topic, {})[key] = handle
             if handle.producer_group:
@@ -307,7 +312,10 @@ class Clients:
         Classic producers are asked by their groups, and heard of elsewhere.
         """
         entry = self._entries.get(key)
-        if entry is None or topic in entry.topics or entry.handle.kind is not ClientKind.PRODUCER:
+        if entry is None:
+            self._early.add(key, topic)
+            return
+        if topic in entry.topics or entry.handle.kind is not ClientKind.PRODUCER:
             return
         if len(entry.topics) < self._max_topics:
             entry.topics.add(topic)

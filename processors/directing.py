@@ -6,7 +6,8 @@ The base of the `MessagingProcessor`, with the same steps in every method.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from brokers.capabilities import BrokerPlace, FindsByPlace, TellsBrokers
 from brokers.port import Broker
@@ -15,7 +16,6 @@ from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     Fault,
-    GatewayError,
     GroupNotFound,
     TooManyRequests,
     TopicNotFound,
@@ -30,11 +30,13 @@ from popgate.model import (
     Progress,
     Pulled,
     Queue,
+    QueueOffsets,
     StartFrom,
     StoredMessage,
     TopicConfig,
 )
 from popgate.naming import check_group, check_topic, is_system_topic
+from popgate.stored_records import body_bytes
 from processors.admitting import Admission
 from processors.broadcasting import Broadcasting, Member, is_member
 from processors.budgets import Budgets
@@ -50,6 +52,8 @@ from processors.routing import Routing
 _LONGEST_ID = 1024
 DEFAULT_CLUSTER = "DefaultCluster"
 """The cluster of a broker that is none: RocketMQ's own default name."""
+OnReset = Callable[[Context, str, str], AbstractAsyncContextManager[QueueOffsets]]
+"""Entered during a reset, with its group and topic; the offsets that were set go into what it returns."""
 
 
 class Directing:
@@ -79,8 +83,7 @@ class Directing:
             max_members=limits.max_broadcast_members,
         )
         self._waiting = 0
-        self.on_reset: Callable[[Context, str, str], Awaitable[None]] = _nobody_waits
-        """Told the group and the topic of a reset that was done: clients may keep positions themselves."""
+        self.on_reset: OnReset = _nobody_reads
         self._topic_changed: Callable[[str], None] = _nobody_listens
         self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
@@ -129,8 +132,7 @@ class Directing:
                 raise
             finally:
                 self._waiting -= 1
-        size = sum(len(message.body) for message in pulled.messages)
-        took = self._clock.monotonic() - began
+        took, size = self._clock.monotonic() - began, body_bytes(pulled.messages)
         self._observer.pulled(topic, group or "", len(pulled.messages), size, took)
         return pulled
 
@@ -173,15 +175,21 @@ class Directing:
     ) -> None:
         """Set the group's position on a queue; the group is made on first use when that is allowed."""
         with self._watch_offsets:
-            self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
-            _check_queue(queue_id)
-            if not 0 <= offset < 1 << 63:
-                raise BadRequest(f"the offset {offset} is out of range", Fault.ILLEGAL_OFFSET)
-            if await self._routing.known(group) is None:
-                # Asked first: a group is not made for a queue that is not there.
-                await self._broker.bounds(context, topic, broker, queue_id)
-            reader = await self.broadcasting.join(context, await self._routing.group(group))
+            reader = await self._committer(context, group, topic, broker, queue_id, offset)
             await self._broker.commit(context, reader, topic, broker, queue_id, offset)
+
+    async def _committer(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> str:
+        """The group whose position a client sets: of a broadcast one its own. Raises as `commit`."""
+        self._admit(context, Action.SUBSCRIBE, topic=_readable(topic), group=check_group(group))
+        _check_queue(queue_id)
+        if not 0 <= offset < 1 << 63:
+            raise BadRequest(f"the offset {offset} is out of range", Fault.ILLEGAL_OFFSET)
+        if await self._routing.known(group) is None:
+            # Asked first: a group is not made for a queue that is not there.
+            await self._broker.bounds(context, topic, broker, queue_id)
+        return await self.broadcasting.join(context, await self._routing.group(group))
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
         """Every stored copy with this message id (the client's, or the one of the place)."""
@@ -347,21 +355,21 @@ class Directing:
             self._admit(context, Action.GET, group=group)
             return await self._broker.topics_of(group)
 
-    async def reset(self, context: Context, group: str, topic: str, to: StartFrom | int) -> None:
+    async def reset(self, context: Context, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Set the group on every queue to the first, the last, or the offset at a wall time in ms.
 
-        Of a broadcast group: every client that has a cursor.
+        Of a broadcast group: every client that has a cursor. What was set, as `Directory.reset` says it.
         """
         with self._watch_directory:
             self._admit(context, Action.UPDATE, group=group, topic=topic)
             if isinstance(to, int) and not 0 <= to < 1 << 63:
                 raise BadRequest(f"the time {to} ms is out of range")
-            await self._broker.reset(group, topic, to)
-            for member in await self.broadcasting.members(group):
-                with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
-                    await self._broker.reset(member.member_group, topic, to)
-            with contextlib.suppress(GatewayError):  # it is done, whoever can be told
-                await self.on_reset(context, group, topic)
+            async with self.on_reset(context, group, topic) as was_set:
+                was_set.update(await self._broker.reset(group, topic, to))
+                for member in await self.broadcasting.members(group):
+                    with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
+                        await self._broker.reset(member.member_group, topic, to)
+            return was_set
 
     def _check_waiting(self) -> None:
         """Before a request that may wait for messages. Raises TooManyRequests."""
@@ -382,8 +390,10 @@ def _check_queue(queue_id: int) -> None:
         raise BadRequest(f"the queue id {queue_id} is out of range")
 
 
-async def _nobody_waits(_context: Context, _group: str, _topic: str) -> None:
+@contextlib.asynccontextmanager
+async def _nobody_reads(_context: Context, _group: str, _topic: str) -> AsyncIterator[QueueOffsets]:
     """Until a door has such clients."""
+    yield {}
 
 
 def _nobody_listens(_name: str) -> None:

@@ -24,6 +24,7 @@ from popgate.packed import PackedMessages
 from processors.announcing import Announcing
 from processors.asking import Asking
 from processors.assigning import Assigning
+from processors.batch_forwarder import BatchForwarder
 from processors.checking import Checking
 from processors.choosing import NamedGroups
 from processors.classic import Classic
@@ -64,6 +65,7 @@ class MessagingProcessor(Classic):
         limits = limits if limits is not None else Limits()
         observer = observer if observer is not None else NullObserver()
         super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
+        self.batches = BatchForwarder(broker, self._routing, clock, limits, observer, self._admit)
         self.checking = Checking(self.clients, observer)
         self.asking = Asking(broker, self.clients, clock, self._admit)
         self.assigning = Assigning(broker, self._routing, self._admit, self.consumers)

@@ -9,7 +9,7 @@ from brokers.embedded.share import Share
 from brokers.embedded.topics import QueueState
 from popgate.context import Context
 from popgate.errors import IllegalOffset
-from popgate.model import Bounds, Progress, StartFrom
+from popgate.model import Bounds, Progress, QueueOffsets, StartFrom
 
 
 class Positions(Facet):
@@ -85,7 +85,7 @@ class Positions(Facet):
         held_group = state.catalogue.group(group)
         return sorted(state.shares.topics_of(held_group))
 
-    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         state = self._state
         state.check_writable()
         held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
@@ -100,6 +100,7 @@ class Positions(Facet):
                 one.ledgers[queue_id].seek(offset, now_ms)
         state.wake_freed()
         await state.settled()
+        return {(state.settings.name, queue_id): offset for queue_id, offset in enumerate(offsets[0])}
 
     def _offset_of(self, queue: QueueState, to: StartFrom | int) -> int:
         if to is StartFrom.FIRST:

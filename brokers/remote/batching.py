@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from popgate.model import Message, MessageType
 from popgate.wire.properties import (
     DELAY,
@@ -12,20 +13,15 @@ from popgate.wire.properties import (
     TIMER_DELAY_SEC,
     TIMER_DELIVER_MS,
     WAIT,
+    find_property,
 )
 from popgate.wire.records import TRANSACTION_MASK
 
-MOST_BYTES = 4 * 1024 * 1024
-"""Of a batch, with its properties: brokers store no message that is larger."""
-MOST_TOGETHER = 32_767
-"""Messages of a batch: a broker moves its queue on by a signed 16 bit number.
-Source: RocketMQ 5.3.3, CommitLog.asyncPutMessages."""
 _AROUND = 22
 """Bytes that a message of a batch has beside its body and its properties."""
 _LONGEST_TOPIC = 127
-_ALONE = tuple(
-    f"{name}\x01".encode() for name in (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS, WAIT)
-)
+_ALONE = tuple(f"{name}\x01".encode() for name in (DELAY, TIMER_DELAY_MS, TIMER_DELAY_SEC, TIMER_DELIVER_MS))
+_WAIT = WAIT.encode()
 
 
 def may_batch(topic: str) -> bool:
@@ -47,9 +43,12 @@ def goes_alone(message: Message) -> bool:
     properties = message.properties
     if len(properties) > LONGEST_IN_BATCH:
         return True
-    if b"TIMER_DEL" in properties or b"DELAY\x01" in properties or b"WAIT\x01" in properties:
-        return any(name in properties for name in _ALONE)
-    return False
+    if (b"TIMER_DEL" in properties or b"DELAY\x01" in properties) and any(
+        name in properties for name in _ALONE
+    ):
+        return True
+    # Every message of a Java client says that its broker is to wait for the disk, which is what brokers do.
+    return b"WAIT\x01" in properties and (find_property(properties, _WAIT) or b"").lower() != b"true"
 
 
 def is_held_back(message: Message) -> bool:
@@ -70,7 +69,7 @@ def in_batches(messages: Sequence[Message], *, together: bool) -> list[list[Mess
     for message in messages:
         size = len(message.body) + len(message.properties) + _AROUND
         alone = not together or goes_alone(message)
-        if not alone and found and size <= room and len(found[-1]) < MOST_TOGETHER:
+        if not alone and found and size <= room and len(found[-1]) < MOST_MESSAGES:
             first = found[-1][0]
             if message.sys_flag == first.sys_flag and message.producer_group == first.producer_group:
                 found[-1].append(message)

@@ -53,6 +53,8 @@ def may_lie_anywhere(topic: str, message: Message) -> bool:
         and message.queue_id < 0
         and message.topic == topic
         and not message.message_group
+        # A broker leaves that out of what it stores, unless it comes in a batch.
+        and b"WAIT\x01" not in message.properties
         and not goes_alone(message)
     )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from brokers.batches import Batch
 from brokers.remote.batching import goes_alone, may_batch
 from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
 from popgate.message_id import decode_offset_message_id, make_message_id
@@ -164,6 +165,10 @@ class Load(ABC):
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
         """As `send_request`."""
 
+    def stored(self, broker: str, fields: Mapping[str, str]) -> list[Sent]:
+        """Of an answer that reports success. Raises as `sent`."""
+        return sent(self.message_ids, broker, fields)
+
 
 class MessagesLoad(Load):
     __slots__ = ("messages",)
@@ -174,6 +179,10 @@ class MessagesLoad(Load):
 
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
         return send_request(self.messages, queue_id, born_ms)
+
+    def stored(self, broker: str, fields: Mapping[str, str]) -> list[Sent]:
+        """Also with their places: of what may lie anywhere nobody asks for them, and there is much of it."""
+        return sent(self.message_ids, broker, fields, placed=True)
 
 
 class PackedLoad(Load):
@@ -199,6 +208,31 @@ class PackedLoad(Load):
     def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
         fields = _fields(self.first, queue_id, born_ms, many=True)
         return RequestCode.SEND_BATCH_MESSAGE, fields, b"".join([each.data for each in self.packed])
+
+
+class BatchLoad(Load):
+    """A producer's own batch."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self, batch: Batch) -> None:
+        first = Message(
+            batch.topic,
+            b"",
+            born_ms=batch.born_ms,
+            sys_flag=batch.sys_flag,
+            producer_group=batch.producer_group,
+        )
+        super().__init__(first, ())
+        self.batch = batch
+
+    def request(self, queue_id: int, born_ms: int) -> tuple[RequestCode, dict[str, str], bytes]:
+        fields = _fields(self.first, queue_id, born_ms, many=True)
+        return RequestCode.SEND_BATCH_MESSAGE, fields, self.batch.data
+
+    def stored(self, broker: str, fields: Mapping[str, str]) -> list[Sent]:
+        """One entry for all of them, whose id is the ids that the broker reports."""
+        return sent([fields.get("msgId", "")], broker, fields)
 
 
 def sent(

@@ -153,9 +153,13 @@ class Placing(Registering):
             self.register.expect_checks(topic, producer_group_of(message))
         if message.queue_id < 0:
             return None
-        for target in places.queues:
-            here = message.broker in ("", target.broker) or places.route.mappings
-            if target.queue_id == message.queue_id and here:
-                return target
-        where = f" at broker {shown(message.broker)}" if message.broker else ""
-        raise BadRequest(f"topic {topic} has no writable queue {message.queue_id}{where}")
+        return writable_queue(topic, places, message.broker, message.queue_id)
+
+
+def writable_queue(topic: str, places: Places, broker: str, queue_id: int) -> Target:
+    """The queue that a caller names; an empty `broker` is any. Raises BadRequest."""
+    for target in places.queues:
+        if target.queue_id == queue_id and (broker in ("", target.broker) or places.route.mappings):
+            return target
+    where = f" at broker {shown(broker)}" if broker else ""
+    raise BadRequest(f"topic {topic} has no writable queue {queue_id}{where}")

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from brokers.remote.asking import number_in
 from brokers.remote.groups import Groups
 from brokers.remote.places import Place, places_of
 from brokers.remote.settings import RemoteSettings
+from brokers.resets import HoldsResets
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context
-from popgate.errors import BrokerUnavailable, IllegalOffset, TopicNotFound
-from popgate.model import Bounds, Permission, StartFrom
+from popgate.errors import (
+    BrokerUnavailable,
+    GatewayError,
+    IllegalOffset,
+    PeerWireError,
+    TopicNotFound,
+)
+from popgate.model import Bounds, Permission, QueueOffsets, StartFrom
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2
+from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+from popgate.wire.running import decode_offsets
 
 LARGEST_OFFSET = (1 << 63) - 1
 _NOT_FOUND = (int(ResponseCode.QUERY_NOT_FOUND),)
@@ -22,11 +33,21 @@ _UNKNOWN = Bounds(0, -1)
 _KNOWN_FOR_S = 60.0
 """Bounds only move up, unless the topic is made anew: those told lately are good for commits."""
 _MOST_KNOWN = 16_384
+NOTHING_PULLED = frozenset(
+    {
+        ResponseCode.PULL_NOT_FOUND,
+        ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)
+"""Answers to a pull that are no failures."""
+SUBSCRIPTION = 0x4
+"""Bit of a pull's sysFlag: the subscription comes along."""
 _RESET_PENDING = "previously reset"
 """How a broker says that it did not take a position, because an operator's has not been read from yet."""
 
 
-class Positions(Groups):
+class Positions(Groups, HoldsResets):
     """The part of the port's `Offsets` and `Directory` that is about positions.
 
     A position of a RocketMQ is how far a group has popped: what it holds counts as done, until it comes
@@ -84,29 +105,65 @@ class Positions(Groups):
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> None:
-        place = await self.place(topic, broker, queue_id)
-        await self.group(group)
-        if not self._is_surely_within(place, offset):
-            bounds = await self.bounds_of(context, place)
-            if not bounds.minimum <= offset <= bounds.maximum:
-                raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        place = await self._place_for(context, group, topic, broker, queue_id, offset)
         if not await self._commit(context, group, place, offset):
             # A reset waits for its first reader, who would get that one; so that is set anew.
             await self._reset(group, place, offset)
 
-    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+    async def begin_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int:
+        """Other pulls name another group; the first one of the group itself is told of a pending reset."""
+        place = await self.place(topic, broker, queue_id)
+        if place.static:
+            return offset
+        fields = {**pull_fields(group, "*", 1), "queueOffset": str(offset)}
+        answer = await self.ask_queue(context, place, RequestCode.PULL_MESSAGE, fields, also=NOTHING_PULLED)
+        if answer.code != ResponseCode.PULL_OFFSET_MOVED:
+            return offset
+        minimum, maximum, to = (
+            number_in(answer, place.broker, name) for name in ("minOffset", "maxOffset", "nextBeginOffset")
+        )
+        if not minimum <= offset <= maximum:
+            return to if await self.position_of(context, group, place) == to else offset
+        # A reset, reported once. For a group without any position the broker has no other record of it.
+        with contextlib.suppress(GatewayError):
+            if await self.position_of(context, group, place) is None:
+                await self._commit(context, group, place, to)
+        return to
+
+    async def commit_read(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> int | None:
+        place = await self._place_for(context, group, topic, broker, queue_id, offset)
+        if await self._commit(context, group, place, offset):
+            return None
+        to = await self.position_of(context, group, place)
+        if to is None or to == offset:
+            to = await self.begin_read(context, group, topic, broker, queue_id, offset)
+        return to if to != offset else None
+
+    async def reset_queue(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> None:
+        place = await self._place_for(context, group, topic, broker, queue_id, offset)
+        await self._reset(group, place, offset)
+
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
         await self.group(group)
         route = await self.route_of(topic)
         places = [one for one in places_of(topic, route) if one.permission & Permission.READ]
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
+        was_set = {(one.broker, one.queue_id): at for one, at in zip(places, offsets, strict=True)}
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
             retries = await self.places_if_there(make(group, topic))
             places += retries
             offsets += [await self._offset_for(place, StartFrom.LAST) for place in retries]
         for place, offset in zip(places, offsets, strict=True):
             await self._reset(group, place, offset)
+        return was_set
 
     async def places_if_there(self, topic: str) -> list[Place]:
         """The queues of a topic that need not be there. Raises BrokerUnavailable."""
@@ -116,6 +173,18 @@ class Positions(Groups):
             return []
 
     # -- inside -------------------------------------------------------------------------------
+
+    async def _place_for(
+        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
+    ) -> Place:
+        """Where a position is to be set. Raises IllegalOffset, GroupNotFound, TopicNotFound."""
+        place = await self.place(topic, broker, queue_id)
+        await self.group(group)
+        if not self._is_surely_within(place, offset):
+            bounds = await self.bounds_of(context, place)
+            if not bounds.minimum <= offset <= bounds.maximum:
+                raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
+        return place
 
     def _is_surely_within(self, place: Place, offset: int) -> bool:
         until, known = self._known.get(place, (0.0, _UNKNOWN))
@@ -160,6 +229,8 @@ class Positions(Groups):
             answer = await self.callings.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
             if answer.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
                 raise error_of(answer, broker=place.broker, topic=place.topic, group=group)
+            if await self._serves_resets(place, answer, offset):
+                return
             if await self.position_of(None, group, place) == offset:
                 return
         if not await self._commit(None, group, place, offset):
@@ -167,3 +238,34 @@ class Positions(Groups):
                 f"broker {place.broker} keeps the position that an operator has set before"
                 f" for group {group} in topic {place.topic}"
             )
+
+    async def _serves_resets(self, place: Place, answer: Command, offset: int) -> bool:
+        """Whether a broker's answer says that it has set this queue itself.
+
+        Then its position says no more about it: pops may have moved on from there already. One that leaves
+        resets to clients names all queues, which cannot be told apart where it has one only.
+        """
+        if answer.code != ResponseCode.SUCCESS:
+            return False
+        queues = places_of(place.topic, await self.route_of(place.topic))
+        if sum(one.broker == place.broker for one in queues) == 1:
+            return False
+        try:
+            told = decode_offsets(answer.body)
+        except PeerWireError:
+            return False
+        return told == {MessageQueue(place.topic, place.broker, place.queue_id): offset}
+
+
+def pull_fields(group: str, tags: str, max_messages: int) -> dict[str, str]:
+    """Of a pull that does not wait, without its queue and offset."""
+    return {
+        "consumerGroup": group,
+        "maxMsgNums": str(max_messages),
+        "sysFlag": str(SUBSCRIPTION),
+        "commitOffset": "0",
+        "suspendTimeoutMillis": "0",
+        "subscription": tags,
+        "subVersion": "0",
+        "expressionType": "TAG",
+    }

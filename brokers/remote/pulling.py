@@ -7,13 +7,21 @@ expression: what they send is looked at again here. Source: protocol facts 5.5, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from brokers.remote.asking import number_in
 from brokers.remote.incoming import born_host, born_ms
 from brokers.remote.origins import true_origin
 from brokers.remote.places import Place
-from brokers.remote.positions import LARGEST_OFFSET, Positions
+from brokers.remote.positions import (
+    LARGEST_OFFSET,
+    NOTHING_PULLED,
+    SUBSCRIPTION,
+    Positions,
+    pull_fields,
+)
+from brokers.remote.record_scan import scan_records
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -24,14 +32,15 @@ from popgate.errors import (
     PeerWireError,
 )
 from popgate.model import Bounds, Filter, FilterKind, Permission, Pulled, StoredMessage
+from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from popgate.stored_records import StoredRecords
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import host_text
-from popgate.wire.records import Record, decode_records
+from popgate.wire.records import Record, decode_record, decode_records
 from popgate.wire.remoting import Command
 
 READER_GROUP = "TOOLS_CONSUMER"
 _SUSPEND = 0x2
-_SUBSCRIPTION = 0x4
 _LONGEST_WAIT_S = 5.0
 """Of one request at the broker: it looks at the time every 5 s only, and not whether the topic is there."""
 _LEAST_WAIT_S = 0.01
@@ -40,13 +49,8 @@ _REJECTED = "[REJECTREQUEST]"
 _REST_S = 0.2
 """After an answer that neither has messages nor leads on, nor took its time."""
 _MOST_MESSAGES = 1_024
-_NOTHING = frozenset(
-    {
-        ResponseCode.PULL_NOT_FOUND,
-        ResponseCode.PULL_RETRY_IMMEDIATELY,
-        ResponseCode.PULL_OFFSET_MOVED,
-    }
-)
+_DERIVED = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+"""Topics whose messages may need another origin than their broker tells."""
 
 
 class Pulling(Positions):
@@ -81,7 +85,7 @@ class Pulling(Positions):
                 pulled = await self._pulled(place, answer, offset, passing, max_messages, room)
                 if pulled.messages or wait_until is None:
                     if context.allowance is not None:
-                        context.allowance.add(sum([len(m.body) + len(m.properties) for m in pulled.messages]))
+                        context.allowance.add(_size_of(pulled.messages))
                     return pulled
                 early = wait_s > 0 and self.clock.monotonic() - asked < wait_s / 2
                 if pulled.next_offset == offset and (
@@ -123,17 +127,23 @@ class Pulling(Positions):
     ) -> Command | None:
         if wait_s <= 0:
             return await self.ask_queue(
-                context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=_NOTHING
+                context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=NOTHING_PULLED
             )
         fields |= {
-            "sysFlag": str(_SUBSCRIPTION | _SUSPEND),
+            "sysFlag": str(SUBSCRIPTION | _SUSPEND),
             "suspendTimeoutMillis": str(int(wait_s * 1000)),
         }
         limit = wait_s + self.settings.slow_s
         return await self.within(
             wait_s,
             self.ask_queue(
-                None, place, RequestCode.PULL_MESSAGE, fields, reading=True, timeout_s=limit, also=_NOTHING
+                None,
+                place,
+                RequestCode.PULL_MESSAGE,
+                fields,
+                reading=True,
+                timeout_s=limit,
+                also=NOTHING_PULLED,
             ),
         )
 
@@ -155,6 +165,12 @@ class Pulling(Positions):
         if answer.code != ResponseCode.SUCCESS:
             return Pulled([], max(behind, offset), bounds)
         shift = number_in(answer, broker, "offsetDelta") if answer.fields.get("offsetDelta") else 0
+        if not (shift or place.static or place.topic.startswith(_DERIVED)):
+            scan = scan_records(answer.body, offset, passing, most, room)
+            if scan is not None:
+                records = StoredRecords(scan.data, scan.starts, scan.body_bytes, partial(_stored_at, place))
+                following = behind if scan.next_offset is None else scan.next_offset
+                return Pulled(records, max(following, offset), bounds)
         messages: list[StoredMessage] = []
         for record in _records(answer.body, broker):
             at = record.offset + shift
@@ -167,6 +183,23 @@ class Pulling(Positions):
                 messages.append(stored(record, place.broker, place.queue_id, at))
                 room -= record.size
         return Pulled(messages, max(behind, offset), bounds)
+
+
+def _stored_at(place: Place, data: bytes, start: int) -> StoredMessage:
+    try:
+        record = decode_record(data, start)
+    except PeerWireError as error:
+        raise BrokerUnavailable(
+            f"broker {place.broker} sent a message that makes no sense: {error}"
+        ) from None
+    return stored(record, place.broker, place.queue_id, record.offset)
+
+
+def _size_of(messages: Sequence[StoredMessage]) -> int:
+    """Bytes that are held of them."""
+    if isinstance(messages, StoredRecords):
+        return len(messages.data)
+    return sum([len(message.body) + len(message.properties) for message in messages])
 
 
 def stored(record: Record, broker: str, queue_id: int, offset: int) -> StoredMessage:
@@ -199,13 +232,4 @@ def _records(body: bytes, broker: str) -> Iterator[Record]:
 def _request(passing: Filter, most: int) -> dict[str, str]:
     """What is the same in every request of a pull. Only tags are a broker's own business: see above."""
     tags = not passing.everything and passing.kind is FilterKind.TAG
-    return {
-        "consumerGroup": READER_GROUP,
-        "maxMsgNums": str(most),
-        "sysFlag": str(_SUBSCRIPTION),
-        "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": passing.expression if tags else "*",
-        "subVersion": "0",
-        "expressionType": "TAG",
-    }
+    return pull_fields(READER_GROUP, passing.expression if tags else "*", most)

@@ -22,6 +22,7 @@ from brokers.remote.reaching import addresses_of
 from brokers.remote.routes import Routes
 from brokers.remote.seats import Membership, Role, Seats
 from brokers.remote.settings import RemoteSettings
+from brokers.remote.version_update import VersionUpdate
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -83,6 +84,7 @@ class Register:
         self._to_ask: dict[str, tuple[_Known, int]] = {}
         """Brokers that were told something: one client and link of each is asked about, too."""
         self._refusals: dict[str, str] = {}
+        self._version_update = VersionUpdate(links, settings.request_timeout_s)
         self._links.on_open(self._opened)
 
     def __repr__(self) -> str:
@@ -351,15 +353,19 @@ class Register:
 
     async def _said_anew(self, known: _Known, address: str) -> None:
         """No other broker is waited for: until it hears of the client again one takes it for gone."""
-        client_id = known.client.client_id
-        for membership, seat in list(known.seats.items()):
-            if seat is None or not self._links.is_open(address, seat):
+        client = known.client
+        for seat, (body, *_) in list(known.bodies.items()):
+            if not self._links.is_open(address, seat):
                 continue
-            fields = {"clientID": client_id, membership.role.value: membership.group}
-            if await self._unregister(address, seat, fields):
-                self._beat(known, address, seat)
-            else:
-                known.unsaid.add(address)
+            try:
+                if await self._version_update.tell(
+                    address, seat, client.client_id, client.group, body, known.speaker
+                ):
+                    continue
+                _log.warning("broker %s keeps an older version of client %s", address, client.client_id)
+            except GatewayError as error:
+                _log.debug("broker %s was not told how a client reads: %s", address, error)
+            known.unsaid.add(address)
 
     async def _unregister(self, address: str, seat: int, fields: dict[str, str]) -> bool:
         """A broker that does not answer forgets after 120 s, or when the connection ends."""

@@ -11,12 +11,13 @@ import re
 from collections import deque
 from collections.abc import Sequence
 
+from brokers.batches import Batch, ForwardsBatches, StoredBatch
 from brokers.remote.batching import in_batches, may_batch
 from brokers.remote.gathering import MOST_BYTES, MOST_MESSAGES, Gathering, Part, may_lie_anywhere
 from brokers.remote.latency import Latency
-from brokers.remote.outgoing import Load, MessagesLoad, PackedLoad, complete, sent
+from brokers.remote.outgoing import BatchLoad, Load, MessagesLoad, PackedLoad, complete
 from brokers.remote.picking import Picker, Target, led_now
-from brokers.remote.placing import Placing, Unit
+from brokers.remote.placing import Placing, Unit, writable_queue
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transaction_ids import (
     make_transaction_id,
@@ -68,7 +69,7 @@ _LONGEST_DELAY = re.compile(r"max delay ([0-9]{1,15})ms")
 """In the sentence of a broker whose own limit is lower than the one we know."""
 
 
-class Sending(Placing):
+class Sending(Placing, ForwardsBatches):
     """The port's `send`."""
 
     def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
@@ -95,6 +96,13 @@ class Sending(Placing):
         if large or not may_batch(packed.topic):
             return await self._send_apart(packed.topic, packed.unpack(), until)
         return _told(await self._gathering.send(packed, until))
+
+    async def forward_batch(self, context: Context, batch: Batch) -> StoredBatch:
+        places = await self._places_of(batch.topic)
+        unit = Unit(writable_queue(batch.topic, places, batch.broker, batch.queue_id))
+        (stored,) = await self._send_load(BatchLoad(batch), unit, self._until(context))
+        names = tuple(stored.message_id.split(","))
+        return StoredBatch(stored.queue_id, stored.offset, names if len(names) == batch.count else ())
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -280,9 +288,7 @@ class Sending(Placing):
         if answer.code != ResponseCode.SUCCESS:
             raise self._refusal(answer, broker, first, now)
         try:
-            # Of what may lie anywhere nobody asks for the place, and there is much of it.
-            placed = isinstance(load, MessagesLoad)
-            stored = sent(load.message_ids, broker, answer.fields, placed=placed)
+            stored = load.stored(broker, answer.fields)
             if half:
                 place = sent_half(
                     first,

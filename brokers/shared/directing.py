@@ -30,7 +30,16 @@ from brokers.shared.calls import (
 from brokers.shared.facet import Facet
 from popgate.context import Context
 from popgate.errors import GatewayError
-from popgate.model import GroupConfig, Held, Progress, Route, Standing, StartFrom, TopicConfig
+from popgate.model import (
+    GroupConfig,
+    Held,
+    Progress,
+    QueueOffsets,
+    Route,
+    Standing,
+    StartFrom,
+    TopicConfig,
+)
 
 
 class Directing(Facet):
@@ -82,7 +91,7 @@ class Directing(Facet):
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
         return await self._link.ask(STANDINGS, start, queues)
 
-    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         return await self._link.ask(RESET, group, topic, to)
 
     async def redriven(

@@ -36,10 +36,10 @@ MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 _HOSTS_V6 = BORN_HOST_V6 | STORE_HOST_V6
 _NO_HOSTS_V6 = ~_HOSTS_V6
-_LONGEST_V1_TOPIC = 127
+LONGEST_V1_TOPIC = 127
 _MOST_LENGTHS = 1024
 # Nearly every length of a topic or of properties that is ever told; to make one costs more than a look.
-_LENGTHS_V1 = [length.to_bytes(1, "big") for length in range(_LONGEST_V1_TOPIC + 1)]
+_LENGTHS_V1 = [length.to_bytes(1, "big") for length in range(LONGEST_V1_TOPIC + 1)]
 _LENGTHS = [length.to_bytes(2, "big") for length in range(_MOST_LENGTHS)]
 _HEADS = {
     0: Struct(">IIIiiqqiq8sq8siqI"),
@@ -48,6 +48,10 @@ _HEADS = {
     _HOSTS_V6: Struct(">IIIiiqqiq20sq20siqI"),
 }
 """Everything before the body, by the two host bits of `sys_flag`."""
+BORN_MS_AT = 40
+BORN_HOST_AT = 48
+STORE_HOST_AT = 64
+"""Where they stand in a record whose hosts are IPv4."""
 _HEAD = _HEADS[0]
 _pack_head = _HEAD.pack
 _unpack_head = _HEAD.unpack_from
@@ -110,7 +114,7 @@ def encode_record(
         sys_flag = sys_flag & _NO_HOSTS_V6 | bits
         head, size = _HEADS[bits].pack, _HEADS[bits].size
     topic_length, length = len(topic), len(properties)
-    if topic_length <= _LONGEST_V1_TOPIC:
+    if topic_length <= LONGEST_V1_TOPIC:
         magic = MAGIC_V1
         told_topic_length = _LENGTHS_V1[topic_length]
     else:
@@ -163,7 +167,7 @@ def encode_records(
     """
     records = []
     # What `encode_record` makes of nearly every message, with all that is the same for all made once.
-    plain = len(topic) <= _LONGEST_V1_TOPIC and len(store_host) == 8
+    plain = len(topic) <= LONGEST_V1_TOPIC and len(store_host) == 8
     told_topic = len(topic).to_bytes(2, "big")[1:] + topic
     around = _HEAD_SIZE + len(told_topic) + 2
     bits = sys_flag & _NO_HOSTS_V6
@@ -256,7 +260,7 @@ def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Recor
     if magic == MAGIC_V1:
         topic_at = body_end + 1
         topic_length = data[body_end]
-        if topic_length > _LONGEST_V1_TOPIC:
+        if topic_length > LONGEST_V1_TOPIC:
             raise PeerWireError("the topic length of a record is negative")
     elif magic == MAGIC_V2:
         topic_at = body_end + 2

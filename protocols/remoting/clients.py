@@ -6,7 +6,7 @@ Sources: protocol facts 5.5 (39, 307, 309), 5.9 and 5.14.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,7 +26,7 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.remoting import Command
 from popgate.wire.running import SUCCESS, ConsumeResult, ConsumerRunningInfo
-from processors.clients import ClientKind
+from processors.clients import ClientHandle, ClientKind
 from processors.questions import Question, StackQuestion, VerifyQuestion
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import Peer
@@ -168,6 +168,11 @@ class RemotingClient:
         except PeerWireError as error:
             why = f"what cannot be read: {error}"
         question.failed(GatewayError(f"client {shown(self.client_id)} answered {why}"))
+
+
+def peers_of(handles: Iterable[ClientHandle]) -> list[Peer]:
+    """The connections of those that are classic clients, each once."""
+    return list(dict.fromkeys(one.peer for one in handles if isinstance(one, RemotingClient)))
 
 
 def kind_of(consumer: ConsumerData) -> ClientKind:

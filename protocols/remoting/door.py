@@ -101,7 +101,7 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
         Configuring(house),
         Locking(house),
         Looking(house),
-        Members(house, heartbeats.push_member, translating),
+        Members(house, heartbeats.push_member, translating, mapped),
         Popping(house),
         Positions(house, mapped),
         Pulling(house, heartbeats.subscriptions, mapped),

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
-from popgate.model import Permission, Queue, StartFrom
+from popgate.model import Permission, Queue, QueueOffsets, StartFrom
 from popgate.naming import check_group, check_topic
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -25,11 +25,12 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.remoting import Command
 from popgate.wire.running import encode_offsets
-from processors.clients import ClientHandle
-from protocols.remoting.clients import RemotingClient
+from protocols.remoting.clients import RemotingClient, peers_of
 from protocols.remoting.connected import consumers_of, merged, merged_alike, producers_of
 from protocols.remoting.fields import flag, long_number, number, text
 from protocols.remoting.gathered import clients_of
+from protocols.remoting.mapped.consuming import Mapped
+from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.virtual.translating import Translating
@@ -38,6 +39,8 @@ PushMember = Callable[[Peer, str], RemotingClient | None]
 """The client of a connection that is a push consumer of a group and shares its messages."""
 
 _LONGEST_GROUP: Final = 255
+_GATHERED_S: Final = 0.5
+"""For how long a client's commits are collected before it is sent where a reset sets it, on all queues."""
 MOST_GATHERED: Final = 100_000
 """Groups whose members changed in one turn of the loop; who is not told asks every 20 s anyhow."""
 
@@ -50,14 +53,24 @@ class Members:
     """Tells who is in a group, and its classic members when that changes, or how the group reads."""
 
     def __init__(
-        self, house: DoorHouse, push_member: PushMember = nobody, translating: Translating | None = None
+        self,
+        house: DoorHouse,
+        push_member: PushMember = nobody,
+        translating: Translating | None = None,
+        mapped: Mapped | None = None,
     ) -> None:
+        self._mapped = mapped if mapped is not None else Mapped(house)
         self._translating = translating if translating is not None else Translating(house)
         self._processor = house.processor
+        self._clock = house.clock
         self._clients = house.processor.clients
         self._changed: set[str] = set()
         self._clients.on_members = self.changed
-        self._processor.on_reset = self.was_reset
+        self._processor.on_reset = self.resetting
+        self._mapped.on_reset_elsewhere = self._gather
+        self._late: dict[tuple[Peer, str, str], dict[MessageQueue, int]] = {}
+        """Of members that have not heard of a reset, by group and topic."""
+        self._telling: set[asyncio.Task[None]] = set()
         self._push_member = push_member
         self._behind = BrokersBehind(house)
         self._processor.mapping.on_switch(lambda group, _: self.changed(group))
@@ -162,71 +175,122 @@ class Members:
             for queue in _readable(await self._processor.queues(context, topic))
             if broker in ("", queue.broker)
         ]
-        offsets: dict[MessageQueue, int] = {}
         queue_id, offset = number(fields, "queueId", -1), long_number(fields, "offset", -1)
-        if queue_id >= 0 and offset >= 0:
-            if broker == "" and len({queue.broker for queue in queues}) > 1:
-                raise BadRequest("the field bname does not say which broker's queue is meant")
-            for queue in queues:
-                if queue.queue_id == queue_id:
-                    await self._processor.commit(context, group, topic, queue.broker, queue_id, offset)
-                    offsets[MessageQueue(topic, queue.broker, queue_id)] = offset
-            if not offsets:
-                raise BadRequest(f"topic {topic} has no readable queue {queue_id}")
-        elif flag(fields, "isForce", default=True):
-            await self._processor.reset(context, group, topic, StartFrom.LAST if time_ms < 0 else time_ms)
-            return request.answer(body=encode_offsets(await self._positions(context, group, topic, queues)))
-        else:
-            for queue in queues:
-                place = group, topic, queue.broker, queue.queue_id
-                done = await self._processor.committed(context, *place)
-                if time_ms < 0:
-                    at = (await self._processor.bounds(context, *place[1:])).maximum
-                else:
-                    at = await self._processor.offset_at(context, *place[1:], time_ms)
-                if done is None or at < done:
-                    await self._processor.commit(context, *place, at)
-                    done = at
-                offsets[MessageQueue(topic, queue.broker, queue.queue_id)] = done
-        await self._tell_positions(context, group, topic, offsets)
+        one_queue = queue_id >= 0 and offset >= 0
+        if one_queue and broker == "" and len({queue.broker for queue in queues}) > 1:
+            raise BadRequest("the field bname does not say which broker's queue is meant")
+        if not one_queue and flag(fields, "isForce", default=True):
+            to = StartFrom.LAST if time_ms < 0 else time_ms
+            was_set = await self._processor.reset(context, group, topic, to)
+            return request.answer(body=encode_offsets(_offsets_of(topic, queues, was_set)))
+        async with self._mapped.resets.under_way(group, topic):
+            if one_queue:
+                stay: QueueOffsets = {}
+                change = {(one.broker, queue_id): offset for one in queues if one.queue_id == queue_id}
+                if not change:
+                    raise BadRequest(f"topic {topic} has no readable queue {queue_id}")
+            else:
+                stay, change = await self._those_ahead(context, group, topic, queues, time_ms)
+            async with self._mapped.resetting(group, topic, change):
+                for (name, number_of), to_offset in change.items():
+                    await self._processor.reset_queue(context, group, topic, name, number_of, to_offset)
+            offsets = _offsets_of(topic, queues, stay | change)
+            if change:
+                await self._tell_positions(context, group, topic, offsets)
         return request.answer(body=encode_offsets(offsets))
 
-    async def was_reset(self, context: Context, group: str, topic: str) -> None:
-        """The processor's listener: resets come by other ways, too."""
-        if not peers_of(self._clients.consumers_of(group)):
-            return
-        queues = _readable(await self._processor.queues(context, topic))
-        offsets = await self._positions(context, group, topic, queues)
-        await self._tell_positions(context, group, topic, offsets)
-
-    async def _positions(
-        self, context: Context, group: str, topic: str, queues: Iterable[Queue]
-    ) -> dict[MessageQueue, int]:
-        offsets: dict[MessageQueue, int] = {}
+    async def _those_ahead(
+        self, context: Context, group: str, topic: str, queues: Iterable[Queue], time_ms: int
+    ) -> tuple[QueueOffsets, QueueOffsets]:
+        """Where the group is on queues that it has not read past a time, and where that is on the others."""
+        stay: QueueOffsets = {}
+        change: QueueOffsets = {}
         for queue in queues:
-            done = await self._processor.committed(context, group, topic, queue.broker, queue.queue_id)
-            if done is not None:
-                offsets[MessageQueue(topic, queue.broker, queue.queue_id)] = done
-        return offsets
+            place = topic, queue.broker, queue.queue_id
+            position = await self._processor.committed(context, group, *place)
+            if time_ms < 0:
+                at = (await self._processor.bounds(context, *place)).maximum
+            else:
+                at = await self._processor.offset_at(context, *place, time_ms)
+            if position is None or at < position:
+                change[queue.broker, queue.queue_id] = at
+            else:
+                stay[queue.broker, queue.queue_id] = position
+        return stay, change
+
+    @contextlib.asynccontextmanager
+    async def resetting(self, context: Context, group: str, topic: str) -> AsyncIterator[QueueOffsets]:
+        """The processor's listener, told what was set: resets come by other ways, too."""
+        was_set: QueueOffsets = {}
+        async with self._mapped.resetting(group, topic):
+            yield was_set
+            if peers_of(self._clients.consumers_of(group)):
+                with contextlib.suppress(GatewayError):  # it is done, whoever can be told
+                    queues = _readable(await self._processor.queues(context, topic))
+                    offsets = _offsets_of(topic, queues, was_set)
+                    await self._tell_positions(context, group, topic, offsets)
+
+    def _gather(self, context: Context, peer: Peer, key: QueueKey, offset: int) -> None:
+        """A client rests for 10 s for each time that it is told, and commits all its queues at once."""
+        place = peer, key.group, key.topic
+        if place not in self._late:
+            self._late[place] = {}
+            context = replace(context, allowance=None, deadline=None)
+            self._clock.call_later(_GATHERED_S, lambda: self._tell_late(context, place))
+        self._late[place][MessageQueue(key.topic, key.broker, key.queue_id)] = offset
+
+    def _tell_late(self, context: Context, place: tuple[Peer, str, str]) -> None:
+        peer, group, topic = place
+        offsets = {
+            queue: offset
+            for queue, offset in self._late.pop(place).items()
+            if self._is_sent_to(peer, group, queue, offset)  # else it has asked meanwhile
+        }
+        if not offsets:
+            return
+        telling = self._tell_positions(context, group, topic, offsets, [peer])
+        task = asyncio.get_running_loop().create_task(telling)
+        self._telling.add(task)
+        self._processor.finishes(task)
+        task.add_done_callback(self._telling.discard)
+
+    def _is_sent_to(self, peer: Peer, group: str, queue: MessageQueue, offset: int) -> bool:
+        key = QueueKey(group, queue.topic, queue.broker, queue.queue_id)
+        return self._mapped.resets.target(peer, key) == offset
 
     async def _tell_positions(
-        self, context: Context, group: str, topic: str, offsets: Mapping[MessageQueue, int]
+        self,
+        context: Context,
+        group: str,
+        topic: str,
+        offsets: Mapping[MessageQueue, int],
+        peers: Sequence[Peer] | None = None,
     ) -> None:
-        """Tell the classic members of a group where they are to go on."""
+        """Tell the classic members of a group where they are to go on.
+
+        `peers`: these alone. What push members commit until they do so is where they were before.
+        """
         fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
-        peers, translating = peers_of(self._clients.consumers_of(group)), self._translating
+        translating = self._translating
+        if peers is None:
+            peers = peers_of(self._clients.consumers_of(group))
         numbered = offsets
         if any(translating.names_none(peer) for peer in peers):
             numbered = await translating.positions(context, topic, offsets)
         for peer in peers:
             told = numbered if translating.names_none(peer) else offsets
             body = _offsets_for_c(told) if peer.language == "CPP" else encode_offsets(told)
-            peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+            heard = peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+            if self._push_member(peer, group) is not None:
+                for queue, at in offsets.items():
+                    key = QueueKey(group, queue.topic, queue.broker, queue.queue_id)
+                    self._mapped.sent_to(peer, key, at, heard=heard)
 
 
-def peers_of(handles: Iterable[ClientHandle]) -> list[Peer]:
-    """The connections of those that are classic clients, each once."""
-    return list(dict.fromkeys(one.peer for one in handles if isinstance(one, RemotingClient)))
+def _offsets_of(topic: str, queues: Iterable[Queue], was_set: QueueOffsets) -> dict[MessageQueue, int]:
+    """What was set of these queues."""
+    places = ((queue.broker, queue.queue_id) for queue in queues)
+    return {MessageQueue(topic, *place): was_set[place] for place in places if place in was_set}
 
 
 def _by_id(connections: Iterable[Connection]) -> list[Connection]:

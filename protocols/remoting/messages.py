@@ -33,6 +33,7 @@ from popgate.wire.properties import (
     TIMER_DELIVER_MS,
     TRAN_MSG,
     UNIQ_KEY,
+    WAIT,
     set_property,
     split_properties,
 )
@@ -81,6 +82,7 @@ _DELIVER_MS, _DELAY_SEC, _DELAY_MS = (
     name.encode() for name in (TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS)
 )
 _TIMERS: Final = (b"TIMER_DEL", b"DELAY\x01")
+_WAIT = WAIT.encode()
 _LITE_TOPIC, _IMMUNITY = LITE_TOPIC.encode(), CHECK_IMMUNITY_TIME_IN_SECONDS.encode()
 _RESERVED: Final = frozenset(name.encode() for name in RESERVED)
 _LARGEST_LONG: Final = (1 << 63) - 1
@@ -193,14 +195,34 @@ def items_in(head: Head, body: bytes) -> list[BatchItem]:
                         ResponseCode.MESSAGE_ILLEGAL,
                         f"a message of a batch has the property {name.decode()}, which none may have",
                     )
-    if not head.properties:
+    shared = shared_properties(head)
+    if not shared:
         return items
-    # Those of the batch are for all; what a message says itself counts.
-    return [BatchItem(item.flag, item.body, _joined(head.properties, item.properties)) for item in items]
+    return [BatchItem(item.flag, item.body, _with_shared(shared, item.properties)) for item in items]
 
 
-def _joined(first: bytes, then: bytes) -> bytes:
-    return first + then if first.endswith(b"\x02") else first + b"\x02" + then
+def shared_properties(head: Head) -> dict[bytes, bytes]:
+    """Those that the header of a batch gives to all of its messages.
+
+    Without the batch's own id, which Java clients from 5.0.0 on give it, and without WAIT=true, which asks
+    for what brokers do anyway.
+    """
+    if not head.properties:
+        return {}
+    shared = split_properties(head.properties)
+    shared.pop(_UNIQ_KEY, None)
+    if shared.get(_WAIT, b"").lower() == b"true":
+        del shared[_WAIT]
+    return shared
+
+
+def _with_shared(shared: Mapping[bytes, bytes], block: bytes) -> bytes:
+    """A message's properties, with the shared ones that it does not have itself in front of them."""
+    own = split_properties(block)
+    return (
+        b"".join([b"%b\x01%b\x02" % (name, value) for name, value in shared.items() if name not in own])
+        + block
+    )
 
 
 def _deliver_at(found: Mapping[bytes, bytes], now_ms: int) -> int:

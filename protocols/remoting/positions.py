@@ -5,6 +5,7 @@ Sources: protocol facts 5.5, 5.13 and 7.8 ("Offsets"); real-rocketmq.md, section
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Final
 
@@ -58,21 +59,27 @@ class Positions:
         group = text(request.fields, "consumerGroup")
         queue = await self._places.queue_in(request)
         context, fields = request.context, request.fields
-        self._mapped.proofs.asks_position(request.peer, QueueKey(group, *queue))
+        key = QueueKey(group, *queue)
+        self._mapped.asks_position(request.peer, key)
         offset = await self._processor.committed(context, group, *queue)
         if offset is None and flag(fields, "setZeroIfNotFound", default=True):
             offset = await self._start(context, queue)
+        self._mapped.told_position(request.peer, key, offset, clean=True)
         if offset is None:
             return request.refusal(
                 ResponseCode.QUERY_NOT_FOUND,
                 "the group has no position on this queue yet",
             )
-        return request.answer({"offset": str(offset)})
+        begins = await self._mapped.begin_at(request, key, offset)
+        if begins != offset:
+            self._mapped.told_position(request.peer, key, begins)
+        return request.answer({"offset": str(begins)})
 
     async def commit(self, request: Request) -> Command:
         """A position outside of the queue's bounds counts as the nearest within; no group is made for it.
 
-        What members of mapped groups tell acknowledges messages, and sets nothing.
+        What members of mapped groups tell acknowledges messages, and sets nothing. Nor does what a member
+        tells between a reset of its group and the moment when it goes where that sent it.
         """
         group = text(request.fields, "consumerGroup")
         offset = long_number(request.fields, "commitOffset")
@@ -82,14 +89,26 @@ class Positions:
             await self._mapped.commit_number(request, group, topic, queue_id, offset, broker=broker)
             return request.answer()
         queue = await self._places.queue_in(request)
-        context = request.context
-        if await self._mapped.commit(request, group, queue, offset):
-            return request.answer()
-        await self._processor.group(context, group)
-        try:
-            await self._processor.commit(context, group, *queue, max(offset, 0))
-        except IllegalOffset as error:
-            await self._processor.commit(context, group, *queue, error.nearest)
+        context, mapped = request.context, self._mapped
+        key = QueueKey(group, *queue)
+        member = mapped.members(request.peer, group)
+        with mapped.resets.writing(group, key.topic) if member else contextlib.nullcontext():
+            if member and not mapped.resets.accepts(request.peer, key):
+                if mapped.resets.target(request.peer, key) == offset:
+                    # It is set already, and others may have read on from there.
+                    await mapped.arrive_at(request, key, offset)
+                return request.answer()
+            if mapped.sets_position(request.peer, key, offset):
+                await mapped.seek(request, key, offset)
+                return request.answer()
+            position = await mapped.commit(request, group, queue, offset)
+            if position is None:
+                return request.answer()
+            await self._processor.group(context, group)
+            try:
+                await mapped.keep_position(request, key, max(position, 0))
+            except IllegalOffset as error:
+                await mapped.keep_position(request, key, error.nearest)
         return request.answer()
 
     async def search(self, request: Request) -> Command:
@@ -99,6 +118,7 @@ class Positions:
         queue = await self._places.queue_in(request)
         if fields.get("boundaryType", "").upper() != _UPPER:
             offset = await self._processor.offset_at(context, *queue, time_ms)
+            self._mapped.seeks.searched(request.peer, *queue, offset)
         else:
             behind = await self._processor.offset_at(context, *queue, time_ms + 1)
             bounds = await self._processor.bounds(context, *queue)

@@ -5,6 +5,7 @@ Sources: protocol facts 5.5, 5.13 and 7.8 ("Pull"), 9.5 (62, 63).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -19,8 +20,9 @@ from processors.requests import Pull
 from protocols.draining import Waits
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.mapped.answers import key_of
 from protocols.remoting.mapped.consuming import Mapped
-from protocols.remoting.mapped.offsets import is_virtual
+from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.placing import Places
 from protocols.remoting.records import encode_all
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
@@ -40,6 +42,8 @@ _COMMIT_S: Final = 1.0
 _REST_S: Final = 0.2
 """Before a pull that would wait is answered with nothing while the gateway drains."""
 _MOST_COMMITS: Final = 16_384
+_RECENT_S: Final = 60.0
+"""For which a group that falls back to true pull begins where its last reset sent it."""
 
 Subscriptions = Callable[[str, str, Peer], SubscriptionData | None]
 """What a group reads of a topic, as the client of this connection told it, or any other."""
@@ -63,7 +67,7 @@ class Pulling:
         self._polls = Waits()
         self._places = Places(house)
         self._brokers = Brokers(house)
-        self._commits: dict[tuple[str, str, str, int], float] = {}
+        self._commits: dict[QueueKey, float] = {}
         """Until when no pull needs to write the position of a group on a queue: every one brings it along."""
 
     def handlers(self) -> Mapping[int, Handler]:
@@ -89,8 +93,9 @@ class Pulling:
         mapped = self._mapped.serves(request, group, (topic, broker, queue_id), offset)
         if not mapped and self._mapped.is_undecided(request, group, offset):
             mapped = await self._mapped.judges(request, group)
+        key = QueueKey(group, topic, broker, queue_id)
         if flags & COMMIT and not mapped:
-            await self._commit(request, group, topic, broker, queue_id)
+            await self._commit(request, key)
         wait_ms = long_number(fields, "suspendTimeoutMillis", 0) if flags & SUSPEND else 0
         most = number(fields, "maxMsgBytes", 0)
         asked = Pull(
@@ -111,18 +116,38 @@ class Pulling:
             return await self._mapped.pull(request, asked, flags)
         if is_virtual(offset):
             return await self._anew(request, asked)
+        self._mapped.seeks.pulls(request.peer, key)
+        if not self._mapped.resets.idle:
+            reset = await self._redirect(request, key, offset)
+            if reset is not None:
+                return await self._moved(request, asked, reset)
         if not await self._mapped.begins(request, asked):
             return await self._answer(request, asked, Pulled([], offset, Bounds(offset, offset)))
         try:
             pulled = await self._pull(request, asked)
         except IllegalOffset as error:
-            return await self._moved(request, asked, error)
+            return await self._moved(request, asked, error.nearest)
         if pulled.messages and self._mapped.maps(request.peer, group):
             # It waited while the group was mapped: these come by pop, and it asks again at once.
             pulled = Pulled([], asked.offset, pulled.bounds)
         return await self._answer(request, asked, pulled)
 
     # -- inside -------------------------------------------------------------------------------
+
+    async def _redirect(self, request: Request, key: QueueKey, offset: int) -> int | None:
+        """Where a true pull is sent because of a reset; None: it may be served."""
+        peer, mapped = request.peer, self._mapped
+        resets = mapped.resets
+        if resets.target(peer, key) != offset:
+            return resets.redirect(peer, key)
+        if resets.is_under_way(key.group, key.topic):
+            return None
+        resets.arrived(peer, key)
+        begins = await mapped.begin_at(request, key, offset)
+        if begins == offset:
+            return None
+        mapped.sent_to(peer, key, begins)
+        return begins
 
     async def _pull_apart(self, request: Request, asked: Pull, flags: int) -> Command:
         """Retries of a mapped group that cannot be popped."""
@@ -131,7 +156,7 @@ class Pulling:
         try:
             pulled = await self._mapped.pull_apart(request, asked, flags)
         except IllegalOffset as error:
-            return await self._moved(request, asked, error)
+            return await self._moved(request, asked, error.nearest)
         return await self._answer(request, asked, pulled)
 
     async def _pull(self, request: Request, asked: Pull) -> Pulled:
@@ -169,40 +194,51 @@ class Pulling:
             )
         return kind_of(known.kind), known.expression or "*"
 
-    async def _commit(self, request: Request, group: str, topic: str, broker: str, queue_id: int) -> None:
+    async def _commit(self, request: Request, key: QueueKey) -> None:
         """The position that a pull brings along; that it cannot be kept hinders no reading."""
         offset = long_number(request.fields, "commitOffset", -1)
         if offset < 0 or is_virtual(offset):
             return
-        place, now = (group, topic, broker, queue_id), self._clock.monotonic()
-        if now < self._commits.get(place, 0.0):
+        now, mapped = self._clock.monotonic(), self._mapped
+        if now < self._commits.get(key, 0.0):
             return
-        if len(self._commits) >= _MOST_COMMITS:
-            self._commits.clear()
-        self._commits[place] = now + _COMMIT_S
-        try:
-            await self._processor.commit(request.context, group, topic, broker, queue_id, offset)
-        except GatewayError:
-            self._commits.pop(place, None)
+        member = mapped.members(request.peer, key.group)
+        with mapped.resets.writing(key.group, key.topic) if member else contextlib.nullcontext():
+            if member and not mapped.resets.accepts(request.peer, key):
+                return
+            if len(self._commits) >= _MOST_COMMITS:
+                self._commits.clear()
+            self._commits[key] = now + _COMMIT_S
+            try:
+                await mapped.keep_position(request, key, offset)
+            except GatewayError:
+                self._commits.pop(key, None)
 
-    async def _moved(self, request: Request, asked: Pull, error: IllegalOffset) -> Command:
-        """Where the client can go on."""
+    async def _moved(self, request: Request, asked: Pull, to: int) -> Command:
+        """Where the client can go on, or is to."""
         context = request.context
         try:
             bounds = await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
         except NotFound:
-            bounds = Bounds(error.nearest, error.nearest)
+            bounds = Bounds(to, to)
+        self._mapped.told_position(request.peer, key_of(asked), to)
         empty = bounds.minimum == bounds.maximum
         remark = "NO_MESSAGE_IN_QUEUE" if empty else _MOVED[asked.offset > bounds.maximum]
-        fields = _fields(error.nearest, bounds)
+        fields = _fields(to, bounds)
         return request.command.answer(ResponseCode.PULL_OFFSET_MOVED, remark, fields)
 
     async def _anew(self, request: Request, asked: Pull) -> Command:
         """A number of when the group was mapped: its client is to begin where the group is."""
         context, place = request.context, (asked.topic, asked.broker, asked.queue_id)
         bounds = await self._processor.bounds(context, *place)
-        done = await self._processor.committed(context, asked.group or "", *place)
-        fields = _fields(done if done is not None else bounds.minimum, bounds)
+        key = key_of(asked)
+        done = self._mapped.resets.target(request.peer, key, within_s=_RECENT_S)
+        if done is None:
+            self._mapped.resets.arrived(request.peer, key)
+            done = await self._processor.committed(context, key.group, *place)
+        at = done if done is not None else bounds.minimum
+        self._mapped.told_position(request.peer, key, at)
+        fields = _fields(at, bounds)
         return request.command.answer(ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", fields)
 
     async def _answer(self, request: Request, asked: Pull, pulled: Pulled) -> Command:

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from popgate.model import StoredMessage
-from popgate.wire.hosts import pack_host
-from popgate.wire.records import encode_record
+from popgate.stored_records import StoredRecords
+from popgate.wire.hosts import V4_SIZE, pack_host
+from popgate.wire.records import STORE_HOST_AT, encode_record
 
 
 def encode_stored(message: StoredMessage, *, store_host: str = "") -> bytes:
@@ -37,7 +38,21 @@ def encode_stored(message: StoredMessage, *, store_host: str = "") -> bytes:
 
 def encode_all(messages: Iterable[StoredMessage], *, store_host: str = "") -> bytes:
     """The body of an answer with these messages. Raises as `encode_stored`."""
+    if isinstance(messages, StoredRecords):
+        host = pack_host(store_host) if store_host else b""
+        if len(host) in (0, V4_SIZE):
+            return _with_store_host(messages, host)
     return b"".join([encode_stored(message, store_host=store_host) for message in messages])
+
+
+def _with_store_host(records: StoredRecords, host: bytes) -> bytes:
+    """Records as they are, except for the address of their broker; empty: that, too."""
+    if not host:
+        return records.data
+    data = bytearray(records.data)
+    for start in records.starts:
+        data[start + STORE_HOST_AT : start + STORE_HOST_AT + V4_SIZE] = host
+    return bytes(data)
 
 
 def encode_numbered(

@@ -6,7 +6,9 @@ Sources: protocol facts 5.5, 5.7, 5.13 and 7.8 ("Send").
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from string import hexdigits
 from typing import Final
 
 from popgate.context import Context
@@ -21,6 +23,7 @@ from popgate.naming import (
 )
 from popgate.wire.batches import BatchItem
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.hosts import pack_host
 from popgate.wire.properties import (
     CLUSTER,
     CORRELATION_ID,
@@ -33,6 +36,7 @@ from popgate.wire.remoting import Command
 from protocols.remoting.errors import Refused
 from protocols.remoting.fields import text
 from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
+from protocols.remoting.producer_batch import pack_batch
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers, broker_of
 
@@ -41,6 +45,9 @@ _TRACES: Final = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_", "BenchmarkTest")
 _LONGEST_BATCH_TOPIC: Final = 127
 _NOWHERE: Final = (1 << 63) - 1
 """The place in the id of a message that is held back, and cannot be asked for by it."""
+_ID_DIGITS: Final = (32, 56)
+_PLACE_DIGITS: Final = 16
+"""Of an offset message id, at its end: the place in its broker's log."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
 _MOST: Final = MAX_RECONSUME_TIMES.encode()
 
@@ -102,9 +109,6 @@ class Sending:
                 raise Refused(
                     ResponseCode.MESSAGE_ILLEGAL, f"the topic of a batch has {len(topic)} characters"
                 )
-            items = items_in(head, request.command.body)
-        else:
-            items = [BatchItem(head.flag, request.command.body, head.properties)]
         again = topic.startswith(RETRY_PREFIX)
         if again:
             # Its broker makes a dead letter of what came often enough (protocol facts 7.8, rule 7).
@@ -113,6 +117,13 @@ class Sending:
             head.broker = await self._only_broker(request, topic)
         if head.batch and head.queue_id < 0:
             head.broker, head.queue_id = await self._one_queue(context, topic, head.broker)
+        if head.batch:
+            forwarded = await self._forwarded(request, head, topic)
+            if forwarded is not None:
+                return forwarded
+            items = items_in(head, request.command.body)
+        else:
+            items = [BatchItem(head.flag, request.command.body, head.properties)]
         now_ms, limits = self._clock.now_ms(), self._processor.limits
         messages = [
             message_in(head, item, topic=topic, born_host=context.peer, now_ms=now_ms, limits=limits)
@@ -127,18 +138,46 @@ class Sending:
         stored = await self._store(context, topic, messages)
         return request.answer(_answer_to(messages, stored, host))
 
+    async def _forwarded(self, request: Request, head: Head, topic: str) -> Command | None:
+        """The answer to a batch that goes to its broker in one piece; None: it does not."""
+        processor, context = self._processor, request.context
+        if not processor.batches.supported or is_system_topic(topic):
+            return None
+        packed = pack_batch(
+            head,
+            request.command.body,
+            topic=topic,
+            born_host=context.peer,
+            now_ms=self._clock.now_ms(),
+            limits=processor.limits,
+        )
+        if packed is None:
+            return None
+        host = await self._brokers.host(context)  # before it is stored: nothing may fail afterwards
+        try:
+            with _refusing_bad_requests():
+                stored = await processor.batches.forward(context, packed.batch)
+        except BadRequest as error:
+            if error.fault is Fault.BODY_TOO_LARGE:
+                return None  # for this broker, and nothing is stored; in parts it may take them
+            raise
+        return request.answer(
+            {
+                "msgId": ",".join(_ids_at(host, stored.offset_message_ids, packed.batch.count)),
+                "queueId": str(stored.queue_id),
+                "queueOffset": str(stored.offset),
+                "transactionId": packed.first_message_id,
+            }
+        )
+
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
         """All, in order; in parts where they are more than one send may have. Raises the first fault."""
         most = self._processor.limits.max_messages_per_send
         stored: list[Sent] = []
         for begin in range(0, len(messages), most):
             part = messages[begin : begin + most]
-            try:
+            with _refusing_bad_requests():
                 results = await self._processor.send(context, part, system=is_system_topic(topic))
-            except BadRequest as error:
-                if error.fault is Fault.BAD_REQUEST:
-                    raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
-                raise
             for result in results:
                 if isinstance(result, GatewayError):
                     raise result
@@ -209,6 +248,31 @@ def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], host: str) -
     if first.recall_handle and len(stored) == 1:
         fields["recallHandle"] = first.recall_handle
     return fields
+
+
+@contextmanager
+def _refusing_bad_requests() -> Iterator[None]:
+    """Raises Refused (INVALID_PARAMETER), which clients do not repeat, for what has no code of its own."""
+    try:
+        yield
+    except BadRequest as error:
+        if error.fault is Fault.BAD_REQUEST:
+            raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
+        raise
+
+
+def _ids_at(host: str, names: Sequence[str], count: int) -> list[str]:
+    """Offset message ids, with `host` in the place of the broker's own address; empty: that one."""
+    if len(names) != count or not all(map(_is_id, names)):
+        return [encode_offset_message_id(host, _NOWHERE)] * count
+    if not host:
+        return list(names)
+    address = pack_host(host).hex().upper()
+    return [address + name[-_PLACE_DIGITS:] for name in names]
+
+
+def _is_id(name: str) -> bool:
+    return len(name) in _ID_DIGITS and name.isascii() and name.isalnum() and not name.strip(hexdigits)
 
 
 def _tell_most(message: Message, head: Head) -> None:

@@ -25,6 +25,7 @@ from popgate.model import (
     TransactionCheck,
 )
 from popgate.naming import dead_letter_topic
+from processors.batch_forwarder import BatchForwarder
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observing import Observer
@@ -50,6 +51,8 @@ class TracedProcessor(MessagingProcessor):
     ) -> None:
         stored = cast(Broker, _Storing(broker, spans))
         super().__init__(stored, clock=clock, limits=limits, policies=policies, observer=observer)
+        # What is forwarded in one piece cannot carry on the context of a span.
+        self.batches = BatchForwarder(None, self._routing, clock, limits, observer, self._admit)
         self._spans = spans
 
     async def start(self) -> None:

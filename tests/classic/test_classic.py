@@ -370,6 +370,36 @@ def test_popping(facts: Any) -> None:
     assert {tuple(made) for made in attempts.values()} == {(1,)}
 
 
+# set elsewhere
+
+
+def test_reset(facts: Any, place: str) -> None:
+    assert not facts.of("gave up waiting")
+    sent = [one["body"] for one in facts.of("sent")]
+    after = {body for body in sent if body.startswith("after")}
+    before = set(sent) - after
+    back, forward = facts.of("reset")
+    assert (back["offsets"], forward["offsets"]) == ([0] * QUEUES, [3] * QUEUES)
+    counts = Counter(facts.bodies("back"))
+    assert counts.keys() == set(sent)
+    if facts.of("mapped"):  # what was taken anew when it heard of the reset may come once more
+        assert {counts[body] for body in before} <= {2, 3}
+    else:
+        assert {counts[body] for body in before} == {2}
+    came = set(facts.bodies("forward"))
+    assert after <= came
+    if place != "mapped_cluster":  # where it keeps what it holds, through another worker of the gateway
+        assert len(before & came) <= 4  # what its four threads had in hand
+
+
+def test_set_back(facts: Any) -> None:
+    assert not facts.of("gave up waiting")
+    assert [one["so"] for one in facts.of("pulled")] == [True]
+    counts = Counter(facts.bodies(""))
+    assert counts.keys() == {one["body"] for one in facts.of("sent")}
+    assert min(counts.values()) >= 2
+
+
 # mapped onto pop
 
 

@@ -287,7 +287,8 @@ async def test_a_reset_to_the_first_brings_everything_again(user, texts):
     await user.send(topic, *"abcd")
     await user.ack(topic, group, *await user.collect(topic, group, 3))
     await user.is_written_down(topic, group, 3)
-    await user.broker.reset(group, topic, StartFrom.FIRST)
+    was_set = await user.broker.reset(group, topic, StartFrom.FIRST)
+    assert was_set == {(one.broker, one.queue_id): 0 for one in await user.queues(topic)}
     again = await user.collect(topic, group, 4)
     assert sorted(texts(again)) == list("abcd")
     assert {m.attempt for m in again} == {1}
@@ -302,7 +303,8 @@ async def test_a_reset_to_the_last_skips_everything(user, texts):
     topic, group = await user.topic(), await user.group(max_attempts=1)
     await user.send(topic, *"abcd")
     await user.collect(topic, group, 2, invisible_ms=5_000)
-    await user.broker.reset(group, topic, StartFrom.LAST)
+    was_set = await user.broker.reset(group, topic, StartFrom.LAST)
+    assert sum(was_set.values()) == 4
     await user.lag(user.either(60_000, 31_000))
     await user.nothing(topic, group)
     assert (await summed(user, group, topic))["lag"] == 0

@@ -33,6 +33,7 @@ from popgate.wire.running import ConsumerRunningInfo
 from popgate.wire.standings import TopicStats
 from protocols.grpc.http2.hpack import HeaderDecoder, HeadersTooLarge, encode_fields
 from protocols.proxy_protocol import ProxyHeader
+from tests.fuzz import passed_on
 from tests.fuzz.bodies import BODIES
 from tests.fuzz.http2 import FRAMES as HTTP2_FRAMES
 from tests.fuzz.http2 import GRPCIO, read_http2, read_http2_frames
@@ -254,6 +255,8 @@ PROXY_BINARY = (
 TARGETS: list[tuple[str, bytes, Callable[[bytes], None]]] = [
     ("records", records(), read_records),
     ("batch", BATCH, read_batch),
+    ("records_passed_on", passed_on.RECORDS, passed_on.read_scanned),
+    ("batch_forwarded", passed_on.BATCH, passed_on.read_forwarded),
     ("properties", BLOCK, read_block),
     ("gzip", compress_gzip(BODY), unpack),
     ("zlib", compress_zlib(BODY), unpack),

@@ -1,13 +1,15 @@
 """Clients of a mapped group, whatever they do, against a small broker of which everything is known.
 
 They lose answers, repeat pulls, begin anew, go on at other connections and gateways, commit with holes and
-what they made up, hang and leave, while the broker fails now and then and the group is switched. No message
-may be acknowledged of which no client committed that very delivery, and none may be held by nobody.
+what they made up, hang and leave, while the broker fails now and then and the group is switched, or reset.
+No message may be acknowledged of which no client committed that very delivery, and none may be held by
+nobody.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import os
@@ -128,6 +130,13 @@ class Twin:
         for one in self.kept.values():
             if one.state == "held" and one.until <= self.clock.monotonic():
                 one.state = "free"
+
+    def reset(self, back: bool) -> None:
+        """What was held is forgotten; everything comes again, or nothing of what there is."""
+        for one in self.kept.values():
+            one.state, one.attempt = "free" if back else "skipped", 0
+            self.acked.pop(one.physical, None)
+        self.wake()
 
     def finishes(self, task: asyncio.Task[None]) -> None:
         self.tasks.add(task)
@@ -439,9 +448,9 @@ class Machine(RuleBasedStateMachine):
         self._commits(at, queue_id, done)
         request = self._request(at, RequestCode.UPDATE_CONSUMER_OFFSET, {})
         try:
-            assert self._run(at.mapped.commit(request, GROUP, (TOPIC, BROKER, queue_id), done)) is (
-                done >= VIRTUAL or (self.twin.mapping.mapped and at.peer.member)
-            )
+            acknowledges = done >= VIRTUAL or (self.twin.mapping.mapped and at.peer.member)
+            position = self._run(at.mapped.commit(request, GROUP, (TOPIC, BROKER, queue_id), done))
+            assert position == (None if acknowledges else done)
         except BrokerUnavailable:
             assert self.troubled  # it may have been so a moment ago
 
@@ -499,6 +508,20 @@ class Machine(RuleBasedStateMachine):
     @rule(mapped=st.booleans())
     def switch(self, mapped: bool) -> None:
         self._do(lambda: self.twin.mapping.switch(mapped))
+
+    @rule(gateway=st.integers(0, 1), back=st.booleans(), fails=st.booleans())
+    def reset(self, gateway: int, back: bool, fails: bool) -> None:
+        """An operator sets the group to one end of the topic, through one of the gateways."""
+
+        async def whole() -> None:
+            async with self.gateways[gateway].resetting(GROUP, TOPIC):
+                await self.twin.committed()  # others may come in between
+                if fails:
+                    raise BrokerUnavailable("away")
+                self.twin.reset(back)
+
+        with contextlib.suppress(BrokerUnavailable):
+            self._run(whole())
 
     # -- what always holds --------------------------------------------------------------------------
 
@@ -569,7 +592,7 @@ class Machine(RuleBasedStateMachine):
             self._do(lambda: self.clock.advance(7200 / 8))
         self.twin.look()
         for one in self.twin.kept.values():
-            assert one.state in ("free", "done", "dead")
+            assert one.state in ("free", "done", "dead", "skipped")
         self.nothing_is_finished_that_was_not_committed()
         for mapped in self.gateways:
             assert not mapped._renewing._heap

@@ -8,7 +8,8 @@ that its client did not commit here. Sources: protocol facts 5.5, 5.13, 7.8; any
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Container, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -69,7 +70,6 @@ class Mapped(Deciding):
     ) -> None:
         super().__init__(house, members, groups)
         self._house = house
-        self._processor = house.processor
         self._groups.on_switch(self.switched)
         self._brokers = Brokers(house)
         self._connections: dict[Peer, ConnectionHoldings] = {}
@@ -143,7 +143,7 @@ class Mapped(Deciding):
         if flags & _COMMIT:
             done = long_number(request.fields, "commitOffset", -1)
             # Who asks for what he says he finished did not get it.
-            self._finish(connection, queue, min(done, asked.offset) if virtual else done)
+            self._finish(request.peer, connection, queue, min(done, asked.offset) if virtual else done)
         if virtual:
             self._ending.give_back(connection, queue.asked(asked.offset), UNREAD)
         else:
@@ -184,6 +184,7 @@ class Mapped(Deciding):
         Raises as `MessagingProcessor.pull`.
         """
         connection, key = self._connection(request), key_of(asked)
+        self.seeks.pulls(request.peer, key)
         if flags & _COMMIT:
             done = long_number(request.fields, "commitOffset", -1)
             await connection.retries.commit(connection.context, key, -1 if is_virtual(done) else done)
@@ -252,8 +253,10 @@ class Mapped(Deciding):
 
     # -- commits, and what is sent back --------------------------------------------------------------
 
-    async def commit(self, request: Request, group: str, queue: tuple[str, str, int], offset: int) -> bool:
-        """Acknowledge what is below a number. False: it is a position, to be kept as such.
+    async def commit(
+        self, request: Request, group: str, queue: tuple[str, str, int], offset: int
+    ) -> int | None:
+        """Acknowledge what is below a number. An offset: it is a position, to be kept as that.
 
         A number that belongs to nothing here says nothing: what it was for comes again, or is done. So does
         a position of before: a client tells it over and over until it has finished something.
@@ -263,17 +266,41 @@ class Mapped(Deciding):
         connection = self._connections.get(peer)
         if is_virtual(offset):
             await self.commit_number(request, group, key.topic, key.queue_id, offset, broker=key.broker)
-            return True
+            return None
         if connection is not None and (held := connection.queues.get(key)) is not None:
             held.heard = self._clock.monotonic()
         if not self.maps(peer, group):
             # Clients say it every 5 s, and wait for no answer: one that has yet to say who it is may be a
             # member. Tools wait.
             early = request.command.is_oneway and self._groups.may_map(group)
-            return early and not self.members(peer, group)
+            return None if early and not self.members(peer, group) else offset
         if connection is not None:
             await connection.retries.commit(connection.context, key, offset)
-        return True
+        return None
+
+    @asynccontextmanager
+    async def resetting(
+        self, group: str, topic: str, queues: Container[tuple[str, int]] | None = None
+    ) -> AsyncIterator[None]:
+        """While an operator resets a group on all queues of a topic, its retries too, or on some of them.
+
+        What clients held before is over then: it is skipped, or comes by the new position. Where a broker
+        does not forget it, it would come besides; so does what a pop brings that is under way now.
+        """
+        async with self.resets.under_way(group, topic):
+            held = [
+                (connection, one)
+                for connection in self._connections.values()
+                for queue in connection.of_group(group)
+                if queue.key.topic == topic
+                and (queues is None or (queue.key.broker, queue.key.queue_id) in queues)
+                and not reads_apart(self._processor, queue.key)
+                for one in queue.held.values()
+            ]
+            yield
+            for connection, one in held:
+                if one.queue.drop(one, Fate.FINISHED):
+                    self._ending.acknowledge(connection, (one,))
 
     async def commit_number(
         self, request: Request, group: str, topic: str, queue_id: int, number: int, *, broker: str = ""
@@ -287,7 +314,7 @@ class Mapped(Deciding):
         held = connection.find(group, topic, queue_id, broker) if connection is not None else None
         if connection is not None and held is not None:
             held.heard = self._clock.monotonic()
-            self._finish(connection, held, number)
+            self._finish(request.peer, connection, held, number)
             await self._ending.settled(held, number)
 
     async def send_back(self, request: Request, back: SendBack) -> bool:
@@ -297,7 +324,9 @@ class Mapped(Deciding):
         """
         return await self._returning.send_back(request, back, self._connections.get(request.peer))
 
-    def _finish(self, connection: ConnectionHoldings, queue: QueueHoldings, number: int) -> None:
+    def _finish(self, peer: Peer, connection: ConnectionHoldings, queue: QueueHoldings, number: int) -> None:
+        if is_virtual(number):
+            self.seeks.numbers(peer, queue.key)
         done = queue.commit(number)
         if done:
             queue.finished(len(done), self._clock.monotonic())

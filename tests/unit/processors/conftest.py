@@ -35,6 +35,7 @@ from popgate.model import (
     Progress,
     Pulled,
     Queue,
+    QueueOffsets,
     Reading,
     Route,
     SendBack,
@@ -344,8 +345,9 @@ class FakeBroker(Broker):
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
         return [self.told_standing], None
 
-    async def reset(self, group: str, topic: str, to: StartFrom | int) -> None:
+    async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         await self._called("reset", (group, topic, to))
+        return {(self.name, 0): 4}
 
 
 class Tally(NullObserver):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import CarriesReplies, GroupMember, TellsConsumers, TellsReaders
+from brokers.resets import HoldsResets
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -194,3 +195,46 @@ async def test_replies_for_clients_here_go_to_whoever_hands_them_over(
 async def test_a_broker_that_carries_no_replies_says_so(processor: MessagingProcessor) -> None:
     with pytest.raises(Unsupported):
         await processor.reply(CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x", message_id="M"))
+
+
+class TestResets:
+    """Positions of readers, at brokers that hold resets and at others."""
+
+    @pytest.fixture
+    def holder(self, broker: Any) -> Any:
+        class Holder(type(broker), HoldsResets):  # type: ignore[misc]
+            async def begin_read(self, context: Context, *words: Any) -> int:
+                await self._called("begin_read", words)
+                return 7
+
+            async def commit_read(self, context: Context, *words: Any) -> int | None:
+                await self._called("commit_read", words)
+                return 7
+
+            async def reset_queue(self, context: Context, *words: Any) -> None:
+                await self._called("reset_queue", words)
+
+        holder = Holder(broker.clock)
+        holder.kept_groups, holder.kept_topics = broker.kept_groups, broker.kept_topics
+        return holder
+
+    async def test_are_the_brokers_business_where_it_holds_them(self, holder: Any) -> None:
+        processor = MessagingProcessor(holder, clock=holder.clock)
+        place = "readers", "orders", "fake", 0, 3
+        assert await processor.begin_read(CONTEXT, *place) == 7
+        assert await processor.commit_read(CONTEXT, *place) == 7
+        await processor.reset_queue(CONTEXT, *place)
+        assert [call for call in holder.calls if call[0] in HoldsResets.__abstractmethods__] == [
+            ("begin_read", place),
+            ("commit_read", place),
+            ("reset_queue", place),
+        ]
+        with pytest.raises(BadRequest, match="the offset -1 is out of range"):
+            await processor.commit_read(CONTEXT, *place[:4], -1)
+
+    async def test_are_positions_elsewhere(self, processor: MessagingProcessor, broker: Any) -> None:
+        place = "readers", "orders", "fake", 0, 3
+        assert await processor.begin_read(CONTEXT, *place) == 3
+        assert await processor.commit_read(CONTEXT, *place) is None
+        await processor.reset_queue(CONTEXT, *place)
+        assert len(broker.asked("commit")) == 2

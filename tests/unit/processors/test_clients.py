@@ -85,6 +85,24 @@ def test_scenario_06_a_producer_is_known_for_what_it_sends_to(clients: Clients, 
     assert [handle.client_id for handle in clients.producers_of("orders")] == ["p1"]
 
 
+def test_a_producer_is_known_for_what_it_sent_before_its_settings_came(
+    clients: Clients, make_client: Any
+) -> None:
+    changes: list[tuple[str, frozenset[str]]] = []
+    clients.on_change = lambda handle, topics: changes.append((handle.client_id, topics))
+    for topic in ("orders", "bills"):
+        clients.produces("p1", topic)
+    clients.produces("c1", "orders")
+    clients.register(producer(make_client, "p1", "named"))
+    clients.register(make_client("c1", group="g"))
+    assert [handle.client_id for handle in clients.producers_of("orders")] == ["p1"]
+    assert changes == [("p1", frozenset({"named", "orders", "bills"})), ("c1", frozenset())]
+    # Once: who comes anew has told all.
+    clients.unregister("p1")
+    clients.register(producer(make_client, "p1"))
+    assert clients.producers_of("orders") == []
+
+
 def test_a_client_that_says_good_bye_is_gone_everywhere(
     clients: Clients, make_client: Any, leavings: list[tuple[str, bool]]
 ) -> None:

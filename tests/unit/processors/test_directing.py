@@ -268,7 +268,7 @@ async def test_progress_and_reset_reach_the_broker(
     (progress,) = await processor.progress(context, "readers", "orders")
     assert progress.lag == 6
     assert await processor.topics_of(context, "readers") == ["orders"]
-    await processor.reset(context, "readers", "orders", StartFrom.LAST)
+    assert await processor.reset(context, "readers", "orders", StartFrom.LAST) == {(broker.name, 0): 4}
     await processor.reset(context, "readers", "orders", 17)
     assert broker.asked("reset") == [("readers", "orders", StartFrom.LAST), ("readers", "orders", 17)]
     with pytest.raises(BadRequest, match="time -1 ms is out of range"):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from brokers.remote.batching import (
-    MOST_BYTES,
-    MOST_TOGETHER,
     goes_alone,
     in_batches,
     is_held_back,
@@ -43,6 +42,14 @@ def test_what_has_a_way_of_its_own_goes_alone(fields):
     assert in_batches([a, b, alone, c, d], together=True) == [[a, b], [alone], [c, d]]
 
 
+@pytest.mark.parametrize("told", [b"true", b"TRUE"])
+def test_every_message_of_a_java_client_says_that_its_broker_waits_for_the_disk(told):
+    some = [message() for _ in range(3)]
+    for one in some:
+        one.properties += b"WAIT\x01%b\x02" % told
+    assert in_batches(some, together=True) == [some]
+
+
 @pytest.mark.parametrize("name", ["DELAY", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS", "WAIT"])
 def test_a_block_of_properties_may_say_it_too(name):
     one = message()
@@ -58,7 +65,7 @@ def test_what_is_said_once_must_be_the_same_for_all(fields):
 
 
 def test_a_batch_has_no_more_messages_than_a_broker_counts():
-    some = [message()] * (MOST_TOGETHER + 2)
+    some = [message()] * (MOST_MESSAGES + 2)
     assert [len(batch) for batch in in_batches(some, together=True)] == [32_767, 2]
 
 

@@ -173,6 +173,7 @@ async def test_a_fault_of_our_own_is_told_and_cancels_nobody(caplog):
         {"topic": "U"},
         {"more": {"DELAY": "3"}},
         {"more": {"WAIT": "false"}},
+        {"more": {"WAIT": "true"}},
         {"more": {"long": "x" * LONGEST_IN_BATCH}},
     ],
 )

@@ -20,10 +20,12 @@ from popgate.errors import (
 )
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Bounds, StartFrom
+from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import encode_record
+from popgate.wire.running import encode_offsets
 
 ME = Context(client_id="me")
 
@@ -42,8 +44,12 @@ class Cluster:
         self.ends = {}
         self.positions = {}
         self.pending = False
+        self.reset_to = 0
         self.resets = []
+        self.pulls = []
         self.serves_resets = True
+        self.pops = 0
+        """How many messages a group pops as soon as it was reset."""
         for name, peer in masters.items():
             for code, script in {
                 RequestCode.GET_MIN_OFFSET: lambda b, f: {"offset": str(self.end(b, f)[0])},
@@ -57,6 +63,7 @@ class Cluster:
                 RequestCode.QUERY_CONSUMER_OFFSET: self.position,
                 RequestCode.UPDATE_CONSUMER_OFFSET: self.commit,
                 RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset,
+                RequestCode.PULL_MESSAGE: self.pull,
             }.items():
                 peer.on(code, lambda request, name=name, script=script: script(name, request))
 
@@ -88,13 +95,26 @@ class Cluster:
         self.positions[request.fields["topic"], broker] = int(request.fields["commitOffset"])
         return request.answer(0)
 
+    def pull(self, broker, request):
+        offset = int(request.fields["queueOffset"])
+        self.pulls.append((broker, request.fields["consumerGroup"], offset))
+        minimum, maximum = self.end(broker, request.fields)
+        moved, self.pending = self.pending, False
+        to = self.reset_to if moved else min(max(offset, minimum), maximum)
+        moved = moved or to != offset
+        return request.answer(
+            ResponseCode.PULL_OFFSET_MOVED if moved else ResponseCode.PULL_NOT_FOUND,
+            fields={"minOffset": str(minimum), "maxOffset": str(maximum), "nextBeginOffset": str(to)},
+        )
+
     def reset(self, broker, request):
         fields = request.fields
         self.resets.append((broker, fields["topic"], int(fields["offset"])))
         if self.serves_resets:
-            self.pending = True
-            self.positions[fields["topic"], broker] = int(fields["offset"])
-            return request.answer(0)
+            self.pending, self.reset_to = not self.pops, int(fields["offset"])
+            self.positions[fields["topic"], broker] = int(fields["offset"]) + self.pops
+            queue = MessageQueue(fields["topic"], broker, int(fields["queueId"]))
+            return request.answer(0, body=encode_offsets({queue: int(fields["offset"])}))
         return request.answer(1, "no consumer for this group")
 
 
@@ -171,6 +191,73 @@ async def test_a_commit_that_a_waiting_reset_swallowed_is_set_as_that_reset(clus
     assert await parts.committed(ME, "g", *HERE) == 4
 
 
+async def test_a_reader_that_has_not_heard_of_a_reset_is_told_where_to_go(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    cluster.resets.clear()
+    assert await parts.commit_read(ME, "g", *HERE, 4) == 0
+    assert (cluster.resets, cluster.pulls) == ([], [])
+    assert await parts.committed(ME, "g", *HERE) == 0
+
+
+async def test_positions_are_kept_again_once_a_reader_began_there(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert await parts.begin_read(ME, "g", *HERE, 0) == 0
+    assert cluster.pulls == [("broker-a", "g", 0)]
+    assert await parts.commit_read(ME, "g", *HERE, 4) is None
+    assert await parts.committed(ME, "g", *HERE) == 4
+    # Where no reset is pending nothing is set.
+    assert await parts.begin_read(ME, "g", *HERE, 3) == 3
+    assert await parts.committed(ME, "g", *HERE) == 4
+
+
+async def test_a_reader_that_was_sent_elsewhere_does_not_undo_a_newer_reset(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    await parts.reset_queue(ME, "g", *HERE, 7)
+    assert await parts.begin_read(ME, "g", *HERE, 0) == 7
+    assert await parts.committed(ME, "g", *HERE) == 7
+
+
+async def test_a_reset_of_a_group_without_a_position_is_written_down_when_it_is_read(cluster, parts):
+    cluster.pending, cluster.reset_to = True, 5
+    assert await parts.begin_read(ME, "g", *HERE, 3) == 5
+    assert await parts.committed(ME, "g", *HERE) == 5
+
+
+async def test_a_reset_is_told_also_when_the_position_cannot_be_asked_for(cluster, parts):
+    await parts.reset_queue(ME, "g", *HERE, 7)
+    cluster.masters["broker-a"].on(
+        RequestCode.QUERY_CONSUMER_OFFSET, lambda request: request.answer(ResponseCode.SYSTEM_BUSY)
+    )
+    assert await parts.begin_read(ME, "g", *HERE, 0) == 7
+
+
+async def test_a_reader_beyond_the_bounds_sets_nothing(cluster, parts):
+    await parts.commit(ME, "g", *HERE, 4)
+    assert await parts.begin_read(ME, "g", *HERE, 99) == 99
+    assert await parts.committed(ME, "g", *HERE) == 4
+    # Where its group was reset to, it goes all the same.
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert await parts.begin_read(ME, "g", *HERE, 99) == 0
+
+
+async def test_a_reset_of_one_queue(cluster, parts):
+    await parts.reset_queue(ME, "g", *HERE, 4)
+    assert cluster.resets == [("broker-a", "T", 4)]
+    with pytest.raises(IllegalOffset):
+        await parts.reset_queue(ME, "g", *HERE, 11)
+    with pytest.raises(GroupNotFound):
+        await parts.reset_queue(ME, "strangers", *HERE, 4)
+
+
+async def test_a_reader_that_commits_where_a_reset_sends_it_has_gone_there(cluster, parts):
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert await parts.commit_read(ME, "g", *HERE, 0) is None
+    assert await parts.commit_read(ME, "g", *HERE, 3) is None
+    assert await parts.committed(ME, "g", *HERE) == 3
+    with pytest.raises(IllegalOffset):
+        await parts.commit_read(ME, "g", *HERE, 11)
+
+
 async def test_a_reset_sets_every_queue_and_passes_over_the_retries(cluster, parts):
     cluster.servers.add_topic("%RETRY%g_T", "broker-b", queues=1)
     cluster.ends = {("T", "broker-a"): (2, 10), ("%RETRY%g_T", "broker-b"): (0, 5)}
@@ -179,6 +266,26 @@ async def test_a_reset_sets_every_queue_and_passes_over_the_retries(cluster, par
     cluster.resets.clear()
     await parts.reset("g", "T", 1_700_000_000_000)
     assert cluster.resets[:2] == [("broker-a", "T", 7), ("broker-b", "T", 7)]
+
+
+async def test_a_reset_tells_what_it_set(cluster, parts):
+    cluster.ends = {("T", "broker-a"): (2, 10)}
+    assert await parts.reset("g", "T", StartFrom.FIRST) == {("broker-a", 0): 2, ("broker-b", 0): 0}
+    assert await parts.reset("g", "T", StartFrom.LAST) == {("broker-a", 0): 10, ("broker-b", 0): 10}
+
+
+async def test_a_position_from_which_pops_have_moved_on_is_not_set_again(cluster, parts):
+    cluster.servers.add_topic("wide", "broker-a", queues=2)
+    cluster.pops = 3
+    assert await parts.reset("g", "wide", StartFrom.FIRST) == {("broker-a", 0): 0, ("broker-a", 1): 0}
+    assert cluster.positions["wide", "broker-a"] == 3
+
+
+async def test_of_the_only_queue_the_position_says_whether_it_was_set(cluster, parts):
+    """A broker that leaves resets to clients would answer the same."""
+    cluster.pops = 3
+    await parts.reset("g", "T", StartFrom.FIRST)
+    assert cluster.positions["T", "broker-a"] == 0
 
 
 async def test_a_broker_that_leaves_resets_to_clients_gets_the_position(cluster, parts):

@@ -17,7 +17,7 @@ from popgate.model import FilterKind, Reading
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import HeartbeatData
+from popgate.wire.heartbeats import Connection, ConsumerConnection, HeartbeatData
 from tests.support.waiting import until
 
 BEAT, GOODBYE = int(RequestCode.HEART_BEAT), int(RequestCode.UNREGISTER_CLIENT)
@@ -154,6 +154,32 @@ async def test_another_reading_is_told_after_the_broker_has_forgotten_the_old_on
     assert len(master.of(GOODBYE)) == 1
 
 
+@pytest.mark.parametrize("late", [1, 2])
+async def test_a_heartbeat_of_before_that_comes_after_the_good_bye_is_noticed(
+    register: Registering, masters: dict[str, ScriptedPeer], late: int
+) -> None:
+    """A broker handles the two in different threads: the old version is registered once more."""
+    master = masters["broker-a"]
+    goodbyes = 0
+
+    def connections(request: Any) -> Any:
+        version = MEMBER_VERSION + (1 if goodbyes <= late else 2)
+        told = ConsumerConnection((Connection("c", "10.0.0.1:1", "JAVA", version),), {})
+        return request.answer(0, body=told.encode())
+
+    def forgets(request: Any) -> Any:
+        nonlocal goodbyes
+        goodbyes += 1
+        return request.answer(0)
+
+    register.client_is_here(member(Reading.UNKNOWN))
+    await master.until(lambda: bool(versions(master, "g")))
+    master.on(RequestCode.GET_CONSUMER_CONNECTION_LIST, connections)
+    master.on(GOODBYE, forgets)
+    register.client_is_here(member(Reading.CONCURRENT))
+    await master.until(lambda: goodbyes == late + 1)
+
+
 async def test_a_broker_that_did_not_forget_is_asked_again_with_the_next_heartbeat(
     register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
 ) -> None:
@@ -184,6 +210,8 @@ async def test_no_broker_takes_a_member_for_gone_while_another_one_does_not_answ
     register.client_is_here(member(Reading.TRUE_PULL))
     await well.until(lambda: MEMBER_VERSION + 3 in versions(well, "g"))  # no time passes
     assert len(well.of(GOODBYE)) == 1
+    await well.until(lambda: bool(well.of(RequestCode.GET_CONSUMER_CONNECTION_LIST)))
+    await loop_turns()
     clock.advance(5)
     await hangs.until(lambda: MEMBER_VERSION + 3 in versions(hangs, "g"))
     async with asyncio.timeout(60):

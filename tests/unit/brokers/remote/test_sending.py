@@ -8,6 +8,7 @@ import traceback
 
 import pytest
 
+from brokers.batches import Batch
 from brokers.remote.broker import RemoteBroker
 from brokers.remote.sending import _own
 from popgate.context import Context
@@ -23,7 +24,7 @@ from popgate.errors import (
 )
 from popgate.model import Message, MessageType, Sent
 from popgate.packed import PackedMessages
-from popgate.wire.batches import decode_batch
+from popgate.wire.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.routes import QueueData, TopicRoute
@@ -583,3 +584,48 @@ async def test_messages_with_a_way_of_their_own_are_not_gathered(broker, stores)
         broker.send(CONTEXT, [message(b"4")]),
     )
     assert sorted(bodies for _, _, bodies in stores.stored) == [[b"1"], [b"2"], [b"3"], [b"4"]]
+
+
+async def test_a_producers_batch_goes_in_one_piece_to_the_queue_that_it_names(broker, stores, clock):
+    data = encode_batch(
+        [BatchItem(0, b"one", b"UNIQ_KEY\x01A\x02"), BatchItem(1, b"two", b"UNIQ_KEY\x01B\x02")]
+    )
+    stored = [
+        await broker.forward_batch(CONTEXT, Batch("T", "broker-b", 1, data, 2, 6, 0x300, "makers", 7))
+        for _ in range(2)
+    ]
+    assert [(each.queue_id, each.offset) for each in stored] == [(1, 0), (1, 2)]
+    first, _ = stores.peers["broker-b"].of(RequestCode.SEND_BATCH_MESSAGE)
+    assert first.body == data
+    fields = first.fields
+    assert {name: fields[name] for name in "abefgim"} == {
+        "a": "makers",
+        "b": "T",
+        "e": "1",
+        "f": "768",
+        "g": "7",
+        "i": "",
+        "m": "true",
+    }
+    assert stores.sends("broker-a") == 0
+
+
+async def test_the_ids_of_a_batch_are_those_that_its_broker_reports(broker, stores):
+    data = encode_batch([BatchItem(0, b"one", b"UNIQ_KEY\x01A\x02")])
+    stored = await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 0, data, 1, 3))
+    assert stored.offset_message_ids == ("0A00000100002A9F00000000075BCD15",)
+    # One id for two messages says of none where it is.
+    assert (
+        await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 0, data, 2, 3))
+    ).offset_message_ids == ()
+
+
+async def test_a_batch_is_refused_whole_and_sent_nowhere_else(broker, stores):
+    data = encode_batch([BatchItem(0, b"one", b"UNIQ_KEY\x01A\x02")])
+    with pytest.raises(BadRequest, match="no writable queue 9"):
+        await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 9, data, 1, 3))
+    assert stores.sends() == 0
+    stores.refuse(ResponseCode.MESSAGE_ILLEGAL, "too large")
+    with pytest.raises(BadRequest):
+        await broker.forward_batch(CONTEXT, Batch("T", "broker-a", 0, data, 1, 3))
+    assert (stores.sends("broker-a"), stores.sends("broker-b")) == (1, 0)

@@ -11,7 +11,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.message_id import make_message_id
-from popgate.model import FilterKind, Message, StartFrom
+from popgate.model import FilterKind, Message, QueueOffsets, StartFrom
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import (
@@ -227,12 +227,33 @@ async def test_without_force_nobody_goes_forwards(house: House, stage: Stage) ->
     assert await stage.processor.committed(Context(), "readers", "orders", name, 0) == 1
 
 
-async def test_a_reset_of_one_queue(house: House, stage: Stage) -> None:
+async def test_who_need_not_go_back_is_not_told(house: House, stage: Stage) -> None:
+    await filled(stage)
+    peer = await house.join(1, "readers")
+    name = stage.broker.name
+    for queue_id in (0, 1):
+        await stage.processor.commit(Context(), "readers", "orders", name, queue_id, 1)
+    fields = {"topic": "orders", "group": "readers", "timestamp": stage.clock.now_ms(), "isForce": False}
+    answer = await house.tool.ok(RESET, fields)
+    assert {queue.queue_id: done for queue, done in decode_offsets(answer.body).items()} == {0: 1, 1: 1}
+    assert told(peer, WAS_RESET) == []
+
+
+async def test_a_reset_of_one_queue(house: House, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    changed: list[tuple[object, ...]] = []
+    reset_queue = stage.processor.reset_queue
+
+    async def watched(context: Context, *words: Any) -> None:
+        changed.append(words)
+        await reset_queue(context, *words)
+
+    monkeypatch.setattr(stage.processor, "reset_queue", watched)
     await filled(stage)
     await house.join(1, "readers")
     fields = {"topic": "orders", "group": "readers", "timestamp": -1, "queueId": 1, "offset": 3}
     answer = await house.tool.ok(RESET, fields)
     assert {queue.queue_id: done for queue, done in decode_offsets(answer.body).items()} == {1: 3}
+    assert changed == [("readers", "orders", stage.broker.name, 1, 3)]
     refused = await house.tool.ask(RESET, {**fields, "queueId": 7})
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "no readable queue 7" in refused.remark
@@ -268,6 +289,25 @@ async def test_members_are_told_of_resets_that_come_by_other_doors(house: House,
     await stage.processor.reset(Context(), "readers", "orders", StartFrom.LAST)
     (body,) = [body for code, _, body in peer.told if code == WAS_RESET]
     assert set(decode_offsets(body).values()) == {3}
+
+
+async def test_what_a_reset_set_is_told_though_the_group_has_read_on_meanwhile(
+    house: House, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(stage, queues=1)
+    peer = await house.join(1, "readers")
+    reset = stage.broker.reset
+
+    async def and_read_on(group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
+        was_set = await reset(group, topic, to)
+        await stage.broker.commit(Context(), group, topic, stage.broker.name, 0, 4)
+        return was_set
+
+    monkeypatch.setattr(stage.broker, "reset", and_read_on)
+    answer = await house.tool.ok(RESET, {"topic": "orders", "group": "readers", "timestamp": 0})
+    (body,) = [body for code, _, body in peer.told if code == WAS_RESET]
+    expected = {MessageQueue("orders", stage.broker.name, 0): 0}
+    assert (decode_offsets(answer.body), decode_offsets(body)) == (expected, expected)
 
 
 async def test_a_reset_is_done_also_when_members_cannot_be_told(house: House, stage: Stage) -> None:

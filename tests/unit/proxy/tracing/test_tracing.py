@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -18,7 +18,11 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.message_id import make_message_id
+from popgate.testing.clock import MovableClock
+from processors.limits import Limits
 from processors.messaging import MessagingProcessor
+from processors.observing import NullObserver
+from processors.policies.registry import Policies
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -26,7 +30,9 @@ from proxy.app import App, build
 from proxy.settings import Settings
 from proxy.tracing import exporting
 from proxy.tracing.processor import TracedProcessor
+from proxy.tracing.spans import Spans
 from proxy.wrong import SettingsWrong
+from tests.unit.processors.test_batch_forwarder import Forwarder
 
 ROOT = Path(__file__).parents[4]
 SERVICE = "/apache.rocketmq.v2.MessagingService/"
@@ -203,6 +209,20 @@ async def test_sends_to_a_broker_that_takes_them_packed_have_spans_too(house: Ho
     broker.traits = replace(broker.traits, chooses_queues=True)
     assert (await house.send(b"body", traceparent=CALLER)).status.code == pb.Code.OK
     assert {"send orders", "store orders"} <= house.spans().keys()
+
+
+async def test_batches_are_not_forwarded_in_one_piece() -> None:
+    """They could not carry on the context of a span."""
+    clock = MovableClock()
+    processor = TracedProcessor(
+        Forwarder(clock),
+        spans=cast(Spans, None),
+        clock=clock,
+        limits=Limits(),
+        policies=Policies(),
+        observer=NullObserver(),
+    )
+    assert not processor.batches.supported
 
 
 async def test_a_batch_is_one_span_with_a_count_and_links(house: House) -> None:

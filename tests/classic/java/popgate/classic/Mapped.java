@@ -67,7 +67,8 @@ final class Mapped {
                 .allMatch(queue -> queue.getMsgCount().get() == 0);
     }
 
-    private static void hang(CountDownLatch letGo) {
+    /** Whatever interrupts it, until it is let go. */
+    static void hang(CountDownLatch letGo) {
         while (letGo.getCount() > 0) {
             try {
                 letGo.await();

@@ -77,6 +77,8 @@ final class Scenarios {
         ALL_OF_THEM.put("lite_subscribe", run -> Newer.liteSubscribe(run));
         ALL_OF_THEM.put("request_reply", run -> Newer.requestReply(run));
         ALL_OF_THEM.put("mapped_shared", Mapped::shared);
+        ALL_OF_THEM.put("reset", Resets::reset);
+        ALL_OF_THEM.put("set_back", Resets::setBack);
         ALL_OF_THEM.put("stuck", Mapped::stuck);
         ALL_OF_THEM.put("late_send_back", Mapped::lateSendBack);
         ALL_OF_THEM.put("switches", Mapped::switches);

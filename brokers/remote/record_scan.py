@@ -1,0 +1,147 @@
+"""Records of a pull that need not be decoded to be passed on. Source: protocol facts 3.6 and 5.6.
+
+A record tells its gateway as the place where its message was born, and of a batch the time of the request;
+the true ones are in its properties. They are written over those of the record, at positions that are fixed
+as long as all hosts are IPv4.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from struct import Struct
+from typing import Final, NamedTuple
+
+from popgate.model import Filter
+from popgate.wire.hosts import V4_SIZE, pack_host
+from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK
+from popgate.wire.records import (
+    BORN_HOST_AT,
+    BORN_HOST_V6,
+    BORN_MS_AT,
+    LONGEST_V1_TOPIC,
+    MAGIC_V1,
+    MAGIC_V2,
+    SMALLEST_RECORD,
+    STORE_HOST_V6,
+)
+
+_HEAD: Final = Struct(">II12xq8xi44xI")
+"""Size, magic, offset, sys flag, and the length of the body."""
+_unpack_head = _HEAD.unpack_from
+_pack_time_into = Struct(">q").pack_into
+_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
+_BORN_HOST, _BORN_TIMESTAMP = f"{BORN_HOST}\x01".encode(), f"{BORN_TIMESTAMP}\x01".encode()
+_END: Final = 2
+"""The byte that ends a property."""
+
+
+class Scan(NamedTuple):
+    """Whole records one behind the other, and where each begins.
+
+    `next_offset`: of the first record that was left out for want of room; None: none was.
+    """
+
+    data: bytes
+    starts: list[int]
+    body_bytes: int
+    next_offset: int | None
+
+
+def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, room: int) -> Scan | None:
+    """The records from `offset` on that pass, at most `max_messages`, after the first at most `room` bytes.
+
+    None: they have to be decoded, since one is damaged, or has an IPv6 host or a topic that is not ASCII.
+    """
+    matches = None if passing.everything else passing.matches
+    parts: list[bytes] = []
+    starts: list[int] = []
+    births: list[tuple[int, int, bytes]] = []
+    at, start, end = 0, 0, len(data)
+    body_bytes, next_offset = 0, None
+    while at < end:
+        if end - at < SMALLEST_RECORD:
+            return None
+        size, magic, record_offset, sys_flag, body_length = _unpack_head(data, at)
+        stop = at + size
+        topic_at = at + _HEAD.size + body_length
+        if stop > end or topic_at + 3 > stop or sys_flag & _HOSTS_V6:
+            return None
+        # Lengths are signed numbers: half of what their bytes could say is damage.
+        topic_length = data[topic_at]
+        topic_at += 1
+        if magic == MAGIC_V2:
+            topic_length = topic_length << 8 | data[topic_at]
+            topic_at += 1
+        elif magic != MAGIC_V1 or topic_length > LONGEST_V1_TOPIC:
+            return None
+        length_at = topic_at + topic_length
+        block_at = length_at + 2
+        if block_at > stop or topic_length > LONGEST_BLOCK or not data[topic_at:length_at].isascii():
+            return None
+        length = data[length_at] << 8 | data[length_at + 1]
+        if length > LONGEST_BLOCK or block_at + length != stop:
+            return None
+        if record_offset < offset:
+            at = stop
+            continue
+        if len(starts) == max_messages or (starts and size > room):
+            next_offset = record_offset
+            break
+        if matches is not None and not matches(data[block_at:stop]):
+            at = stop
+            continue
+        born_ms, born_host = (
+            data.rfind(_BORN_TIMESTAMP, block_at, stop),
+            data.rfind(_BORN_HOST, block_at, stop),
+        )
+        if born_ms >= 0 or born_host >= 0:
+            block = data[block_at:stop]
+            birth = _birth(block, born_ms - block_at, born_host - block_at)
+            if birth is None:
+                return None
+            births.append((start, *birth))
+        parts.append(data[at:stop])
+        starts.append(start)
+        start += size
+        body_bytes += body_length
+        room -= size
+        at = stop
+    records = bytearray().join(parts)
+    for start, born_ms, host in births:
+        if born_ms >= 0:
+            _pack_time_into(records, start + BORN_MS_AT, born_ms)
+        if host:
+            records[start + BORN_HOST_AT : start + BORN_HOST_AT + V4_SIZE] = host
+    return Scan(bytes(records), starts, body_bytes, next_offset)
+
+
+def _birth(block: bytes, time_at: int, host_at: int) -> tuple[int, bytes] | None:
+    """When and where a message was born, by the properties at these positions of its block.
+
+    -1 and an empty host: not there. None: one of them is not what it looks like.
+    """
+    born_ms, host = -1, b""
+    if time_at >= 0:
+        if time_at and block[time_at - 1] != _END:
+            return None
+        begin = time_at + len(_BORN_TIMESTAMP)
+        end = block.find(b"\x02", begin)
+        digits = block[begin:end] if end >= 0 else block[begin:]
+        if not digits.isdigit() or len(digits) >= 16:
+            return None
+        born_ms = int(digits)
+    if host_at >= 0:
+        if host_at and block[host_at - 1] != _END:
+            return None
+        begin = host_at + len(_BORN_HOST)
+        end = block.find(b"\x02", begin)
+        text = block[begin:end] if end >= 0 else block[begin:]
+        host = _packed(text)
+        if not text or len(host) != V4_SIZE:
+            return None
+    return born_ms, host
+
+
+@lru_cache(maxsize=4096)
+def _packed(text: bytes) -> bytes:
+    return pack_host(text.decode("utf-8", "replace"))

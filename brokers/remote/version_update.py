@@ -1,0 +1,62 @@
+"""How a broker learns another version of a client that it knows already.
+
+It keeps the version that a connection told first, until it forgets the client. It handles heartbeats and
+requests to forget in different threads, so that a heartbeat of before may come to pass after the client was
+forgotten: then it has the old version once more, for as long as the connection lasts. So it is asked what
+it has. Source: RocketMQ 5.5.0, BrokerController.registerProcessor, ConsumerGroupInfo.updateChannel.
+"""
+
+from __future__ import annotations
+
+from brokers.channel import Speaker
+from brokers.remote.links import Links
+from popgate.errors import PeerWireError
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import ConsumerConnection
+
+_TRIES = 3
+
+
+class VersionUpdate:
+    """Tells brokers a member's version anew."""
+
+    def __init__(self, links: Links, timeout_s: float) -> None:
+        self._links = links
+        self._timeout_s = timeout_s
+
+    async def tell(
+        self, address: str, link: int, client_id: str, group: str, heartbeat: bytes, speaker: Speaker
+    ) -> bool:
+        """Have one broker forget the member and register it again; whether it has the version now.
+
+        Raises GatewayError when the broker does not answer.
+        """
+        fields = {"clientID": client_id, "consumerGroup": group}
+        for _ in range(_TRIES):
+            for code, told, body in (
+                (RequestCode.UNREGISTER_CLIENT, fields, b""),
+                (RequestCode.HEART_BEAT, {}, heartbeat),
+            ):
+                await self._links.call(
+                    address, code, told, body, timeout_s=self._timeout_s, link=link, speaker=speaker
+                )
+            if await self._version(address, link, client_id, group) in (None, speaker[1]):
+                return True
+        return False
+
+    async def _version(self, address: str, link: int, client_id: str, group: str) -> int | None:
+        """The version that a broker has of a member; None: it does not say."""
+        answer = await self._links.call(
+            address,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST,
+            {"consumerGroup": group},
+            timeout_s=self._timeout_s,
+            link=link,
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        try:
+            connections = ConsumerConnection.decode(answer.body).connections
+        except PeerWireError:
+            return None
+        return next((one.version for one in connections if one.client_id == client_id), None)

@@ -1,0 +1,75 @@
+"""What goes through the gateway without being decoded: mutated, it is decoded instead, or is what it was."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from brokers.remote.pulling import stored
+from brokers.remote.record_scan import scan_records
+from popgate.errors import PeerWireError
+from popgate.filters import compile_filter
+from popgate.model import FilterKind
+from popgate.stored_records import StoredRecords
+from popgate.wire.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.properties import encode_properties
+from popgate.wire.records import decode_record, decode_records, encode_record, pack_host
+from processors.limits import Limits
+from protocols.remoting.messages import Head
+from protocols.remoting.producer_batch import pack_batch
+from protocols.remoting.records import encode_all
+
+BROKER = pack_host("10.0.0.1:10911")
+NAMED = {
+    "UNIQ_KEY": "01" * 17,
+    "__BORNHOST": "10.1.2.3:40000",
+    "BORN_TIMESTAMP": "1690000000000",
+    "TAGS": "a",
+}
+RECORDS = b"".join(
+    encode_record(
+        topic.encode(), 1, at, at, b"body" * at, encode_properties(named), 0, 0, 1, BROKER, 2, BROKER
+    )
+    for at, (topic, named) in enumerate([("T", NAMED), ("t" * 127, {}), ("t" * 128, NAMED), ("T", NAMED)])
+)
+BATCH = encode_batch(
+    [
+        BatchItem(at, b"body" * at, f"UNIQ_KEY\x01ID{at}\x02WAIT\x01true{end}".encode())
+        for at, end in enumerate(["", "\x02", "\x02TAGS\x01a\x02"], 1)
+    ]
+)
+HEAD = Head("makers", "orders", 2, 0, 7, 0, b"", 0, None, True, "broker-a", False)
+EVERYTHING = compile_filter(FilterKind.TAG, "*")
+
+
+def read_scanned(data: bytes) -> None:
+    """Records of a pull."""
+    scan = scan_records(data, 0, EVERYTHING, 100, 1 << 20)
+    if scan is None:
+        raise PeerWireError("it is to be decoded")
+    records = StoredRecords(
+        scan.data, scan.starts, scan.body_bytes, lambda part, at: stored(decode_record(part, at), "b", 1, 0)
+    )
+    ends = [*scan.starts, len(scan.data)]
+    assert all(begin < end for begin, end in pairwise(ends))
+    try:
+        messages = [stored(record, "b", 1, 0) for record in decode_records(data) if record.offset >= 0]
+        passed = list(records)
+    except PeerWireError as error:
+        raise AssertionError("it was passed on, and cannot be decoded") from error
+    assert passed == messages
+    assert len(encode_all(records, store_host="10.0.0.9:8080")) == len(scan.data)
+
+
+def read_forwarded(data: bytes) -> None:
+    """A producer's batch."""
+    packed = pack_batch(HEAD, data, topic="orders", born_host="10.1.2.3:4", now_ms=1, limits=Limits())
+    if packed is None:
+        raise PeerWireError("its messages are to be looked at")
+    try:
+        before, after = decode_batch(data), decode_batch(packed.batch.data)
+    except PeerWireError as error:
+        raise AssertionError("it was forwarded, and cannot be decoded") from error
+    assert [(item.flag, item.body) for item in before] == [(item.flag, item.body) for item in after]
+    assert packed.batch.count == len(before)
+    for item, forwarded in zip(before, after, strict=True):
+        assert forwarded.properties.startswith(item.properties)

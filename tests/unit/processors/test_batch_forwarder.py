@@ -1,0 +1,89 @@
+"""Batches in one piece: checked like a send, counted like one."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokers.batches import Batch, ForwardsBatches, StoredBatch
+from popgate.context import Context
+from popgate.errors import (
+    BadRequest,
+    BrokerBusy,
+    GatewayError,
+    IllegalTopic,
+    MessageTypeMismatch,
+    Unsupported,
+)
+from popgate.model import MessageType, Permission, TopicConfig
+from popgate.testing.clock import MovableClock
+from processors.limits import Limits
+from processors.messaging import MessagingProcessor
+from tests.unit.processors.conftest import FakeBroker, Tally
+
+
+class Forwarder(FakeBroker, ForwardsBatches):
+    """Stores a batch at offset 5."""
+
+    async def forward_batch(self, context: Context, batch: Batch) -> StoredBatch:
+        await self._called("forward_batch", batch)
+        return StoredBatch(batch.queue_id, 5, ())
+
+
+def batch(topic: str = "orders", count: int = 2) -> Batch:
+    return Batch(topic, "fake", 0, b"data", count, 8)
+
+
+@pytest.fixture
+def broker(clock: MovableClock) -> Forwarder:
+    broker = Forwarder(clock)
+    for name, kinds in {"orders": (), "ordered": (MessageType.FIFO,)}.items():
+        broker.kept_topics[name] = TopicConfig(name, permission=Permission.READ_WRITE, message_types=kinds)
+    return broker
+
+
+async def test_a_batch_is_stored_and_counted(
+    processor: MessagingProcessor, broker: Forwarder, context: Context, observer: Tally
+) -> None:
+    assert processor.batches.supported
+    assert await processor.batches.forward(context, batch()) == StoredBatch(0, 5, ())
+    assert broker.asked("forward_batch") == [batch()]
+    assert observer.of("sent") == [("orders", 2, 8, 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("refused", "error"),
+    [
+        (batch("or ders"), IllegalTopic),
+        (batch("ordered"), MessageTypeMismatch),
+        (batch(count=Limits().max_messages_per_send + 1), BadRequest),
+    ],
+)
+async def test_what_cannot_be_stored_is_not_forwarded(
+    processor: MessagingProcessor,
+    broker: Forwarder,
+    context: Context,
+    observer: Tally,
+    refused: Batch,
+    error: type[GatewayError],
+) -> None:
+    with pytest.raises(error):
+        await processor.batches.forward(context, refused)
+    assert broker.asked("forward_batch") == []
+    assert [operation for operation, _ in observer.of("failed")] == ["send"]
+
+
+async def test_what_the_broker_raises_is_counted(
+    processor: MessagingProcessor, broker: Forwarder, context: Context, observer: Tally
+) -> None:
+    broker.failure = BrokerBusy("wait")
+    with pytest.raises(BrokerBusy):
+        await processor.batches.forward(context, batch())
+    assert observer.of("failed") == [("send", BrokerBusy.fault)]
+    assert observer.of("sent") == []
+
+
+async def test_a_broker_may_not_take_batches(clock: MovableClock, observer: Tally, context: Context) -> None:
+    processor = MessagingProcessor(FakeBroker(clock), clock=clock, observer=observer)
+    assert not processor.batches.supported
+    with pytest.raises(Unsupported):
+        await processor.batches.forward(context, batch())

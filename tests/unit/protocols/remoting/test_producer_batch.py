@@ -1,0 +1,194 @@
+"""Batches that are forwarded in one piece: the same as if their messages had been sent one by one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokers.batches import MOST_BYTES, MOST_MESSAGES
+from brokers.remote.outgoing import complete
+from popgate.wire.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.properties import decode_properties, encode_properties
+from processors.limits import Limits
+from protocols.remoting.messages import Head, message_in
+from protocols.remoting.producer_batch import PackedBatch, pack_batch
+
+NOW_MS, BORN_MS, PEER = 1_700_000_000_000, 1_690_000_000_000, "10.1.2.3:40000"
+HEAD = Head("makers", "orders", 2, 0x300, BORN_MS, 0, b"", 0, None, True, "broker-a", False)
+JAVA = b"UNIQ_KEY\x01ID\x02WAIT\x01true\x02TAGS\x01paid\x02"
+
+
+def pack(body: bytes, head: Head = HEAD, **limits: Any) -> PackedBatch | None:
+    return pack_batch(head, body, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits(**limits))
+
+
+def batch_of(*blocks: bytes, body: bytes = b"body") -> bytes:
+    return encode_batch([BatchItem(at, body, block) for at, block in enumerate(blocks)])
+
+
+class TestTheSameMessages:
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(-(1 << 31), (1 << 31) - 1),
+                st.binary(min_size=1, max_size=40),
+                st.dictionaries(
+                    st.sampled_from(["TAGS", "KEYS", "own", "DELAYED", "MY_WAIT", "INSTANCE_ID"]),
+                    st.sampled_from(["true", "1", "a b", "DELAY", "WAIT"]),
+                ),
+                st.booleans(),
+            ),
+            max_size=6,
+        )
+    )
+    def test_as_if_sent_one_by_one(self, messages: list[tuple[int, bytes, dict[str, str], bool]]) -> None:
+        items = []
+        for flag, body, named, ended in messages:
+            block = encode_properties({"UNIQ_KEY": f"ID{len(items)}", "WAIT": "true", **named})
+            items.append(BatchItem(flag, body, block if ended else block.removesuffix(b"\x02")))
+        packed = pack(encode_batch(items))
+        if not items:
+            assert packed is None
+            return
+        assert packed is not None
+        one_by_one = []
+        for item in items:
+            message = message_in(HEAD, item, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits())
+            complete(message)
+            one_by_one.append((item.flag, item.body, decode_properties(message.properties)))
+        stored = [
+            (each.flag, each.body, decode_properties(each.properties))
+            for each in decode_batch(packed.batch.data)
+        ]
+        assert stored == one_by_one
+        assert packed.first_message_id == one_by_one[0][2]["UNIQ_KEY"]
+        assert packed.batch.count == len(items)
+        assert packed.batch.body_bytes == sum(len(item.body) for item in items)
+
+    @pytest.mark.parametrize(
+        "properties",
+        [
+            b"",
+            b"WAIT\x01true\x02",
+            b"WAIT\x01true",
+            b"WAIT\x01true\x02UNIQ_KEY\x01BATCH\x02",  # from 5.0.0 on
+            b"UNIQ_KEY\x01BATCH\x02WAIT\x01TRUE",
+        ],
+    )
+    @pytest.mark.parametrize("block", [JAVA, JAVA.removesuffix(b"\x02"), b"TAGS\x01a\x02UNIQ_KEY\x01ID"])
+    def test_of_a_java_client(self, properties: bytes, block: bytes) -> None:
+        packed = pack(batch_of(block, block), replace(HEAD, properties=properties))
+        assert packed is not None
+        batch = packed.batch
+        assert (batch.topic, batch.broker, batch.queue_id) == ("orders", "broker-a", 2)
+        assert (batch.count, batch.body_bytes, batch.born_ms) == (2, 8, BORN_MS)
+        assert (batch.sys_flag, batch.producer_group) == (0x300, "makers")
+        for item in decode_batch(batch.data):
+            assert decode_properties(item.properties) == {
+                **decode_properties(block),
+                "__BORNHOST": PEER,
+                "BORN_TIMESTAMP": str(BORN_MS),
+            }
+
+    def test_a_batch_has_no_more_than_a_broker_takes(self) -> None:
+        large = batch_of(*[JAVA] * 4, body=bytes((1 << 20) - 60))
+        assert len(large) <= MOST_BYTES
+        assert pack(large) is None
+        assert pack(batch_of(*[JAVA] * 3, body=bytes((1 << 20) - 60))) is not None
+        small = b"UNIQ_KEY\x01I\x02"
+        many = batch_of(*[small] * (MOST_MESSAGES + 1), body=b"x")
+        assert len(many) * 4 < MOST_BYTES * 2
+        assert pack(many, max_messages_per_send=1 << 16) is None
+
+    def test_a_producer_that_tells_no_time_sends_now(self) -> None:
+        packed = pack(batch_of(JAVA), replace(HEAD, born_ms=0))
+        assert packed is not None
+        assert packed.batch.born_ms == NOW_MS
+
+
+class TestWhatNeedsALook:
+    @pytest.mark.parametrize(
+        "block",
+        [
+            b"",
+            b"TAGS\x01paid\x02",
+            b"MY_UNIQ_KEY\x01ID\x02",
+            b"UNIQ_KEY\x01\x02",
+            *(
+                b"UNIQ_KEY\x01ID\x02%b" % more
+                for more in (
+                    b"WAIT\x01false\x02",
+                    b"WAIT\x01false",
+                    b"WAIT\x01false\x02MY_WAIT\x01true\x02",
+                    b"DELAY\x013\x02",
+                    b"TIMER_DELIVER_MS\x013\x02",
+                    b"TIMER_DELAY_SEC\x013\x02",
+                    b"TRAN_MSG\x01true\x02",
+                    b"__SHARDINGKEY\x01a\x02",
+                    b"_SYS_MSG_PRIORITY_\x013\x02",
+                    b"__LITE_TOPIC\x01a\x02",
+                    b"CORRELATION_ID\x01a\x02",
+                    b"__BORNHOST\x011.2.3.4:5\x02",
+                    b"BORN_TIMESTAMP\x015\x02",
+                    b"a\x01%b\x02" % (b"x" * 32_000),
+                )
+            ),
+        ],
+    )
+    def test_a_message(self, block: bytes) -> None:
+        assert pack(batch_of(JAVA, block)) is None
+        assert pack(batch_of(block, JAVA)) is None
+
+    @pytest.mark.parametrize(
+        "more",
+        [
+            {"queue_id": -1},
+            {"broker": ""},
+            {"once": True},
+            {"reconsumed": 1},
+            {"properties": b"TAGS\x01a\x02"},
+            {"properties": b"WAIT\x01false\x02"},
+        ],
+    )
+    def test_a_header(self, more: dict[str, Any]) -> None:
+        assert pack(batch_of(JAVA)) is not None
+        assert pack(batch_of(JAVA), replace(HEAD, **more)) is None
+
+    @pytest.mark.parametrize(
+        ("limits", "body"),
+        [
+            ({"max_body_bytes": 3}, b"body"),
+            ({"max_messages_per_send": 1}, b"body"),
+            ({"max_properties": 2}, b"body"),
+            ({"max_properties_bytes": 20}, b"body"),
+            ({"refuse_empty_bodies": True}, b""),
+        ],
+    )
+    def test_what_a_limit_is_reached_by(self, limits: dict[str, Any], body: bytes) -> None:
+        assert pack(batch_of(JAVA, JAVA, body=body), **limits) is None
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            b"",
+            b"\x00" * 8,
+            b"\xff" * 64,
+            batch_of(JAVA)[:-1],
+            batch_of(JAVA) + b"\x00",
+            b"\x00\x00\x00\x05" + batch_of(JAVA)[4:],
+            batch_of(JAVA)[:16] + b"\x7f\xff\xff\xff" + batch_of(JAVA)[20:],
+            batch_of(JAVA)[:24] + b"\xff\xff" + batch_of(JAVA)[26:],
+        ],
+    )
+    def test_damage(self, damage: bytes) -> None:
+        assert pack(damage) is None
+
+    @given(st.binary(max_size=120), st.integers(0, 120))
+    def test_whatever_comes_is_no_fault(self, noise: bytes, at: int) -> None:
+        data = batch_of(JAVA, JAVA)
+        pack(noise)
+        pack(data[:at] + noise + data[at + len(noise) :])
