@@ -56,6 +56,7 @@ RELAYED: Final[Mapping[int, Relayable]] = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY: Relayable(
         ("consumerGroup", "clientId", "msgId", "brokerName", "topic"), slow=True, changes=True
     ),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: Relayable(("topic", "group", "clientAddr"), slow=True),
     RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: Relayable(slow=True, changes=True),
     RequestCode.CLEAN_UNUSED_TOPIC: Relayable(slow=True, changes=True),
     RequestCode.DELETE_EXPIRED_COMMITLOG: Relayable(slow=True, changes=True),
@@ -70,6 +71,7 @@ ABOUT_CLIENTS: Final = frozenset(
         RequestCode.GET_CONSUMER_CONNECTION_LIST,
         RequestCode.GET_CONSUMER_RUNNING_INFO,
         RequestCode.CONSUME_MESSAGE_DIRECTLY,
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
     }
 )
 """Those of them that a gateway answers to others that share its broker."""
@@ -132,7 +134,10 @@ class AsksGateways(ABC):
     async def ask_gateways(self, context: Context, code: int, fields: Mapping[str, str]) -> Relayed:
         """Ask all gateways at once, the one that asks as well, each within seconds; their names are made up.
 
-        One whose answer is too long for `MOST_OF_GATEWAYS` is among those that failed.
+        With the field clientId those alone that have the client, one after the other: until it answered, or
+        where the command changes something until it may have been asked.
+        One whose answer is too long for `MOST_OF_GATEWAY`, or that is one too many for `MOST_OF_GATEWAYS`, is
+        among those that failed.
 
         Raises Unsupported (another code), BadRequest (more bytes than `MOST_BYTES`), TooManyRequests,
         BrokerUnavailable, BrokerTimeout.

@@ -99,7 +99,9 @@ class Asking:
             raise Unsupported(f"to look a message up by its place in the log of {self._broker.name}")
         if not 0 <= commit_offset < 1 << 63:
             raise BadRequest(f"the commit log offset {commit_offset} is out of range")
-        return await self._broker.at_place(Context(), broker, commit_offset)
+        # Whoever asks waits for the client, too, and hardly longer than for that.
+        context = Context(deadline=self._clock.monotonic() + ANSWER_S)
+        return await self._broker.at_place(context, broker, commit_offset)
 
     def reconnect(self, context: Context, client_id: str) -> None:
         """Tell a client to connect anew. There is no answer. Raises as `stack`."""

@@ -42,7 +42,7 @@ class Relaying:
 
         Raises as `RelaysCommands.relay`, and Forbidden, TooManyRequests; Unsupported without a cluster.
         """
-        self._admit_to(context, code, topic=topic, group=group)
+        self.admit(context, code, topic=topic, group=group)
         if self._relays is None:
             raise Unsupported(f"a command for the brokers behind broker {self._name}, which has none")
         return await self._relays.relay(context, code, fields, broker=broker, topic=topic)
@@ -69,12 +69,13 @@ class Relaying:
 
         Raises as `AsksGateways.ask_gateways`, and Forbidden; Unsupported where nobody shares it.
         """
-        self._admit_to(context, code, group=group)
+        self.admit(context, code, group=group)
         if self._gateways is None:
             raise Unsupported(f"a command for other gateways of broker {self._name}, which nobody shares")
         return await self._gateways.ask_gateways(context, code, fields)
 
-    def _admit_to(self, context: Context, code: int, *, topic: str = "", group: str = "") -> None:
+    def admit(self, context: Context, code: int, *, topic: str = "", group: str = "") -> None:
+        """Whether who asks may look, or change, with this command. Raises Forbidden, TooManyRequests."""
         what = RELAYED.get(code)
         changes = what is not None and what.changes
         self._admit(context, Action.UPDATE if changes else Action.GET, topic=topic, group=group)

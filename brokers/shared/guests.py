@@ -49,6 +49,8 @@ _REPLY_S = 5.0
 _FIRST_FRAME = 16 * 1024
 """Bytes: nobody needs more to say who it is."""
 _MOST_ASKED_ABOUT = 2_000
+_LONGEST_FAILURE = 16 * 1024
+"""Bytes of why a guest did not answer a command: that is logged, and told to who asks."""
 
 
 class Guest:
@@ -95,6 +97,8 @@ class Guest:
         try:
             if answer.code == DONE:
                 return decode(ANSWER, answer.body)
+            if len(answer.body) > _LONGEST_FAILURE:
+                raise PeerWireError(f"a failure of {len(answer.body)} bytes")
             error = decode(ERROR, answer.body)
         except PeerWireError as nonsense:
             self.channel.close(f"it spoke nonsense: {nonsense}")

@@ -119,7 +119,7 @@ class BrokerHost(AsksGateways):
 
     async def ask_gateways(self, context: Context, code: int, fields: Mapping[str, str]) -> Relayed:
         guests = [guest for guest in self._guests if guest.proved and not guest.over]
-        return await self._commands.ask(self._own_command, guests, code, fields)
+        return await self._commands.ask(context, self._own_command, guests, code, fields)
 
     def on_command(self, handler: CommandHandler) -> None:
         self._own_command = handler

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 
 from brokers.capabilities import AsksClients, ConnectedClient, GroupMember, ReplyHandler
@@ -76,7 +77,10 @@ class Members(Facet):
         self._reply_handler = handler
 
     async def ask_gateways(self, context: Context, code: int, fields: Mapping[str, str]) -> Relayed:
-        return await self._link.ask(ASK_GATEWAYS, context, code, fields)
+        # The host is told until when its answer is waited for.
+        until = self._clock.monotonic() + self._settings.request_timeout_s
+        deadline = until if context.deadline is None else min(until, context.deadline)
+        return await self._link.ask(ASK_GATEWAYS, replace(context, deadline=deadline), code, fields)
 
     def on_command(self, handler: CommandHandler) -> None:
         self._command_handler = handler

@@ -29,7 +29,6 @@ from popgate.naming import check_group, check_topic
 from popgate.verdict import Verdict
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import dumps_keyed, object_key
 from popgate.wire.heartbeats import ACTIVELY, PASSIVELY, SubscriptionData
 from popgate.wire.remoting import Command
 from popgate.wire.running import (
@@ -45,6 +44,7 @@ from popgate.wire.running import (
     ConsumeResult,
     ConsumerRunningInfo,
     decode_offsets,
+    encode_positions,
 )
 from processors.asking import ANSWER_S
 from processors.clients import ClientHandle, ClientKind
@@ -94,6 +94,7 @@ class Asking:
     async def running_info(self, request: Request) -> Command:
         fields = request.fields
         group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
+        self._processor.relaying.admit(request.context, request.command.code, group=group)
         client = self.client(group, client_id)
         if client is None:
             return await self._asked_elsewhere(request, request.fields, group, client_id)
@@ -139,6 +140,7 @@ class Asking:
         """The message is looked up by its id, in the topic that is named, or those that the client reads."""
         fields = request.fields
         group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
+        self._processor.relaying.admit(request.context, request.command.code, group=group)
         client = self.client(group, client_id)
         if client is None:
             return await self._consumed_elsewhere(request, group, client_id)
@@ -167,19 +169,43 @@ class Asking:
         return BrokerAnswer(ResponseCode.SUCCESS, body=ConsumeResult(result, remark, spent_ms).encode())
 
     async def positions(self, request: Request) -> Command:
-        """Where each classic member of a group stands with a topic, or the one that `clientAddr` names."""
-        fields = request.fields
+        """Where each classic member of a group stands with a topic, or the one that `clientAddr` names.
+
+        Of all gateways that share the broker, where any do.
+        """
+        fields, context = request.fields, request.context
         topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
-        wanted = fields.get("clientAddr", "")
-        clients = [
-            one
-            for one in self._clients.consumers_of(group)
-            if isinstance(one, RemotingClient) and one.alive and wanted in ("", one.client_id)
-        ][:MOST_OPEN]
-        if not clients:
+        self._processor.relaying.admit(context, request.command.code, group=group)
+        if self._processor.relaying.shared:
+            found = await self._behind.positions_in(context, fields, group)
+        else:
+            here = await self.positions_here(topic, group, fields.get("clientAddr", ""))
+            found = [here] if here is not None else []
+        if not found:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"
             )
+        told = {
+            client_id: {
+                queue: await self._position(request, group, queue, at) for queue, at in offsets.items()
+            }
+            for positions in found
+            for client_id, offsets in positions.items()
+        }
+        return request.answer(body=encode_positions(told))
+
+    async def positions_here(
+        self, topic: str, group: str, client_id: str
+    ) -> dict[str, dict[MessageQueue, int]] | None:
+        """Where classic members that are connected to this replica say that they stand, by their ids.
+
+        `client_id`: this one alone, unless it is empty. None when there is no such member.
+        """
+        clients = [
+            one
+            for one in self._clients.consumers_of(group)
+            if isinstance(one, RemotingClient) and one.alive and client_id in ("", one.client_id)
+        ][:MOST_OPEN]
         asked = {"topic": topic, "group": group}
         answers = await asyncio.gather(
             *(self._ask(one, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked) for one in clients),
@@ -189,14 +215,10 @@ class Asking:
         for client, answer in zip(clients, answers, strict=True):
             if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
                 with contextlib.suppress(PeerWireError):
-                    found = decode_offsets(answer.body, "messageQueueTable")
-                    told[client.client_id] = {
-                        object_key(queue.table()): await self._position(request, group, queue, at)
-                        for queue, at in found.items()
-                    }
+                    told[client.client_id] = decode_offsets(answer.body, "messageQueueTable")
             elif isinstance(answer, BaseException) and not isinstance(answer, GatewayError):
                 raise answer
-        return request.answer(body=dumps_keyed({"consumerTable": told}))
+        return told if clients else None
 
     def client(self, group: str, client_id: str) -> ClientHandle | None:
         """A member of the group that is connected to this replica, and can be asked."""
@@ -238,6 +260,8 @@ class Asking:
             info = ConsumerRunningInfo.decode(body)
         except PeerWireError as error:
             raise BrokerUnavailable(f"what the client answered makes no sense: {error}") from None
+        if not self._behind.there and info.properties.get(NAME_SERVERS):
+            return body  # as the client said it to the gateway that it came to
         told = {**info.properties, NAME_SERVERS: self._address(request.context)}
         return replace(info, properties=told).encode()
 

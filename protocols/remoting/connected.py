@@ -5,7 +5,7 @@ Source: protocol facts 5.5 and 5.14.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -70,9 +70,11 @@ def _age(one: SubscriptionData) -> tuple[int, str, str]:
     return one.version, one.kind, one.expression
 
 
-def _said_much(one: ConsumerConnection) -> tuple[bool, str, str, str]:
+def _said_much(one: ConsumerConnection) -> tuple[bool, bool, str, str, str]:
+    """Of clients of other doors the address is not told."""
+    classic = any(each.address for each in one.connections)
     plain = one.model == CLUSTERING and one.start_from == FROM_LAST
-    return not plain, one.consume_type, one.model, one.start_from
+    return classic, not plain, one.consume_type, one.model, one.start_from
 
 
 def producers_of(clients: Clients, group: str) -> list[Connection]:
@@ -84,14 +86,21 @@ def producers_of(clients: Clients, group: str) -> list[Connection]:
 def all_producers(
     clients: Clients, clock: Clock, most: int | None = None
 ) -> dict[str, list[tuple[Connection, int]]]:
-    """By group, with when each was last heard of (wall time in ms); of at most so many clients."""
+    """By group, with when each was last heard of (wall time in ms).
+
+    `most`: so many are told of, one in several groups in each of them.
+    """
     now_s, now_ms = clock.monotonic(), clock.now_ms()
     found: dict[str, list[tuple[Connection, int]]] = {}
-    producers: Iterable[ClientHandle] = (one for one in clients.all() if not one.group)
-    for one in islice(producers, most):
+    told = (
+        (group, one)
+        for one in clients.all()
+        if not one.group
+        for group in ((one.producer_group,) if one.producer_group else sorted(one.topics))
+    )
+    for group, one in islice(told, most):
         seen_ms = now_ms - round(max(now_s - clients.last_seen(one.key), 0) * 1000)
-        for group in (one.producer_group,) if one.producer_group else sorted(one.topics):
-            found.setdefault(group, []).append((connection_of(one), seen_ms))
+        found.setdefault(group, []).append((connection_of(one), seen_ms))
     return found
 
 

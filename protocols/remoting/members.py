@@ -129,11 +129,14 @@ class Members:
             )
         elsewhere = await self._consumers_elsewhere(request.context, group)
         told = [consumers_of(here)] if here else []
-        told += elsewhere
+        if self._behind.there:
+            told += elsewhere  # what this gateway is told itself counts before what brokers were told of it
+            answer = merged(told)
+        else:
+            told = elsewhere + told  # all gateways have the same first
+            answer = merged_alike(told)
         by_id = [Connection(client_id) for client_id in found]
         connections = _by_id(clients_of((*(each.connections for each in told), by_id)))
-        # What this gateway is told itself counts before what brokers were told of it.
-        answer = merged(told) if self._behind.there else merged_alike(told)
         return request.answer(body=replace(answer, connections=tuple(connections)).encode())
 
     async def _consumers_elsewhere(self, context: Context, group: str) -> list[ConsumerConnection]:
@@ -151,7 +154,7 @@ class Members:
         group = text(request.fields, "producerGroup")
         here, behind = producers_of(self._clients, group), self._behind
         elsewhere = await behind.producers_in(request.context, group) if behind.know_clients else []
-        found = _by_id(clients_of((here, *elsewhere)))
+        found = _by_id(clients_of((here, *elsewhere) if behind.there else (*elsewhere, here)))
         if not found:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:_LONGEST_GROUP]}] not exist"

@@ -17,6 +17,7 @@ from popgate.message_id import decode_offset_message_id
 from popgate.naming import check_group
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import encode_producer_connections
+from popgate.wire.running import encode_positions
 from popgate.wire.surveys import encode_producers
 from processors.messaging import MessagingProcessor
 from protocols.remoting.asking import Asking
@@ -26,7 +27,8 @@ from protocols.remoting.fields import flag, text
 from protocols.remoting.requests import DoorHouse
 
 MOST_CLIENTS: Final = 20_000
-"""That are told of in one answer; what is beyond `brokers.relaying.MOST_OF_GATEWAY` is refused."""
+"""That are told of in one answer, a producer of several groups in each of them; what is beyond
+`brokers.relaying.MOST_OF_GATEWAY` is refused."""
 _NOT_HERE: Final = BrokerAnswer(ResponseCode.CONSUMER_NOT_ONLINE)
 
 
@@ -45,6 +47,7 @@ class Neighbours:
             RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
             RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self._positions,
         }
 
     def __repr__(self) -> str:
@@ -66,6 +69,8 @@ class Neighbours:
 
     async def _producers(self, fields: Mapping[str, str]) -> BrokerAnswer:
         here = producers_of(self._clients, text(fields, "producerGroup"))[:MOST_CLIENTS]
+        if not here:
+            return _NOT_HERE
         return BrokerAnswer(ResponseCode.SUCCESS, body=encode_producer_connections(tuple(here)))
 
     async def _all_producers(self, fields: Mapping[str, str]) -> BrokerAnswer:
@@ -90,6 +95,14 @@ class Neighbours:
             raise BadRequest("the field msgId is no id of a place") from error
         message = await self._processor.asking.message_at(text(fields, "brokerName"), offset)
         return await self._asking.consume_here(client, message)
+
+    async def _positions(self, fields: Mapping[str, str]) -> BrokerAnswer:
+        """As the clients say them: numbers of mapped groups are made out for who asks, by its own gateway."""
+        topic, group = text(fields, "topic"), text(fields, "group")
+        found = await self._asking.positions_here(topic, group, fields.get("clientAddr", ""))
+        if found is None:
+            return _NOT_HERE
+        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_positions(found))
 
 
 def _no_address(_context: Context) -> str:

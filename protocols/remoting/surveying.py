@@ -222,7 +222,9 @@ class Surveying:
         await self._brokers.known(request.context)  # who may not look at brokers is refused
         found = all_producers(self._clients, self._clock)
         elsewhere = await self._behind.producers(request.context) if self._behind.know_clients else []
-        return request.answer(body=encode_producers(producers_of((found, *elsewhere))))
+        return request.answer(
+            body=encode_producers(producers_of((found, *elsewhere), newest=not self._behind.there))
+        )
 
     # -- queues -------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import pytest
 
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.remoting import RemotingClient
+from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import (
     Connection,
@@ -23,10 +24,11 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.records import decode_record
 from popgate.wire.remoting import VERSION, Command
-from popgate.wire.running import ConsumeResult, ConsumerRunningInfo
+from popgate.wire.running import ConsumeResult, ConsumerRunningInfo, decode_positions, encode_offsets
 from popgate.wire.surveys import decode_producers
 from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
+from tests.e2e.test_workers import spread
 from tests.support.waiting import PATIENCE_S, until
 
 DOORS = ("grpc://127.0.0.1:0", "remoting://127.0.0.1:0")
@@ -37,6 +39,7 @@ PATIENT = [
     for name, value in {"start_patience_s": 100, "request_timeout_s": 50}.items()
     for word in ("--set", f"shared.{name}={value}")
 ]
+QUEUE = MessageQueue("orders", "broker", 0)
 GRPC = Connection("over-grpc", language="JAVA")
 
 
@@ -57,6 +60,8 @@ class Member:
         """What it answers to its gateway."""
         if command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             return command.answer(0, body=ConsumerRunningInfo({"who": self.name}).encode())
+        if command.code == RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT:
+            return command.answer(0, body=encode_offsets({QUEUE: len(self.name)}, "messageQueueTable"))
         assert command.code == RequestCode.CONSUME_MESSAGE_DIRECTLY, command
         self.consumed.append(decode_record(command.body).body)
         return command.answer(0, body=ConsumeResult("CR_LATER", f"{self.name} is busy", 3).encode())
@@ -132,7 +137,9 @@ async def check_lists(members: Sequence[Member], *others: Connection) -> None:
 
 
 async def check_questions(members: Sequence[Member]) -> None:
-    """Each of them is reached from the gateway of each."""
+    """Each of them is reached from the gateway of each, and asked once."""
+    for member in members:
+        member.consumed.clear()
     fields = {"a": "makers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
     sent = await members[0].call(RequestCode.SEND_MESSAGE_V2, {**fields, "i": "", "m": "false"}, b"body")
     assert sent.code == ResponseCode.SUCCESS, sent.remark
@@ -144,8 +151,11 @@ async def check_questions(members: Sequence[Member]) -> None:
             what = {"msgId": sent.fields["msgId"], "topic": "orders"}
             body = await tool.ok(RequestCode.CONSUME_MESSAGE_DIRECTLY, **who, **what)
             assert ConsumeResult.decode(body) == ConsumeResult("CR_LATER", f"{member.name} is busy", 3)
+        where = {"topic": "orders", "group": "readers", "clientAddr": ""}
+        body = await tool.ok(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, **where)
+        assert decode_positions(body) == {one.name: {QUEUE: len(one.name)} for one in members}
     for member in members:
-        assert set(member.consumed) == {b"body"}
+        assert member.consumed == [b"body"] * len(members)
 
 
 async def check_strangers(members: Sequence[Member]) -> None:
@@ -175,9 +185,9 @@ async def test_scenario_14_tools_at_host_and_guest_see_and_ask_the_same_clients(
 
 
 async def test_scenario_14_tools_at_all_workers_see_and_ask_the_same_clients() -> None:
-    """Four connections are two for each of two workers."""
     async with running_gateway(listen=DOORS, options=["--workers", "2", *PATIENT]) as gateway:
         members = [await join(gateway, f"c{number}") for number in range(4)]
+        await until(lambda: spread(gateway, [2, 2]), LONGEST_S)
         await holds(lambda: check_lists(members))
         await holds(lambda: check_questions(members))
         await check_strangers(members)

@@ -31,7 +31,8 @@ settings or the rights of a broker. The clients that the tests look at are conne
 the one that is asked.
 
 In front of an embedded broker that [several gateways](sharing.md) or [workers](workers.md) share, each of
-them shows and asks the clients of all, at the clients' own addresses.
+them shows and asks the clients of all, classic ones at their own addresses; other tests look at that, without
+the tools (`tests/e2e/test_shared_clients.py`).
 """
 
 

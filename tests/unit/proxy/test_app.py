@@ -13,7 +13,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import TopicConfig
-from popgate.wire.codes import RequestCode
+from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerConnection
 from proxy.app import CannotStart, build
 from proxy.settings import Settings
@@ -241,6 +241,15 @@ async def test_gateways_that_share_a_broker_ask_each_other_about_their_clients(
             told = [ConsumerConnection.decode(one.body) for one in relayed.answers.values()]
             assert [one.client_id for each in told for one in each.connections] == ["c0", "c1"]
             assert not relayed.failures
+        # The host knows by now whose client it is.
+        running = {"consumerGroup": "readers", "clientId": "c1"}
+        relayed = await host.processor.relaying.ask_gateways(
+            Context(), RequestCode.GET_CONSUMER_RUNNING_INFO, running
+        )
+        assert [one.code for one in relayed.answers.values()] == [
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            ResponseCode.SUCCESS,
+        ]
     finally:
         await guest.stop()
         await host.stop()

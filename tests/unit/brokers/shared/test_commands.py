@@ -9,21 +9,23 @@ from typing import Any
 
 import pytest
 
-from brokers.relaying import MOST_BYTES, BrokerAnswer
+from brokers.relaying import MOST_BYTES, BrokerAnswer, Relayed
 from brokers.shared import commands
 from brokers.shared.commands import Commands
+from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     BrokerTimeout,
     BrokerUnavailable,
     ClientTimeout,
-    GatewayError,
     Internal,
     TooManyRequests,
     Unsupported,
 )
 from popgate.testing.clock import MovableClock
 from popgate.wire.codes import RequestCode as Code
+from popgate.wire.codes import ResponseCode
+from tests.support.waiting import PATIENCE_S, until
 
 CONSUMERS = Code.GET_CONSUMER_CONNECTION_LIST
 WHO = {"consumerGroup": "readers"}
@@ -169,6 +171,155 @@ async def test_a_gateway_that_speaks_nonsense_is_let_go(
     await soon(lambda: guest._link.reconnects == 1)
 
 
+async def test_why_a_gateway_failed_is_bounded(place: Any, soon: Any) -> None:
+    """It is logged, and told to whoever asked."""
+    host = await place.open()
+    guest = await place.visit()
+    guest.on_command(Answering(BrokerUnavailable("x" * 20_000)))
+    (failure,) = (await host.ask_gateways(place.context, CONSUMERS, WHO)).failures.values()
+    assert "makes no sense" in failure.sentence
+    assert len(failure.sentence) < 200
+    await soon(lambda: guest._link.reconnects == 1)
+
+
+async def test_the_hosts_own_side_has_no_more_time_than_guests(
+    place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "LOOK_S", 0.05)
+    host = await place.open()
+
+    async def never(code: int, fields: Mapping[str, str]) -> BrokerAnswer:
+        return await asyncio.get_running_loop().create_future()
+
+    host.on_command(never)
+    told = await host.ask_gateways(place.context, CONSUMERS, WHO)
+    assert isinstance(told.failures["gateway-0"], BrokerTimeout)
+
+
+async def test_the_hosts_own_side_answers_no_more_than_guests(
+    place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "MOST_OF_GATEWAY", 100)
+    host = await place.open()
+    guest = await place.visit()
+    host.on_command(Answering(b"x" * 100))
+    guest.on_command(Answering(b"short"))
+    told = await guest.ask_gateways(place.context, CONSUMERS, WHO)
+    assert bodies(told) == {b"short"}
+    assert "the limit is 100" in told.failures["gateway-0"].sentence
+
+
+async def test_the_host_is_told_until_when_its_answer_is_waited_for(
+    place: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = await place.open()
+    guest = await place.visit()
+    asked: list[Context] = []
+
+    async def note(context: Context, *_: Any) -> Relayed:
+        asked.append(context)
+        return Relayed({}, {})
+
+    monkeypatch.setattr(host._commands, "ask", note)
+    soon = asyncio.get_running_loop().time() + PATIENCE_S / 2
+    for context in (place.context, replace(place.context, deadline=soon)):
+        await guest.ask_gateways(context, CONSUMERS, WHO)
+    late, early = (context.deadline for context in asked)
+    assert late is not None
+    assert early is not None
+    assert early < late < asyncio.get_running_loop().time() + PATIENCE_S
+
+
+NOBODY = BrokerAnswer(ResponseCode.CONSUMER_NOT_ONLINE)
+BUSY = BrokerAnswer(ResponseCode.SYSTEM_BUSY)
+WELL = BrokerAnswer(ResponseCode.SUCCESS)
+CLIENT = {"consumerGroup": "readers", "clientId": "c"}
+
+
+class Having:
+    """A guest with a client, or without. Its answer may take until a future is done."""
+
+    def __init__(self, answer: BrokerAnswer | Exception, client_id: str = "c") -> None:
+        self.value = answer
+        self.client_id = client_id
+        self.asked = self.answered = 0
+        self.gate: asyncio.Future[None] | None = None
+
+    def has(self, client_id: str) -> bool:
+        return client_id == self.client_id
+
+    async def command(self, code: int, fields: Mapping[str, str], timeout_s: float) -> BrokerAnswer:
+        self.asked += 1
+        if self.gate is not None:
+            await self.gate
+        self.answered += 1
+        if isinstance(self.value, Exception):
+            raise self.value
+        return self.value
+
+
+async def asked(code: int, *values: BrokerAnswer | Exception) -> tuple[Relayed, list[int]]:
+    """What became of a question to the client of so many gateways, and how often each was asked."""
+    guests: list[Any] = [Having(value) for value in values]
+    told = await Commands(MovableClock()).ask(Context(), None, guests, code, CLIENT)
+    return told, [guest.asked for guest in guests]
+
+
+async def test_a_gateway_without_the_client_is_asked_nothing() -> None:
+    """One that hangs would hold up every question."""
+    guests: list[Any] = [Having(WELL, "another"), Having(WELL)]
+    told = await Commands(MovableClock()).ask(
+        Context(), Answering(b""), guests, Code.CONSUME_MESSAGE_DIRECTLY, {}
+    )
+    assert [guest.asked for guest in guests] == [0, 0]
+    told = await Commands(MovableClock()).ask(Context(), None, guests, Code.GET_CONSUMER_RUNNING_INFO, CLIENT)
+    assert [guest.asked for guest in guests] == [0, 1]
+    assert list(told.answers.values()) == [WELL]
+
+
+@pytest.mark.parametrize("first", [WELL, BUSY, BrokerTimeout("hangs"), BrokerUnavailable("speaks nonsense")])
+async def test_a_message_is_handed_to_one_of_two_clients_of_an_id(first: BrokerAnswer | Exception) -> None:
+    told, counts = await asked(Code.CONSUME_MESSAGE_DIRECTLY, NOBODY, first, WELL)
+    assert counts == [1, 1, 0]
+    assert [*told.answers.values(), *told.failures.values()] == [NOBODY, first]
+
+
+@pytest.mark.parametrize("first", [NOBODY, BUSY, BrokerTimeout("hangs")])
+async def test_what_a_client_runs_is_asked_until_one_says_it(first: BrokerAnswer | Exception) -> None:
+    told, counts = await asked(Code.GET_CONSUMER_RUNNING_INFO, first, WELL, WELL)
+    assert counts == [1, 1, 0]
+    assert WELL in told.answers.values()
+
+
+async def test_all_commands_together_hold_so_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "MOST_HELD", 100)
+    clock = MovableClock()
+    host, slow, quick = Commands(clock), Having(BrokerAnswer(0)), Having(BrokerAnswer(0, body=b"x" * 50))
+    slow.gate = asyncio.get_running_loop().create_future()
+    guests: list[Any] = [quick, slow]
+    first = asyncio.ensure_future(host.ask(Context(), None, guests, CONSUMERS, WHO))
+    await until(lambda: slow.asked)
+    (failure,) = (await host.ask(Context(), None, guests[:1], CONSUMERS, WHO)).failures.values()
+    assert "the limit is 100 bytes" in failure.sentence
+    slow.gate.set_result(None)
+    assert len((await first).answers) == 2
+    assert not (await host.ask(Context(), None, guests[:1], CONSUMERS, WHO)).failures
+
+
+async def test_what_goes_wrong_holds_nothing() -> None:
+    host = Commands(MovableClock())
+    slow = Having(WELL)
+    slow.gate = asyncio.get_running_loop().create_future()
+    guests: list[Any] = [Having(RuntimeError("a bug")), slow]
+    waiting = asyncio.ensure_future(host.ask(Context(), None, guests, CONSUMERS, WHO))
+    await until(lambda: slow.asked)
+    slow.gate.set_result(None)
+    await until(lambda: slow.answered)
+    with pytest.raises(RuntimeError, match="a bug"):
+        await waiting
+    assert repr(host) == "<Commands open 0 held 0>"
+
+
 class Slow:
     """A guest that takes as long as it may, by a clock that stands still otherwise."""
 
@@ -176,35 +327,29 @@ class Slow:
         self.clock = clock
         self.given: list[float] = []
 
+    def has(self, client_id: str) -> bool:
+        return True
+
     async def command(self, code: int, fields: Mapping[str, str], timeout_s: float) -> BrokerAnswer:
         self.given.append(timeout_s)
         self.clock.advance(timeout_s)
         raise BrokerTimeout("silent")
 
 
+@pytest.mark.parametrize("wait_s", [None, 60.0, 1.0, -1.0])
 @pytest.mark.parametrize(
     ("code", "all_s"), [(CONSUMERS, commands.LOOK_S), (Code.GET_CONSUMER_RUNNING_INFO, commands.ASK_S)]
 )
 async def test_all_gateways_together_have_so_much_time(
-    code: int, all_s: float, monkeypatch: pytest.MonkeyPatch
+    code: int, all_s: float, wait_s: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Less where whoever asks waits less; the answer is to reach it."""
     monkeypatch.setattr(commands, "_AT_ONCE", 1)
     clock = MovableClock()
     guests: list[Any] = [Slow(clock), Slow(clock)]
-    told = await Commands(clock).ask(None, guests, code, {})
-    assert [guest.given for guest in guests] == [[all_s], []]
+    context = Context(deadline=None if wait_s is None else clock.monotonic() + wait_s)
+    told = await Commands(clock).ask(context, None, guests, code, CLIENT)
+    if wait_s is not None:
+        all_s = min(all_s, wait_s * 0.8)
+    assert [guest.given for guest in guests] == [[pytest.approx(all_s)] if all_s > 0 else [], []]
     assert [type(one) for one in told.failures.values()] == [BrokerTimeout, BrokerTimeout]
-
-
-async def test_the_context_of_the_request_bounds_the_wait(place: Any) -> None:
-    """A guest whose client has no time left does not wait for gateways that do not answer."""
-    host = await place.open()
-    guest = await place.visit()
-
-    async def never(code: int, fields: Mapping[str, str]) -> BrokerAnswer:
-        return await asyncio.get_running_loop().create_future()
-
-    host.on_command(never)
-    late = replace(place.context, deadline=asyncio.get_running_loop().time() - 1)
-    with pytest.raises(GatewayError):
-        await guest.ask_gateways(late, CONSUMERS, WHO)

@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
-from brokers.relaying import ABOUT_CLIENTS, AsksGateways, BrokerAnswer, CommandHandler, Relayed
+from brokers.relaying import (
+    ABOUT_CLIENTS,
+    AsksGateways,
+    BrokerAnswer,
+    CommandHandler,
+    Relayed,
+    relayed_fields,
+)
 from popgate.context import Context
+from popgate.errors import BrokerTimeout, Forbidden, GatewayError
+from popgate.kinds import Action
 from popgate.message_id import encode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message
 from popgate.verdict import Verdict
+from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode as Code
 from popgate.wire.codes import ResponseCode
 from popgate.wire.heartbeats import (
@@ -32,6 +42,8 @@ from popgate.wire.running import (
     NAME_SERVERS,
     ConsumeResult,
     ConsumerRunningInfo,
+    decode_positions,
+    encode_offsets,
 )
 from popgate.wire.surveys import decode_producers
 from processors.clients import ClientKind
@@ -40,6 +52,7 @@ from protocols.finding import command_handler
 from protocols.remoting import neighbours
 from protocols.remoting.asking import Asking
 from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.members import Members
 from protocols.remoting.neighbours import Neighbours
 from protocols.remoting.requests import DoorHouse
@@ -49,21 +62,29 @@ from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, St
 
 CONSUMERS, PRODUCERS = Code.GET_CONSUMER_CONNECTION_LIST, Code.GET_PRODUCER_CONNECTION_LIST
 INFO, CONSUME = Code.GET_CONSUMER_RUNNING_INFO, Code.CONSUME_MESSAGE_DIRECTLY
+POSITIONS = Code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS
 SUBSCRIPTION = SubscriptionData("orders", "a || b", tags=("a", "b"), codes=(97, 98), version=17)
 
 
 class Shared(AsksGateways):
-    """Asks all that answer, in this process. `asked` are the codes."""
+    """Asks all that answer, in this process. `asked` are the codes; of `silent` places nobody answers."""
 
     def __init__(self) -> None:
         self.handlers: list[CommandHandler] = []
         self.asked: list[int] = []
+        self.silent: set[int] = set()
 
     async def ask_gateways(self, context: Context, code: int, fields: Mapping[str, str]) -> Relayed:
         assert code in ABOUT_CLIENTS
         self.asked.append(code)
-        answers = [await handler(code, fields) for handler in self.handlers]
-        return Relayed({f"gateway-{place}": answer for place, answer in enumerate(answers)}, {})
+        answers: dict[str, BrokerAnswer] = {}
+        failures: dict[str, GatewayError] = {}
+        for place, handler in enumerate(self.handlers):
+            if place in self.silent:
+                failures[f"gateway-{place}"] = BrokerTimeout("it hangs")
+            else:
+                answers[f"gateway-{place}"] = await handler(code, relayed_fields(code, fields))
+        return Relayed(answers, failures)
 
     def on_command(self, handler: CommandHandler) -> None:
         self.handlers.append(handler)
@@ -80,9 +101,9 @@ class Gateway:
         rooms = Asking(house), Members(house), Surveying(house)
         self.tool = Caller(*rooms, peer=FakePeer("10.9.9.9:9"))
 
-    async def join(self, name: str, *groups: str, **how: Any) -> FakePeer:
+    async def join(self, name: str, *groups: str, host: str = "10.1.1.1", **how: Any) -> FakePeer:
         """A classic client, a producer of `makers` and a consumer of the groups."""
-        peer = FakePeer(f"10.1.1.1:{len(name)}", language="CPP", version=493)
+        peer = FakePeer(f"{host}:{len(name)}", language="CPP", version=493)
         consumers = tuple(ConsumerData(group, (SUBSCRIPTION,), **how) for group in groups)
         body = HeartbeatData(name, ("makers",), consumers).encode()
         await Caller(self.heartbeats, peer=peer).ok(Code.HEART_BEAT, body=body)
@@ -143,6 +164,31 @@ async def test_scenario_14_consumers_are_shown_alike_by_all_gateways(town: Town)
     assert (told.consume_type, told.model) == (ACTIVELY, BROADCASTING)
 
 
+async def test_a_group_reads_as_its_classic_members_say(town: Town) -> None:
+    """They count before others also where nothing but how it consumes is special of them."""
+    await town.a.join("classic", "readers", consume_type=ACTIVELY)
+    town.b.join_grpc("a-grpc", group="readers", kind=ClientKind.PUSH_CONSUMER)
+    for gateway in (town.a, town.b):
+        answer = await gateway.tool.ok(CONSUMERS, {"consumerGroup": "readers"})
+        assert ConsumerConnection.decode(answer.body).consume_type == ACTIVELY
+
+
+async def test_a_client_that_two_gateways_have_is_shown_once_and_alike(town: Town) -> None:
+    """It came back to another one, and the first has not noticed yet that it went."""
+    await town.a.join("classic", "readers", host="10.1.1.1")
+    town.stage.clock.advance(5)
+    await town.b.join("classic", "readers", host="10.2.2.2")
+    for code, fields in ((CONSUMERS, {"consumerGroup": "readers"}), (PRODUCERS, {"producerGroup": "makers"})):
+        answers = [(await gateway.tool.ok(code, fields)).body for gateway in (town.a, town.b)]
+        assert answers[0] == answers[1]
+        assert len(decode_producer_connections(answers[0])) == 1
+    for gateway in (town.a, town.b):
+        every = decode_producers((await gateway.tool.ok(Code.GET_ALL_PRODUCER_INFO)).body)
+        assert [(one.address, seen_ms) for one, seen_ms in every["makers"]] == [
+            ("10.2.2.2:7", town.stage.clock.now_ms())
+        ], "where it was heard of last"
+
+
 async def test_how_a_group_reads_is_told_by_who_has_none_of_it(town: Town) -> None:
     await town.a.join("classic", "readers", consume_type=ACTIVELY, model=BROADCASTING)
     answers = [await gateway.tool.ok(CONSUMERS, {"consumerGroup": "readers"}) for gateway in (town.a, town.b)]
@@ -180,9 +226,8 @@ async def test_scenario_14_a_classic_client_of_another_gateway_says_what_it_runs
     info = ConsumerRunningInfo({NAME_SERVERS: "there:1", CLIENT_VERSION: "V4"}, stacks="a stack")
     peer.answers = lambda *_: Command(0, body=info.encode())
     who = {"consumerGroup": "readers", "clientId": "classic", "jstackEnable": True}
-    told = ConsumerRunningInfo.decode((await town.b.tool.ok(INFO, who)).body)
-    assert told.stacks == "a stack"
-    assert told.properties == {NAME_SERVERS: ADDRESS, CLIENT_VERSION: "V4"}
+    told = (await town.b.tool.ok(INFO, who)).body
+    assert told == info.encode(), "it came by its own gateway"
     ((code, fields, _),) = peer.asked
     assert (code, fields["clientId"], fields["jstackEnable"]) == (INFO, "classic", "true")
 
@@ -220,6 +265,80 @@ async def test_a_grpc_client_of_another_gateway_consumes_a_message(town: Town) -
     await town.stage.until(lambda: handle.questions)
     handle.questions[0].answered(Verdict.CONSUMED)
     assert ConsumeResult.decode((await waiting).body).result == "CR_SUCCESS"
+
+
+async def test_scenario_14_where_all_members_stand_is_told_by_all_gateways(town: Town) -> None:
+    queue = MessageQueue("orders", town.stage.broker.name, 0)
+    await stored(town.stage)
+    await town.stage.processor.commit(Context(), "readers", "orders", queue.broker, 0, 1)
+    peers = [await town.a.join("one", "readers"), await town.b.join("other", "readers")]
+    await town.b.join("silent", "readers")
+    town.b.join_grpc("grpc", group="readers")
+    for peer, at in zip(peers, (7, VIRTUAL + 5), strict=True):
+        told = Command(0, body=encode_offsets({queue: at}, "messageQueueTable"))
+        peer.answers = lambda *_, told=told: told
+    for number, gateway in enumerate((town.a, town.b), start=1):
+        waiting = asyncio.ensure_future(
+            gateway.tool.ok(POSITIONS, {"topic": "orders", "group": "readers", "clientAddr": ""})
+        )
+        await town.stage.until(lambda number=number: len(peers[1].asked) == number)
+        await town.stage.pass_s(5.5)
+        # A number of a mapped group is told as the place where the group is.
+        assert decode_positions((await waiting).body) == {"one": {queue: 7}, "other": {queue: 1}}
+        assert [len(peer.asked) for peer in peers] == [number, number], "each is asked once"
+    for name, expected in (("one", {"one": {queue: 7}}), ("grpc", None), ("nobody", None)):
+        answer = await town.ask(POSITIONS, {"topic": "orders", "group": "readers", "clientAddr": name})
+        if expected is not None:
+            assert decode_positions(answer.body) == expected
+        else:
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert "No Any Consumer online" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (INFO, {"consumerGroup": "readers", "clientId": "c"}),
+        (CONSUME, {"consumerGroup": "readers", "clientId": "c", "topic": "orders"}),
+        (PRODUCERS, {"producerGroup": "makers"}),
+        (POSITIONS, {"topic": "orders", "group": "readers"}),
+    ],
+)
+async def test_who_may_be_at_a_gateway_that_does_not_answer_is_not_called_absent(
+    town: Town, code: int, fields: dict[str, str]
+) -> None:
+    town.shared.silent.add(1)
+    message_id, _ = await stored(town.stage)
+    answer = await town.a.tool.ask(code, {**fields, "msgId": message_id})
+    assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "it hangs")
+    # Of who is found elsewhere as much is told as there is.
+    await town.a.join("c", "readers")
+    if code == PRODUCERS:
+        found = decode_producer_connections((await town.a.tool.ok(code, fields)).body)
+        assert [one.client_id for one in found] == ["c"]
+
+
+@pytest.mark.parametrize("place", ["a", "b"])
+@pytest.mark.parametrize("code", [INFO, CONSUME, POSITIONS])
+async def test_who_may_ask_does_not_depend_on_where_the_client_is(
+    town: Town, code: int, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway: Gateway = getattr(town, place)
+    peer = await gateway.join("c", "readers")
+    peer.answers = lambda *_: Command(0)
+    message_id, _ = await stored(town.stage)
+    fields = {"consumerGroup": "readers", "clientId": "c", "msgId": message_id}
+    fields |= {"topic": "orders", "group": "readers"}
+    asked: list[tuple[Action, str]] = []
+
+    def refuse(_context: Context, action: Action, *, topic: str = "", group: str = "") -> None:
+        asked.append((action, group))
+        raise Forbidden("no")
+
+    monkeypatch.setattr(town.a.processor.relaying, "_admit", refuse)
+    assert (await town.a.tool.ask(code, fields)).code == ResponseCode.NO_PERMISSION
+    assert asked == [(Action.UPDATE if code == CONSUME else Action.GET, "readers")]
+    assert not peer.asked
 
 
 @pytest.mark.parametrize("code", [INFO, CONSUME])
@@ -269,6 +388,7 @@ async def test_a_client_that_is_here_is_asked_here(town: Town) -> None:
             {"consumerGroup": "readers", "clientId": "c", "msgId": "0" * 32, "brokerName": "another"},
             ResponseCode.SYSTEM_ERROR,
         ),
+        (POSITIONS, {"topic": "orders"}, ResponseCode.SYSTEM_ERROR),
         (Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
     ],
 )
@@ -298,6 +418,7 @@ async def test_another_gateway_is_told_of_a_bounded_number_of_clients(
     monkeypatch.setattr(neighbours, "MOST_CLIENTS", 2)
     for name in ("a", "bb", "ccc"):
         await town.a.join(name, "readers")
+    town.a.join_grpc("many", kind=ClientKind.PRODUCER, topics=frozenset(f"t{number}" for number in range(9)))
     answering = Neighbours(town.a.processor, town.stage.clock)
 
     async def answer(code: int, **fields: str) -> bytes:
@@ -308,4 +429,5 @@ async def test_another_gateway_is_told_of_a_bounded_number_of_clients(
     consumers = ConsumerConnection.decode(await answer(CONSUMERS, consumerGroup="readers"))
     assert len(consumers.connections) == 2
     assert len(decode_producer_connections(await answer(PRODUCERS, producerGroup="makers"))) == 2
-    assert len(decode_producers(await answer(Code.GET_ALL_PRODUCER_INFO))["makers"]) == 2
+    every = decode_producers(await answer(Code.GET_ALL_PRODUCER_INFO))
+    assert sum(map(len, every.values())) == 2, "one counts in each of its groups"
