@@ -17,8 +17,7 @@ from brokers.relaying import (
     relayed_fields,
 )
 from popgate.context import Context
-from popgate.errors import BrokerTimeout, Forbidden, GatewayError
-from popgate.kinds import Action
+from popgate.errors import BrokerTimeout, GatewayError
 from popgate.message_id import encode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message
 from popgate.verdict import Verdict
@@ -49,12 +48,10 @@ from popgate.wire.surveys import decode_producers
 from processors.clients import ClientKind
 from processors.messaging import MessagingProcessor
 from protocols.finding import command_handler
-from protocols.remoting import neighbours
 from protocols.remoting.asking import Asking
 from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.members import Members
-from protocols.remoting.neighbours import Neighbours
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.surveying import Surveying
 from tests.unit.processors.conftest import FakeClient
@@ -318,29 +315,6 @@ async def test_who_may_be_at_a_gateway_that_does_not_answer_is_not_called_absent
         assert [one.client_id for one in found] == ["c"]
 
 
-@pytest.mark.parametrize("place", ["a", "b"])
-@pytest.mark.parametrize("code", [INFO, CONSUME, POSITIONS])
-async def test_who_may_ask_does_not_depend_on_where_the_client_is(
-    town: Town, code: int, place: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gateway: Gateway = getattr(town, place)
-    peer = await gateway.join("c", "readers")
-    peer.answers = lambda *_: Command(0)
-    message_id, _ = await stored(town.stage)
-    fields = {"consumerGroup": "readers", "clientId": "c", "msgId": message_id}
-    fields |= {"topic": "orders", "group": "readers"}
-    asked: list[tuple[Action, str]] = []
-
-    def refuse(_context: Context, action: Action, *, topic: str = "", group: str = "") -> None:
-        asked.append((action, group))
-        raise Forbidden("no")
-
-    monkeypatch.setattr(town.a.processor.relaying, "_admit", refuse)
-    assert (await town.a.tool.ask(code, fields)).code == ResponseCode.NO_PERMISSION
-    assert asked == [(Action.UPDATE if code == CONSUME else Action.GET, "readers")]
-    assert not peer.asked
-
-
 @pytest.mark.parametrize("code", [INFO, CONSUME])
 @pytest.mark.parametrize(
     "who",
@@ -374,60 +348,3 @@ async def test_a_client_that_is_here_is_asked_here(town: Town) -> None:
     peer.answers = lambda *_: Command(0, body=ConsumerRunningInfo({}).encode())
     await town.b.tool.ok(INFO, {"consumerGroup": "readers", "clientId": "classic"})
     assert (len(peer.asked), town.shared.asked) == (1, [])
-
-
-@pytest.mark.parametrize(
-    ("code", "fields", "expected"),
-    [
-        (CONSUMERS, {}, ResponseCode.SYSTEM_ERROR),
-        (PRODUCERS, {}, ResponseCode.SYSTEM_ERROR),
-        (INFO, {"consumerGroup": "no good", "clientId": "c"}, ResponseCode.MESSAGE_ILLEGAL),
-        (CONSUME, {"consumerGroup": "readers", "clientId": "c", "msgId": "x"}, ResponseCode.SYSTEM_ERROR),
-        (
-            CONSUME,
-            {"consumerGroup": "readers", "clientId": "c", "msgId": "0" * 32, "brokerName": "another"},
-            ResponseCode.SYSTEM_ERROR,
-        ),
-        (POSITIONS, {"topic": "orders"}, ResponseCode.SYSTEM_ERROR),
-        (Code.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}, ResponseCode.REQUEST_CODE_NOT_SUPPORTED),
-    ],
-)
-async def test_nonsense_of_another_gateway_is_refused(
-    town: Town, code: int, fields: dict[str, str], expected: int
-) -> None:
-    town.a.join_grpc("c", group="readers")
-    answer = await Neighbours(town.a.processor, town.stage.clock).answer(code, fields)
-    assert (answer.code, answer.body) == (expected, b"")
-    assert answer.remark
-
-
-@pytest.mark.parametrize(("offset", "why"), [("F" * 16, "out of range"), ("0" * 15 + "7", "")])
-async def test_a_place_without_a_message_is_refused(town: Town, offset: str, why: str) -> None:
-    handle = town.a.join_grpc("c", group="readers")
-    who = {"consumerGroup": "readers", "clientId": "c", "brokerName": town.stage.broker.name}
-    fields = {**who, "msgId": f"7F00000100001F90{offset}"}
-    answer = await Neighbours(town.a.processor, town.stage.clock).answer(CONSUME, fields)
-    assert answer.code != ResponseCode.SUCCESS
-    assert why in answer.remark
-    assert not handle.questions
-
-
-async def test_another_gateway_is_told_of_a_bounded_number_of_clients(
-    town: Town, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(neighbours, "MOST_CLIENTS", 2)
-    for name in ("a", "bb", "ccc"):
-        await town.a.join(name, "readers")
-    town.a.join_grpc("many", kind=ClientKind.PRODUCER, topics=frozenset(f"t{number}" for number in range(9)))
-    answering = Neighbours(town.a.processor, town.stage.clock)
-
-    async def answer(code: int, **fields: str) -> bytes:
-        told: BrokerAnswer = await answering.answer(code, fields)
-        assert told.code == ResponseCode.SUCCESS
-        return told.body
-
-    consumers = ConsumerConnection.decode(await answer(CONSUMERS, consumerGroup="readers"))
-    assert len(consumers.connections) == 2
-    assert len(decode_producer_connections(await answer(PRODUCERS, producerGroup="makers"))) == 2
-    every = decode_producers(await answer(Code.GET_ALL_PRODUCER_INFO))
-    assert sum(map(len, every.values())) == 2, "one counts in each of its groups"
