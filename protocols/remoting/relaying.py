@@ -147,8 +147,9 @@ class BrokersBehind:
         if not self._relaying.available:
             relayed = await self._relayed(context, code, fields, group=group)
             there = [one for one in relayed.answers.values() if one.code not in _NOT_ONLINE]
-            for failure in () if there else relayed.failures.values():
-                raise failure
+            failures = list(relayed.failures.values())
+            if failures and not there:
+                raise failures[0]
             return min(there, key=lambda one: one.code != ResponseCode.SUCCESS, default=None)
         until = self._clock.monotonic() + _TRYING_S
         names = [broker] if broker else [one.name for one in await self._processor.brokers(context)]

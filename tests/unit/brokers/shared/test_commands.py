@@ -268,9 +268,7 @@ async def asked(code: int, *values: BrokerAnswer | Exception) -> tuple[Relayed, 
 async def test_a_gateway_without_the_client_is_asked_nothing() -> None:
     """One that hangs would hold up every question."""
     guests: list[Any] = [Having(WELL, "another"), Having(WELL)]
-    told = await Commands(MovableClock()).ask(
-        Context(), Answering(b""), guests, Code.CONSUME_MESSAGE_DIRECTLY, {}
-    )
+    await Commands(MovableClock()).ask(Context(), Answering(b""), guests, Code.CONSUME_MESSAGE_DIRECTLY, {})
     assert [guest.asked for guest in guests] == [0, 0]
     told = await Commands(MovableClock()).ask(Context(), None, guests, Code.GET_CONSUMER_RUNNING_INFO, CLIENT)
     assert [guest.asked for guest in guests] == [0, 1]
