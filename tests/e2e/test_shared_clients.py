@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from popgate.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.remoting import RemotingClient
 from popgate.wire.bodies import MessageQueue
@@ -141,14 +142,17 @@ async def check_questions(members: Sequence[Member]) -> None:
     for member in members:
         member.consumed.clear()
     fields = {"a": "makers", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"}
-    sent = await members[0].call(RequestCode.SEND_MESSAGE_V2, {**fields, "i": "", "m": "false"}, b"body")
+    # The id of its place names the gateway that was sent to, and others do not know that one.
+    message_id = make_message_id()
+    fields |= {"i": f"UNIQ_KEY\x01{message_id}\x02", "m": "false"}
+    sent = await members[0].call(RequestCode.SEND_MESSAGE_V2, fields, b"body")
     assert sent.code == ResponseCode.SUCCESS, sent.remark
     for tool in members:
         for member in members:
             who = {"consumerGroup": "readers", "clientId": member.name}
             info = await tool.ok(RequestCode.GET_CONSUMER_RUNNING_INFO, **who, jstackEnable="false")
             assert ConsumerRunningInfo.decode(info).properties["who"] == member.name
-            what = {"msgId": sent.fields["msgId"], "topic": "orders"}
+            what = {"msgId": message_id, "topic": "orders"}
             body = await tool.ok(RequestCode.CONSUME_MESSAGE_DIRECTLY, **who, **what)
             assert ConsumeResult.decode(body) == ConsumeResult("CR_LATER", f"{member.name} is busy", 3)
         where = {"topic": "orders", "group": "readers", "clientAddr": ""}
