@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from brokers.capabilities import FindsByPlace
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.context import Context
@@ -18,6 +19,7 @@ from popgate.errors import (
     GatewayError,
     NotFound,
     TooManyRequests,
+    Unsupported,
     shown,
 )
 from popgate.kinds import Action
@@ -90,6 +92,16 @@ class Asking:
         client = _open(client_id, self._clients.find(client_id, group))
         _check_group(client, group)
         return await self._consumed(client, message)
+
+    async def message_at(self, broker: str, commit_offset: int) -> StoredMessage:
+        """A message by its place in a broker's log, likewise. Raises NotFound, BadRequest, Unsupported."""
+        if not isinstance(self._broker, FindsByPlace):
+            raise Unsupported(f"to look a message up by its place in the log of {self._broker.name}")
+        if not 0 <= commit_offset < 1 << 63:
+            raise BadRequest(f"the commit log offset {commit_offset} is out of range")
+        # Whoever asks waits for the client, too, and hardly longer than for that.
+        context = Context(deadline=self._clock.monotonic() + ANSWER_S)
+        return await self._broker.at_place(context, broker, commit_offset)
 
     def reconnect(self, context: Context, client_id: str) -> None:
         """Tell a client to connect anew. There is no answer. Raises as `stack`."""

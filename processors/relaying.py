@@ -1,11 +1,11 @@
-"""Commands of tools that brokers of a cluster answer themselves: see `brokers.relaying`."""
+"""Commands of tools that brokers of a cluster answer, or gateways that share one: see `brokers.relaying`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
 from brokers.port import Broker
-from brokers.relaying import RELAYED, Relayed, RelaysCommands
+from brokers.relaying import RELAYED, AsksGateways, CommandHandler, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import Unsupported
 from popgate.kinds import Action
@@ -17,6 +17,7 @@ class Relaying:
     def __init__(self, broker: Broker, admit: Callable[..., None]) -> None:
         self._name = broker.name
         self._relays = broker if isinstance(broker, RelaysCommands) else None
+        self._gateways: AsksGateways | None = broker if isinstance(broker, AsksGateways) else None
         self._admit = admit
 
     def __repr__(self) -> str:
@@ -41,9 +42,40 @@ class Relaying:
 
         Raises as `RelaysCommands.relay`, and Forbidden, TooManyRequests; Unsupported without a cluster.
         """
-        what = RELAYED.get(code)
-        changes = what is not None and what.changes
-        self._admit(context, Action.UPDATE if changes else Action.GET, topic=topic, group=group)
+        self.admit(context, code, topic=topic, group=group)
         if self._relays is None:
             raise Unsupported(f"a command for the brokers behind broker {self._name}, which has none")
         return await self._relays.relay(context, code, fields, broker=broker, topic=topic)
+
+    @property
+    def shared(self) -> bool:
+        """Whether other gateways share the broker, and know clients that this one does not."""
+        return self._gateways is not None
+
+    def serve(self, handler: CommandHandler, host: AsksGateways | None = None) -> None:
+        """Have other gateways answered about the clients of this one, if there are any.
+
+        `host`: what this gateway shares its own broker by.
+        """
+        if host is not None:
+            self._gateways = host
+        if self._gateways is not None:
+            self._gateways.on_command(handler)
+
+    async def ask_gateways(
+        self, context: Context, code: int, fields: Mapping[str, str], *, group: str = ""
+    ) -> Relayed:
+        """Ask all gateways that share the broker, this one too. Who asks must be allowed to, as in `relay`.
+
+        Raises as `AsksGateways.ask_gateways`, and Forbidden; Unsupported where nobody shares it.
+        """
+        self.admit(context, code, group=group)
+        if self._gateways is None:
+            raise Unsupported(f"a command for other gateways of broker {self._name}, which nobody shares")
+        return await self._gateways.ask_gateways(context, code, fields)
+
+    def admit(self, context: Context, code: int, *, topic: str = "", group: str = "") -> None:
+        """Whether who asks may look, or change, with this command. Raises Forbidden, TooManyRequests."""
+        what = RELAYED.get(code)
+        changes = what is not None and what.changes
+        self._admit(context, Action.UPDATE if changes else Action.GET, topic=topic, group=group)

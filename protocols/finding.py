@@ -7,11 +7,15 @@ doors behind one address.
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import protocols
+from brokers.relaying import BrokerAnswer, CommandHandler
+from popgate.clock import Clock
+from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, Listen
 from protocols.sharing import Member, SharedAdapter, is_shared
 from protocols.sniffing import Mark
@@ -48,6 +52,20 @@ def load_for(listen: Listen) -> None:
         load = _optional(scheme, "load")
         if load is not None:
             load(replace(listen, scheme=scheme))
+
+
+def command_handler(processor: MessagingProcessor, clock: Clock) -> CommandHandler:
+    """Answers other gateways about the clients of all doors of this one; loaded when the first one asks."""
+    neighbours: Any = None
+
+    async def answer(code: int, fields: Mapping[str, str]) -> BrokerAnswer:
+        nonlocal neighbours
+        if neighbours is None:
+            neighbours = import_module("protocols.remoting.neighbours").Neighbours(processor, clock)
+        told: BrokerAnswer = await neighbours.answer(code, fields)
+        return told
+
+    return answer
 
 
 def _member(scheme: str) -> Member:

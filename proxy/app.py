@@ -17,7 +17,7 @@ from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_advertised, parse_listen
 from protocols.draining import Farewell
-from protocols.finding import make_adapter
+from protocols.finding import command_handler, make_adapter
 from proxy.admin.opening import admin_listen, open_admin
 from proxy.admin.server import AdminServer
 from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
@@ -295,12 +295,12 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             policies=policies,
             observer=metrics,
         )
-        identity = policies.authenticator if settings.policies.identity != "anyone" else None
+        processor.relaying.serve(command_handler(processor, clock), host)
         house = House(
             processor,
             clock,
             settings.advertised.address,
-            identity,
+            policies.authenticator if settings.policies.identity != "anyone" else None,
             connection_age_s=settings.connections.max_age_s,
             connection_ping_s=settings.connections.ping_s,
             connection_grace_s=settings.connections.age_grace_s,

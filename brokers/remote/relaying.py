@@ -8,12 +8,12 @@ from typing import Final
 
 from brokers.relaying import (
     MOST_BROKERS,
-    MOST_BYTES,
     MOST_TOLD,
     RELAYED,
     BrokerAnswer,
     Relayed,
     RelaysCommands,
+    relayed_fields,
 )
 from brokers.remote.asking import Asking, of_each
 from popgate.context import Context
@@ -32,12 +32,7 @@ class Relaying(Asking, RelaysCommands):
         what = RELAYED.get(code)
         if what is None:
             raise Unsupported(f"request code {code} at a broker of the cluster, which it is not passed on to")
-        told = {name: fields[name] for name in what.fields if name in fields}
-        size = sum(map(len, told.values()))
-        if size > MOST_BYTES:
-            raise BadRequest(
-                f"the fields of request code {code} have {size} bytes, the limit is {MOST_BYTES}"
-            )
+        told = relayed_fields(code, fields)
         names = await self._named(broker, topic, changes=what.changes)
         if len(names) > MOST_BROKERS:
             raise BadRequest(

@@ -19,6 +19,7 @@ from brokers.capabilities import (
     TellsConsumers,
 )
 from brokers.port import Broker, CheckHandler
+from brokers.relaying import AsksGateways
 from brokers.shared.addresses import parse_hosted
 from brokers.shared.calls import CHECK, DONE, END_TRANSACTION, GONE, decode
 from brokers.shared.directing import Directing
@@ -65,6 +66,7 @@ class SharedBroker(
     RegistersClients,
     TellsConsumers,
     CarriesReplies,
+    AsksGateways,
 ):
     """The broker that a `BrokerHost` serves at `url`. Its name and its traits are those of the host's,
     but that it stands apart, and takes no packed messages.
@@ -162,6 +164,8 @@ class SharedBroker(
                 return None
             case PortCode.REPLY:
                 return self._reply(request)
+            case PortCode.COMMAND:
+                return self._command(request)
             case PortCode.LEAVING:
                 self._host_leaves = True
                 if request.body == AT_ONCE:

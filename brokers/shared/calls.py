@@ -19,6 +19,7 @@ from brokers.capabilities import (
     TellsConsumers,
 )
 from brokers.port import Directory, Offsets, Store, Transactions
+from brokers.relaying import AsksGateways
 from brokers.shared.contexts import CONTEXT
 from brokers.shared.deriving import kind_of
 from brokers.shared.errors import ERROR
@@ -140,6 +141,7 @@ DELETE_LITE_TOPIC = call(PortCode.DELETE_LITE_TOPIC, LiteTopics.delete_lite_topi
 CONSUMERS = call(PortCode.CONSUMERS, TellsConsumers.consumers)
 MEMBERS = call(PortCode.MEMBERS, TellsConsumers.members)
 SEND_REPLY = call(PortCode.SEND_REPLY, CarriesReplies.send_reply)
+ASK_GATEWAYS = call(PortCode.ASK_GATEWAYS, AsksGateways.ask_gateways)
 
 TAKING: frozenset[int] = frozenset({POP.code, POP_LITE.code})
 """Calls that take messages: what does not reach who asked is given back."""

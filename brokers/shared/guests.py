@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from brokers.capabilities import LiteTopics, RegistersClients
 from brokers.channel import Channel
+from brokers.relaying import BrokerAnswer
 from brokers.shared.calls import CALLS, CHECK, DONE, FAILED, GONE, LEFT, decode, encode
 from brokers.shared.errors import ERROR
 from brokers.shared.hello import (
@@ -23,9 +24,19 @@ from brokers.shared.hello import (
     make_nonce,
     proof,
 )
-from brokers.shared.membership import CHANGED, HERE, LEAVERS, REPLY, Member, client_of, key_of
+from brokers.shared.membership import (
+    ANSWER,
+    CHANGED,
+    COMMAND,
+    HERE,
+    LEAVERS,
+    REPLY,
+    Member,
+    client_of,
+    key_of,
+)
 from brokers.shared.serving import House, Serving
-from popgate.errors import BadRequest, GatewayError, PeerWireError, Unsupported
+from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, Unsupported
 from popgate.model import StoredMessage, TransactionCheck
 from popgate.wire.codes import PortCode
 from popgate.wire.remoting import Command, encode_command
@@ -38,6 +49,8 @@ _REPLY_S = 5.0
 _FIRST_FRAME = 16 * 1024
 """Bytes: nobody needs more to say who it is."""
 _MOST_ASKED_ABOUT = 2_000
+_LONGEST_FAILURE = 16 * 1024
+"""Bytes of why a guest did not answer a command: that is logged, and told to who asks."""
 
 
 class Guest:
@@ -75,19 +88,38 @@ class Guest:
         """Whether the guest found a producer to ask."""
         return await self._says_yes(PortCode.CHECK, encode(CHECK, check), _CHECK_S)
 
+    async def command(self, code: int, fields: Mapping[str, str], timeout_s: float) -> BrokerAnswer:
+        """What the guest answers to a command for its clients.
+
+        Raises what it raises, BrokerUnavailable, BrokerTimeout.
+        """
+        answer = await self._answered(PortCode.COMMAND, encode(COMMAND, (code, fields)), timeout_s)
+        try:
+            if answer.code == DONE:
+                return decode(ANSWER, answer.body)
+            if len(answer.body) > _LONGEST_FAILURE:
+                raise PeerWireError(f"a failure of {len(answer.body)} bytes")
+            error = decode(ERROR, answer.body)
+        except PeerWireError as nonsense:
+            self.channel.close(f"it spoke nonsense: {nonsense}")
+            raise BrokerUnavailable(f"what a gateway answered makes no sense: {nonsense}") from None
+        raise error
+
     async def _says_yes(self, code: int, body: bytes, timeout_s: float) -> bool:
         try:
-            one = self.channel.ask(code, {}, body, self._house.clock.monotonic(), timeout_s)
+            answer = await self._answered(code, body, timeout_s)
         except GatewayError:
             return False
+        return answer.code == DONE and answer.body == b"\1"
+
+    async def _answered(self, code: int, body: bytes, timeout_s: float) -> Command:
+        """Raises BrokerUnavailable, BrokerTimeout, BrokerBusy."""
+        one = self.channel.ask(code, {}, body, self._house.clock.monotonic(), timeout_s)
         try:
-            answer = await one.future
-        except GatewayError:
-            return False
+            return await one.future
         except asyncio.CancelledError:
             self.channel.forget(one)
             raise
-        return answer.code == DONE and answer.body == b"\1"
 
     async def reply(self, client_id: str, message: StoredMessage) -> bool:
         """Whether the client of this id, which is the guest's, took a reply."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from brokers.shared.calls import fingerprint
 from brokers.shared.deriving import kind_of
 from brokers.shared.kinds import Kind
-from brokers.shared.membership import HERE, REPLY
+from brokers.shared.membership import ANSWER, COMMAND, HERE, REPLY
 from brokers.traits import Traits
 from popgate import __version__
 from popgate.errors import BadRequest, Unauthenticated, Unsupported
@@ -54,7 +54,10 @@ class HostState:
 STATE: Kind[HostState] = kind_of(HostState)
 CLIENTS: Kind[tuple[str, ...]] = kind_of(tuple[str, ...])
 
-LAYOUT = fingerprint(FACTS.told, STATE.told, CLIENTS.told, HERE.told, REPLY.told)
+LAYOUT = fingerprint(
+    *(FACTS.told, STATE.told, CLIENTS.told),
+    *(HERE.told, REPLY.told, COMMAND.told, ANSWER.told),
+)
 
 
 def make_nonce() -> str:

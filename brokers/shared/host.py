@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from brokers.capabilities import CarriesReplies, LiteGoneHandler, LiteTopics, ReplyHandler, TellsConsumers
 from brokers.port import Broker, CheckHandler
+from brokers.relaying import AsksGateways, CommandHandler, Relayed
 from brokers.shared.addresses import Address, parse_listening
-from brokers.shared.calls import CALLS
+from brokers.shared.calls import ASK_GATEWAYS, CALLS
+from brokers.shared.commands import Commands
 from brokers.shared.guests import Guest
 from brokers.shared.serving import House
 from brokers.shared.settings import SharedSettings
 from popgate.clock import Clock
+from popgate.context import Context
 from popgate.errors import BadRequest
 from popgate.model import StoredMessage, TransactionCheck
 from popgate.servers import close_server, stop_accepting
@@ -27,7 +30,7 @@ _MOST_CHANGED = 100_000
 """Groups whose members changed in one turn; guests that are not told ask every 20 s anyhow."""
 
 
-class BrokerHost:
+class BrokerHost(AsksGateways):
     """Serves `broker`, which is started before and stopped afterwards, at `url`.
 
     Raises BadRequest: no address, or one beyond this machine without a secret.
@@ -53,6 +56,8 @@ class BrokerHost:
         self._own_gone: LiteGoneHandler | None = None
         self._own_members: Callable[[str], None] | None = None
         self._own_reply: ReplyHandler | None = None
+        self._own_command: CommandHandler | None = None
+        self._commands = Commands(clock)
         self._changed: set[str] = set()
         """Groups whose members changed in this turn of the loop."""
         self._turn = 0
@@ -92,6 +97,7 @@ class BrokerHost:
         loop = asyncio.get_running_loop()
         methods = {code: getattr(self._broker, call.name, None) for code, call in CALLS.items()}
         able = {code: method for code, method in methods.items() if method is not None}
+        able[ASK_GATEWAYS.code] = self.ask_gateways
         self._house = House(self._broker, self._clock, self._settings, loop, able)
         self._own_check, self._own_gone = check, lite_gone
         self._own_members, self._own_reply = members, reply
@@ -110,6 +116,13 @@ class BrokerHost:
             self._server = await loop.create_server(
                 self._make, wanted.host, wanted.port, backlog=_BACKLOG, reuse_address=True
             )
+
+    async def ask_gateways(self, context: Context, code: int, fields: Mapping[str, str]) -> Relayed:
+        guests = [guest for guest in self._guests if guest.proved and not guest.over]
+        return await self._commands.ask(context, self._own_command, guests, code, fields)
+
+    def on_command(self, handler: CommandHandler) -> None:
+        self._own_command = handler
 
     def drain(self) -> None:
         """Take no new guests, and tell those that are here that the broker is about to stop."""

@@ -1,20 +1,34 @@
 """Clients of a guest: its host is told of them, so that every gateway knows who is in a group.
 
-A guest tells of all of them whenever it reaches its host, and the host forgets them with the guest.
+A guest tells of all of them whenever it reaches its host, and the host forgets them with the guest. What
+tools want to know beyond that is asked of the guest (`brokers.shared.commands`).
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import islice
 
 from brokers.capabilities import AsksClients, ConnectedClient, GroupMember, ReplyHandler
-from brokers.shared.calls import CONSUMERS, DONE, MEMBERS, SEND_REPLY, decode, encode
+from brokers.relaying import MOST_COMMANDS, MOST_OF_GATEWAY, CommandHandler, Relayed
+from brokers.shared.calls import (
+    ASK_GATEWAYS,
+    CONSUMERS,
+    DONE,
+    FAILED,
+    MEMBERS,
+    SEND_REPLY,
+    decode,
+    encode,
+)
+from brokers.shared.errors import ERROR
 from brokers.shared.facet import Facet
-from brokers.shared.membership import CHANGED, HERE, LEAVERS, REPLY, member_of
+from brokers.shared.membership import ANSWER, CHANGED, COMMAND, HERE, LEAVERS, REPLY, member_of
 from popgate.context import Context
+from popgate.errors import BrokerUnavailable, GatewayError, Internal, TooManyRequests, Unsupported
 from popgate.model import Message, Sent
 from popgate.wire.codes import PortCode
 from popgate.wire.remoting import Command
@@ -24,7 +38,7 @@ _TOGETHER = 256
 
 
 class Members(Facet):
-    """`RegistersClients`, `TellsConsumers` and `CarriesReplies` at a guest."""
+    """`RegistersClients`, `TellsConsumers`, `CarriesReplies` and `AsksGateways` at a guest."""
 
     _here: dict[str, ConnectedClient]
     """By key, those that the host is told of."""
@@ -32,6 +46,9 @@ class Members(Facet):
     """Keys of those that came or left while the host did not read: it is told once it does."""
     _members_handler: Callable[[str], None] | None = None
     _reply_handler: ReplyHandler | None = None
+    _command_handler: CommandHandler | None = None
+    _commands_open = 0
+    """Commands of the host without an answer."""
 
     def client_is_here(self, client: ConnectedClient) -> None:
         self._here[client.key] = client
@@ -42,7 +59,7 @@ class Members(Facet):
             self._tell_left((key,))
 
     def on_question(self, asker: AsksClients) -> None:
-        """Nobody asks by way of the host: operators ask the gateway itself."""
+        """Nobody asks by way of the host in these words: tools do by `on_command`."""
 
     async def consumers(self, group: str) -> list[str]:
         return await self._link.ask(CONSUMERS, group)
@@ -58,6 +75,15 @@ class Members(Facet):
 
     def on_reply(self, handler: ReplyHandler) -> None:
         self._reply_handler = handler
+
+    async def ask_gateways(self, context: Context, code: int, fields: Mapping[str, str]) -> Relayed:
+        # The host is told until when its answer is waited for.
+        until = self._clock.monotonic() + self._settings.request_timeout_s
+        deadline = until if context.deadline is None else min(until, context.deadline)
+        return await self._link.ask(ASK_GATEWAYS, replace(context, deadline=deadline), code, fields)
+
+    def on_command(self, handler: CommandHandler) -> None:
+        self._command_handler = handler
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -100,6 +126,31 @@ class Members(Facet):
         if inspect.isawaitable(taken):
             return _later(request, taken)
         return told(request, yes=bool(taken))
+
+    def _command(self, request: Command) -> Awaitable[Command]:
+        return self._commanded(request, *decode(COMMAND, request.body))
+
+    async def _commanded(self, request: Command, code: int, fields: Mapping[str, str]) -> Command:
+        self._commands_open += 1
+        try:
+            if self._commands_open > MOST_COMMANDS:
+                raise TooManyRequests(f"the limit of {MOST_COMMANDS} commands of other gateways is reached")
+            if self._command_handler is None:
+                raise Unsupported(f"request code {code} of another gateway")
+            body = encode(ANSWER, await self._command_handler(code, fields))
+            if len(body) > MOST_OF_GATEWAY:
+                raise BrokerUnavailable(
+                    f"a gateway has {len(body)} bytes to answer, the limit is {MOST_OF_GATEWAY}"
+                )
+        except GatewayError as error:
+            return request.answer(FAILED, body=encode(ERROR, error))
+        except Exception:
+            _log.exception("answering command %d of another gateway went wrong", code)
+            failure = Internal(f"a gateway could not answer request code {code}")
+            return request.answer(FAILED, body=encode(ERROR, failure))
+        finally:
+            self._commands_open -= 1
+        return request.answer(DONE, body=body)
 
 
 def told(request: Command, *, yes: bool) -> Command:

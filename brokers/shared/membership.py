@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from brokers.capabilities import ConnectedClient
+from brokers.relaying import BrokerAnswer
 from brokers.shared.deriving import kind_of
 from brokers.shared.kinds import Kind
 from popgate.model import Reading, StoredMessage
@@ -34,6 +36,11 @@ CHANGED: Kind[tuple[str, ...]] = kind_of(tuple[str, ...])
 """What a host tells of groups: their consumers changed."""
 REPLY: Kind[tuple[str, StoredMessage]] = kind_of(tuple[str, StoredMessage])
 """A reply for a client of a guest, which answers with one byte, 1 when the client took it."""
+
+COMMAND: Kind[tuple[int, Mapping[str, str]]] = kind_of(tuple[int, Mapping[str, str]])
+"""A command of a tool for the clients of a guest: its code and its fields."""
+ANSWER: Kind[BrokerAnswer] = kind_of(BrokerAnswer)
+"""What the guest answers."""
 
 
 def member_of(client: ConnectedClient) -> Member:

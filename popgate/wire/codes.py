@@ -301,6 +301,7 @@ class PortCode(IntEnum):
     MEMBERS_LEFT = 770_009
     MEMBERS_CHANGED = 770_010
     REPLY = 770_011
+    COMMAND = 770_012
 
     SEND = 770_100
     POP = 770_101
@@ -348,6 +349,7 @@ class PortCode(IntEnum):
     CONSUMERS = 770_240
     SEND_REPLY = 770_241
     MEMBERS = 770_242
+    ASK_GATEWAYS = 770_243
 
 
 SEND_ONCE = "once"

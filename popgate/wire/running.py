@@ -1,7 +1,7 @@
 """What a client tells of itself when a broker asks: what it runs, how a message went, offsets to reset.
 
 Source: protocol facts 5.14; GET_CONSUMER_RUNNING_INFO, CONSUME_MESSAGE_DIRECTLY,
-RESET_CONSUMER_CLIENT_OFFSET, GET_CONSUMER_STATUS_FROM_CLIENT.
+RESET_CONSUMER_CLIENT_OFFSET, GET_CONSUMER_STATUS_FROM_CLIENT, INVOKE_BROKER_TO_GET_CONSUMER_STATUS.
 """
 
 from __future__ import annotations
@@ -212,9 +212,30 @@ class ConsumeResult:
 
 def decode_offsets(body: bytes, name: str = "offsetTable") -> dict[MessageQueue, int]:
     """Offsets by queue: those to reset to, or with the name `messageQueueTable` where a client stands."""
-    found = parts.table(parts.load_object(body, "offsets"), name)
-    return {MessageQueue.of_key(key): parts.number(found, key) for key in found}
+    return _offsets(parts.load_object(body, "offsets"), name)
 
 
 def encode_offsets(offsets: Mapping[MessageQueue, int], name: str = "offsetTable") -> bytes:
     return dumps_keyed({name: {object_key(queue.table()): offset for queue, offset in offsets.items()}})
+
+
+def decode_positions(body: bytes) -> dict[str, dict[MessageQueue, int]]:
+    """Where clients stand, by their ids: the answer to INVOKE_BROKER_TO_GET_CONSUMER_STATUS."""
+    told = parts.table(parts.load_object(body, "positions of clients"), "consumerTable")
+    return {client_id: _offsets(told, client_id) for client_id in told if client_id.__class__ is str}
+
+
+def encode_positions(positions: Mapping[str, Mapping[MessageQueue, int]]) -> bytes:
+    return dumps_keyed(
+        {
+            "consumerTable": {
+                client_id: {object_key(queue.table()): offset for queue, offset in offsets.items()}
+                for client_id, offsets in positions.items()
+            }
+        }
+    )
+
+
+def _offsets(part: Mapping[str, Any], name: str) -> dict[MessageQueue, int]:
+    found = parts.table(part, name)
+    return {MessageQueue.of_key(key): parts.number(found, key) for key in found}

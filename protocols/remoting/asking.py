@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from brokers.relaying import BrokerAnswer
 from popgate.errors import (
     BadRequest,
     BrokerUnavailable,
@@ -29,7 +30,6 @@ from popgate.naming import check_group, check_topic
 from popgate.verdict import Verdict
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.fastjson import dumps_keyed, object_key
 from popgate.wire.heartbeats import ACTIVELY, PASSIVELY, SubscriptionData
 from popgate.wire.remoting import Command
 from popgate.wire.running import (
@@ -45,6 +45,7 @@ from popgate.wire.running import (
     ConsumeResult,
     ConsumerRunningInfo,
     decode_offsets,
+    encode_positions,
 )
 from processors.asking import ANSWER_S
 from processors.clients import ClientHandle, ClientKind
@@ -94,22 +95,34 @@ class Asking:
     async def running_info(self, request: Request) -> Command:
         fields = request.fields
         group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
-        client = self._client(group, client_id)
+        self._processor.relaying.admit(request.context, request.command.code, group=group)
+        client = self.client(group, client_id)
         if client is None:
             return await self._asked_elsewhere(request, request.fields, group, client_id)
-        stacks = flag(fields, "jstackEnable")
+        stack = partial(self._processor.asking.stack, request.context, client_id)
+        address = self._address(request.context)
+        return _answer(request, await self.running_here(client, flag(fields, "jstackEnable"), address, stack))
+
+    async def running_here(
+        self, client: ClientHandle, stacks: bool, address: str, stack: Callable[[], Awaitable[str]]
+    ) -> BrokerAnswer:
+        """What a client of this replica runs: its own answer where it is a classic one.
+
+        `address`: by which others came; `stack`: by what those are asked for one. Raises ClientTimeout,
+        TooManyRequests.
+        """
         if isinstance(client, RemotingClient):
             asked = {**client.named(), "jstackEnable": "true" if stacks else "false"}
-            return await self._passed_on(request, client, RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
+            return await self._passed_on(client, RequestCode.GET_CONSUMER_RUNNING_INFO, asked)
         told = ""
         if stacks:
             try:
-                told = await self._processor.asking.stack(request.context, client_id)
+                told = await stack()
             except GatewayError as error:
                 told = f"(not told: {error.sentence})"
         info = ConsumerRunningInfo(
             {
-                NAME_SERVERS: self._address(request.context),
+                NAME_SERVERS: address,
                 THREADS: "0",
                 ORDERED: "false",
                 CONSUME_TYPE: PASSIVELY if client.kind is ClientKind.PUSH_CONSUMER else ACTIVELY,
@@ -122,16 +135,21 @@ class Asking:
             ),
             stacks=told,
         )
-        return request.answer(body=info.encode())
+        return BrokerAnswer(ResponseCode.SUCCESS, body=info.encode())
 
     async def consume(self, request: Request) -> Command:
         """The message is looked up by its id, in the topic that is named, or those that the client reads."""
         fields = request.fields
         group, client_id = check_group(text(fields, "consumerGroup")), text(fields, "clientId")
-        client = self._client(group, client_id)
+        self._processor.relaying.admit(request.context, request.command.code, group=group)
+        client = self.client(group, client_id)
         if client is None:
             return await self._consumed_elsewhere(request, group, client_id)
         message = await self._message(request, client.topics, text(fields, "msgId"))
+        return _answer(request, await self.consume_here(client, message))
+
+    async def consume_here(self, client: ClientHandle, message: StoredMessage) -> BrokerAnswer:
+        """What becomes of a message that a client of this replica is handed. Raises as `running_here`."""
         if isinstance(client, RemotingClient):
             origin = client.origin()
             asked = {
@@ -141,31 +159,55 @@ class Asking:
                 "topic": message.topic,
             }
             return await self._passed_on(
-                request, client, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked, encode_stored(message, origin)
+                client, RequestCode.CONSUME_MESSAGE_DIRECTLY, asked, encode_stored(message, origin)
             )
         began = self._clock.monotonic()
         try:
-            verdict = await self._processor.asking.consume(client_id, group, message)
+            verdict = await self._processor.asking.consume(client.client_id, client.group, message)
             result, remark = _RESULTS[verdict]
         except GatewayError as error:
             result, remark = EXCEPTION, error.sentence
         spent_ms = round((self._clock.monotonic() - began) * 1000)
-        return request.answer(body=ConsumeResult(result, remark, spent_ms).encode())
+        return BrokerAnswer(ResponseCode.SUCCESS, body=ConsumeResult(result, remark, spent_ms).encode())
 
     async def positions(self, request: Request) -> Command:
-        """Where each classic member of a group stands with a topic, or the one that `clientAddr` names."""
-        fields = request.fields
+        """Where each classic member of a group stands with a topic, or the one that `clientAddr` names.
+
+        Of all gateways that share the broker, where any do.
+        """
+        fields, context = request.fields, request.context
         topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
-        wanted = fields.get("clientAddr", "")
-        clients = [
-            one
-            for one in self._clients.consumers_of(group)
-            if isinstance(one, RemotingClient) and one.alive and wanted in ("", one.client_id)
-        ][:MOST_OPEN]
-        if not clients:
+        self._processor.relaying.admit(context, request.command.code, group=group)
+        if self._processor.relaying.shared:
+            found = await self._behind.positions_in(context, fields, group)
+        else:
+            here = await self.positions_here(topic, group, fields.get("clientAddr", ""))
+            found = [here] if here is not None else []
+        if not found:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"No Any Consumer online in the consumer group: [{group}]"
             )
+        told = {
+            client_id: {
+                queue: await self._position(request, group, queue, at) for queue, at in offsets.items()
+            }
+            for positions in found
+            for client_id, offsets in positions.items()
+        }
+        return request.answer(body=encode_positions(told))
+
+    async def positions_here(
+        self, topic: str, group: str, client_id: str
+    ) -> dict[str, dict[MessageQueue, int]] | None:
+        """Where classic members that are connected to this replica say that they stand, by their ids.
+
+        `client_id`: this one alone, unless it is empty. None when there is no such member.
+        """
+        clients = [
+            one
+            for one in self._clients.consumers_of(group)
+            if isinstance(one, RemotingClient) and one.alive and client_id in ("", one.client_id)
+        ][:MOST_OPEN]
         asked = {"topic": topic, "group": group}
         answers = await asyncio.gather(
             *(self._ask(one, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked) for one in clients),
@@ -175,14 +217,15 @@ class Asking:
         for client, answer in zip(clients, answers, strict=True):
             if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
                 with contextlib.suppress(PeerWireError):
-                    found = decode_offsets(answer.body, "messageQueueTable")
-                    told[client.client_id] = {
-                        object_key(queue.table()): await self._position(request, group, queue, at)
-                        for queue, at in found.items()
-                    }
+                    told[client.client_id] = decode_offsets(answer.body, "messageQueueTable")
             elif isinstance(answer, BaseException) and not isinstance(answer, GatewayError):
                 raise answer
-        return request.answer(body=dumps_keyed({"consumerTable": told}))
+        return told if clients else None
+
+    def client(self, group: str, client_id: str) -> ClientHandle | None:
+        """A member of the group that is connected to this replica, and can be asked."""
+        client = self._clients.find(client_id, group)
+        return client if client is not None and client.group == group and client.alive else None
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -196,26 +239,22 @@ class Asking:
             return done if done is not None else -1
         return -1
 
-    def _client(self, group: str, client_id: str) -> ClientHandle | None:
-        client = self._clients.find(client_id, group)
-        return client if client is not None and client.group == group and client.alive else None
-
     async def _asked_elsewhere(
         self, request: Request, fields: Mapping[str, str], group: str, client_id: str, broker: str = ""
     ) -> Command:
-        """By way of the brokers of a cluster, which know the clients of all replicas and their own."""
+        """By way of other replicas, or of the brokers of a cluster, which know the clients of all of them."""
         answer = None
-        if self._behind.there:
+        if self._behind.know_clients:
             code = request.command.code
             answer = await self._behind.client_answer(
                 request.context, code, fields, group=group, broker=broker
             )
         if answer is None:
-            return _unknown(request, group, client_id)
-        body = answer.body
-        if request.command.code == RequestCode.GET_CONSUMER_RUNNING_INFO:
+            return _answer(request, _unknown(group, client_id))
+        body, code = answer.body, request.command.code
+        if answer.code == ResponseCode.SUCCESS and code == RequestCode.GET_CONSUMER_RUNNING_INFO:
             body = self._with_our_address(request, body)
-        return request.answer(body=body)
+        return _answer(request, replace(answer, fields={}, body=body))
 
     def _with_our_address(self, request: Request, body: bytes) -> bytes:
         """Of a client that says by which name server it came. Raises BrokerUnavailable: it makes no sense."""
@@ -223,13 +262,15 @@ class Asking:
             info = ConsumerRunningInfo.decode(body)
         except PeerWireError as error:
             raise BrokerUnavailable(f"what the client answered makes no sense: {error}") from None
+        if not self._behind.there and info.properties.get(NAME_SERVERS):
+            return body  # as the client said it to the gateway that it came to
         told = {**info.properties, NAME_SERVERS: self._address(request.context)}
         return replace(info, properties=told).encode()
 
     async def _consumed_elsewhere(self, request: Request, group: str, client_id: str) -> Command:
-        """The broker of the message looks it up by its place and hands it to the client."""
-        if not self._behind.there:
-            return _unknown(request, group, client_id)
+        """The broker of the message, or the client's gateway, looks it up by its place and hands it over."""
+        if not self._behind.know_clients:
+            return _answer(request, _unknown(group, client_id))
         named = request.fields.get("topic", "")
         topics = [named] if named else await self._processor.topics_of(request.context, group)
         message = await self._message(request, topics, text(request.fields, "msgId"))
@@ -268,19 +309,14 @@ class Asking:
         raise NotFound("nothing is there")
 
     async def _passed_on(
-        self,
-        request: Request,
-        client: RemotingClient,
-        code: int,
-        fields: Mapping[str, str],
-        body: bytes = b"",
-    ) -> Command:
+        self, client: RemotingClient, code: int, fields: Mapping[str, str], body: bytes = b""
+    ) -> BrokerAnswer:
         """The client's own answer. Raises ClientTimeout, TooManyRequests."""
         try:
             told = await self._ask(client, code, fields, body)
         except BrokerUnavailable:
-            return _unknown(request, client.group, client.client_id)
-        return request.command.answer(told.code, told.remark, told.fields, told.body)
+            return _unknown(client.group, client.client_id)
+        return BrokerAnswer(told.code, told.remark, told.fields, bytes(told.body))
 
     async def _ask(
         self, client: RemotingClient, code: int, fields: Mapping[str, str], body: bytes = b""
@@ -308,7 +344,9 @@ def _fail(answer: asyncio.Future[Command], error: GatewayError) -> None:
         answer.set_exception(error)
 
 
-def _unknown(request: Request, group: str, client_id: str) -> Command:
-    return request.refusal(
-        ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{shown(client_id)}> not online"
-    )
+def _unknown(group: str, client_id: str) -> BrokerAnswer:
+    return BrokerAnswer(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{shown(client_id)}> not online")
+
+
+def _answer(request: Request, answer: BrokerAnswer) -> Command:
+    return request.command.answer(answer.code, answer.remark, answer.fields, answer.body)

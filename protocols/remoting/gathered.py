@@ -102,22 +102,22 @@ def mean_rates(told: Sequence[Rates]) -> Rates:
     return Rates(mean(lambda one: one.minute), mean(lambda one: one.hour), mean(lambda one: one.day))
 
 
-def producers_of(told: Iterable[Producers]) -> dict[str, list[tuple[Connection, int]]]:
-    """All groups; of a client that several told of what the first said, and when it was last heard of."""
+def producers_of(
+    told: Iterable[Producers], *, newest: bool = False
+) -> dict[str, list[tuple[Connection, int]]]:
+    """All groups; of a client that several told of what the first said, and when it was last heard of.
+
+    `newest`: what that one said who heard of it last.
+    """
     found: dict[str, dict[str, tuple[Connection, int]]] = {}
     for producers in told:
         for group, clients in producers.items():
             known = found.setdefault(group, {})
             for client, seen_ms in clients:
-                before = known.get(client.client_id)
-                known[client.client_id] = (
-                    (client, seen_ms)
-                    if before is None
-                    else (
-                        before[0],
-                        max(before[1], seen_ms),
-                    )
-                )
+                first, last_ms = known.get(client.client_id, (client, seen_ms))
+                if newest and seen_ms > last_ms:
+                    first = client
+                known[client.client_id] = first, max(last_ms, seen_ms)
     return {group: list(known.values()) for group, known in found.items()}
 
 

@@ -13,23 +13,20 @@ from typing import Final
 
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
-from popgate.model import FilterKind, Permission, Queue, QueueOffsets, StartFrom
+from popgate.model import Permission, Queue, QueueOffsets, StartFrom
 from popgate.naming import check_group, check_topic
 from popgate.wire.bodies import MessageQueue
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.fastjson import dumps
 from popgate.wire.heartbeats import (
-    ACTIVELY,
-    PASSIVELY,
     Connection,
     ConsumerConnection,
-    SubscriptionData,
     encode_producer_connections,
 )
 from popgate.wire.remoting import Command
 from popgate.wire.running import encode_offsets
-from processors.clients import ClientHandle, ClientKind
 from protocols.remoting.clients import RemotingClient, peers_of
+from protocols.remoting.connected import consumers_of, merged, merged_alike, producers_of
 from protocols.remoting.fields import flag, long_number, number, text
 from protocols.remoting.gathered import clients_of
 from protocols.remoting.mapped.consuming import Mapped
@@ -122,7 +119,7 @@ class Members:
         return request.answer(body=dumps({"consumerIdList": sorted(set(found))}))
 
     async def consumer_connections(self, request: Request) -> Command:
-        """Of clients of other replicas what the brokers know; their ids alone where there is no cluster."""
+        """Of clients of other replicas what those, or the brokers of a cluster, know."""
         group = text(request.fields, "consumerGroup")
         found = await self._processor.consumers(request.context, group)
         here = self._clients.consumers_of(group)
@@ -131,54 +128,33 @@ class Members:
                 ResponseCode.CONSUMER_NOT_ONLINE, f"the consumer group[{group}] not online"
             )
         elsewhere = await self._consumers_elsewhere(request.context, group)
-        connections = clients_of(
-            (
-                [_connection_of(handle) for handle in here],
-                *(each.connections for each in elsewhere),
-                [Connection(client_id) for client_id in found],
-            )
-        )
-        subscriptions: dict[str, SubscriptionData] = {}
-        for each in elsewhere:
-            subscriptions.update(each.subscriptions)
-        for handle in here:
-            subscriptions.update(_subscriptions_of(handle))
-        classic = next(
-            (one.consumer for one in here if isinstance(one, RemotingClient) and one.consumer), None
-        )
-        pushed = not here or here[0].kind is ClientKind.PUSH_CONSUMER
-        kind = PASSIVELY if pushed else ACTIVELY
-        told = ConsumerConnection(tuple(connections), subscriptions, kind)
-        if classic is not None:
-            told = replace(
-                told,
-                consume_type=classic.consume_type,
-                model=classic.model,
-                start_from=classic.start_from,
-            )
-        elif elsewhere and not here:
-            told = replace(elsewhere[0], connections=told.connections, subscriptions=subscriptions)
-        return request.answer(body=told.encode())
+        told = [consumers_of(here)] if here else []
+        if self._behind.there:
+            told += elsewhere  # what this gateway is told itself counts before what brokers were told of it
+            answer = merged(told)
+        else:
+            told = elsewhere + told  # all gateways have the same first
+            answer = merged_alike(told)
+        by_id = [Connection(client_id) for client_id in found]
+        connections = _by_id(clients_of((*(each.connections for each in told), by_id)))
+        return request.answer(body=replace(answer, connections=tuple(connections)).encode())
 
     async def _consumers_elsewhere(self, context: Context, group: str) -> list[ConsumerConnection]:
-        """As the brokers of a cluster know them; who is in the group is known without."""
-        if self._behind.there:
+        """As other replicas, or brokers of a cluster, know them; who is in the group is known without."""
+        if self._behind.know_clients:
             with contextlib.suppress(GatewayError):
                 return await self._behind.consumers_in(context, group)
         return []
 
     async def producer_connections(self, request: Request) -> Command:
-        """Those of this replica, and those that the brokers of a cluster know.
+        """Those of this replica, and those that other replicas or the brokers of a cluster know.
 
         Over gRPC the group of a producer is its topic.
         """
         group = text(request.fields, "producerGroup")
-        here = {
-            handle.key: handle
-            for handle in (*self._clients.producers_in(group), *self._clients.producers_of(group))
-        }
-        elsewhere = await self._behind.producers_in(request.context, group) if self._behind.there else []
-        found = clients_of(([_connection_of(handle) for handle in here.values()], *elsewhere))
+        here, behind = producers_of(self._clients, group), self._behind
+        elsewhere = await behind.producers_in(request.context, group) if behind.know_clients else []
+        found = _by_id(clients_of((here, *elsewhere) if behind.there else (*elsewhere, here)))
         if not found:
             return request.refusal(
                 ResponseCode.SYSTEM_ERROR, f"the producer group[{group[:_LONGEST_GROUP]}] not exist"
@@ -320,23 +296,13 @@ def _offsets_of(topic: str, queues: Iterable[Queue], was_set: QueueOffsets) -> d
     return {MessageQueue(topic, *place): was_set[place] for place in places if place in was_set}
 
 
+def _by_id(connections: Iterable[Connection]) -> list[Connection]:
+    """So that all replicas tell them in one order."""
+    return sorted(connections, key=lambda one: one.client_id)
+
+
 def _readable(queues: Iterable[Queue]) -> list[Queue]:
     return [queue for queue in queues if queue.permission & Permission.READ]
-
-
-def _connection_of(handle: ClientHandle) -> Connection:
-    if isinstance(handle, RemotingClient):
-        return Connection(handle.client_id, handle.peer.address, handle.language, handle.peer.version)
-    return Connection(handle.client_id, language=handle.language)
-
-
-def _subscriptions_of(handle: ClientHandle) -> dict[str, SubscriptionData]:
-    if isinstance(handle, RemotingClient):
-        return dict(handle.told)
-    return {
-        topic: SubscriptionData(topic, expression, kind.value if kind else FilterKind.TAG.value)
-        for topic, (kind, expression) in handle.subscriptions.items()
-    }
 
 
 def _offsets_for_c(offsets: Mapping[MessageQueue, int]) -> bytes:

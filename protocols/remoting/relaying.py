@@ -1,4 +1,5 @@
-"""What the brokers behind the gateway are asked for tools, and what becomes of their answers.
+"""What the brokers behind the gateway are asked for tools, or other gateways that share its broker are asked
+about their clients, and what becomes of their answers.
 
 Asked with the gateway's own account; who asks the gateway was judged before (`processors.relaying`).
 """
@@ -10,12 +11,13 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
-from brokers.relaying import BrokerAnswer
+from brokers.relaying import ABOUT_CLIENTS, BrokerAnswer, Relayed
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, shown
-from popgate.wire.bodies import decode_kv_table
+from popgate.wire.bodies import MessageQueue, decode_kv_table
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import Connection, ConsumerConnection, decode_producer_connections
+from popgate.wire.running import decode_positions
 from popgate.wire.surveys import Rates, decode_producers
 from protocols.remoting.errors import Refused
 from protocols.remoting.gathered import (
@@ -39,7 +41,10 @@ _TRYING_S: Final = 15.0
 
 
 class BrokersBehind:
-    """The brokers of a cluster, for rooms whose answers they know better than this gateway."""
+    """The brokers of a cluster, for rooms whose answers they know better than this gateway.
+
+    About clients the other gateways are asked where they share a broker.
+    """
 
     def __init__(self, house: DoorHouse) -> None:
         self._relaying = house.processor.relaying
@@ -51,8 +56,13 @@ class BrokersBehind:
 
     @property
     def there(self) -> bool:
-        """Whether there are any. Everything below is for where there are."""
+        """Whether there are any. Everything below is for where there are, but what is about clients."""
         return self._relaying.available
+
+    @property
+    def know_clients(self) -> bool:
+        """Whether brokers, or other gateways, know clients that this gateway does not."""
+        return self._relaying.available or self._relaying.shared
 
     async def figures(self, context: Context, broker: str = "") -> dict[str, str]:
         """What brokers count. Raises BrokerUnavailable, BrokerTimeout, Refused."""
@@ -89,7 +99,8 @@ class BrokersBehind:
 
     async def producers_in(self, context: Context, group: str) -> list[tuple[Connection, ...]]:
         """Those of a group, as each broker tells them; nothing where none knows any."""
-        nothing = frozenset({int(ResponseCode.SYSTEM_ERROR)})  # all that a broker says then, in words
+        # All that a broker says then, in words; a gateway has a code for it.
+        nothing = _NOT_ONLINE | {int(ResponseCode.SYSTEM_ERROR)}
         told = await self._told(
             context,
             RequestCode.GET_PRODUCER_CONNECTION_LIST,
@@ -111,13 +122,35 @@ class BrokersBehind:
         )
         return list(told.values())
 
+    async def positions_in(
+        self, context: Context, fields: Mapping[str, str], group: str
+    ) -> list[dict[str, dict[MessageQueue, int]]]:
+        """Where classic members of a group stand, as each gateway tells it. Raises as `figures`."""
+        told = await self._told(
+            context,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS,
+            fields,
+            decode_positions,
+            group=group,
+            nothing=_NOT_ONLINE,
+        )
+        return list(told.values())
+
     async def client_answer(
         self, context: Context, code: int, fields: Mapping[str, str], *, group: str, broker: str = ""
     ) -> BrokerAnswer | None:
         """What a client says that is connected elsewhere: the first answer with success; else None.
 
-        `broker`: the one to ask; else one after the other, since a client is connected to all of them.
+        `broker`: the one to ask; else one after the other, since a client is connected to all of them. Of
+        gateways one has the client: what it refuses is told, too. Raises as `figures`.
         """
+        if not self._relaying.available:
+            relayed = await self._relayed(context, code, fields, group=group)
+            there = [one for one in relayed.answers.values() if one.code not in _NOT_ONLINE]
+            failures = list(relayed.failures.values())
+            if failures and not there:
+                raise failures[0]
+            return min(there, key=lambda one: one.code != ResponseCode.SUCCESS, default=None)
         until = self._clock.monotonic() + _TRYING_S
         names = [broker] if broker else [one.name for one in await self._processor.brokers(context)]
         for name in dict.fromkeys(names[:_MOST_TRIED]):
@@ -142,8 +175,12 @@ class BrokersBehind:
         group: str = "",
         nothing: Collection[int] = _NONE,
     ) -> dict[str, Told]:
-        """What brokers told, by their names. With none: what the first said, unless that is in `nothing`."""
-        relayed = await self._relaying.relay(context, code, fields, broker=broker, topic=topic, group=group)
+        """What brokers told, by their names. With none: what the first said, unless that is in `nothing`.
+
+        Brokers know the same clients; of gateways each has its own, and one that failed may have those that
+        are asked for.
+        """
+        relayed = await self._relayed(context, code, fields, broker=broker, topic=topic, group=group)
         found: dict[str, Told] = {}
         failures: list[GatewayError] = list(relayed.failures.values())
         empty = False
@@ -158,9 +195,24 @@ class BrokersBehind:
                 except PeerWireError as error:
                     failures.append(BrokerUnavailable(f"what broker {name} answered makes no sense: {error}"))
                 await asyncio.sleep(0)  # an answer may be long
-        if not found and not empty and failures:
+        if not found and failures and not (empty and self._relaying.available):
             raise failures[0]
         return found
+
+    async def _relayed(
+        self,
+        context: Context,
+        code: int,
+        fields: Mapping[str, str],
+        *,
+        broker: str = "",
+        topic: str = "",
+        group: str = "",
+    ) -> Relayed:
+        relaying = self._relaying
+        if code in ABOUT_CLIENTS and not relaying.available:
+            return await relaying.ask_gateways(context, code, fields, group=group)
+        return await relaying.relay(context, code, fields, broker=broker, topic=topic, group=group)
 
 
 def _refused(broker: str, answer: BrokerAnswer) -> GatewayError:

@@ -17,13 +17,13 @@ from popgate.tags import tag_code
 from popgate.wire.bodies import MessageQueue, TopicList, encode_group_list, encode_kv_table
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.fastjson import dumps
-from popgate.wire.heartbeats import Connection
 from popgate.wire.properties import find_property
 from popgate.wire.remoting import VERSION, Command
 from popgate.wire.standings import ConsumeStats
 from popgate.wire.surveys import IndexEntry, encode_all_standings, encode_index, encode_producers
 from processors.requests import Pull
 from protocols.remoting.clients import RemotingClient
+from protocols.remoting.connected import all_producers
 from protocols.remoting.fields import flag, long_number, number, text
 from protocols.remoting.gathered import producers_of
 from protocols.remoting.placing import Places
@@ -217,23 +217,14 @@ class Surveying:
     async def producers(self, request: Request) -> Command:
         """Those of this replica by group; over gRPC the group of a producer is each of its topics.
 
-        Before a cluster also those that its brokers know: of other replicas, and their own clients.
+        Also those of other replicas; before a cluster its brokers know them, and their own clients.
         """
         await self._brokers.known(request.context)  # who may not look at brokers is refused
-        now_s, now_ms = self._clock.monotonic(), self._clock.now_ms()
-        found: dict[str, list[tuple[Connection, int]]] = {}
-        for one in self._clients.all():
-            if one.group:
-                continue
-            seen_ms = now_ms - round(max(now_s - self._clients.last_seen(one.key), 0) * 1000)
-            if isinstance(one, RemotingClient):
-                told = Connection(one.client_id, one.peer.address, one.language, one.peer.version)
-            else:
-                told = Connection(one.client_id, language=one.language)
-            for group in (one.producer_group,) if one.producer_group else sorted(one.topics):
-                found.setdefault(group, []).append((told, seen_ms))
-        elsewhere = await self._behind.producers(request.context) if self._behind.there else []
-        return request.answer(body=encode_producers(producers_of((found, *elsewhere))))
+        found = all_producers(self._clients, self._clock)
+        elsewhere = await self._behind.producers(request.context) if self._behind.know_clients else []
+        return request.answer(
+            body=encode_producers(producers_of((found, *elsewhere), newest=not self._behind.there))
+        )
 
     # -- queues -------------------------------------------------------------------------------
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from brokers.relaying import BrokerAnswer, Relayed
 from brokers.shared import calls
 from brokers.shared.calls import CHECK, GONE, LEFT, Call, decode, encode
 from brokers.shared.contexts import CONTEXT
 from brokers.shared.errors import ERROR
 from brokers.shared.hello import CLIENTS, FACTS, STATE, HostFacts, HostState
 from brokers.shared.kinds import Kind, Sink, Source
+from brokers.shared.membership import ANSWER, COMMAND
 from brokers.traits import OrderScope, Traits
 from popgate.context import Context, Principal
 from popgate.errors import IllegalFilter, IllegalOffset, PeerWireError, ReceiptExpired
@@ -42,6 +44,7 @@ STORED = StoredMessage(
     *("t", "b", 1, 2, 3, 0, 0, 1 << 70, "1.2.3.4:5", 5, "1.2.3.4:6", b"body" * 9, b"P\x01v\x02"),
     *(1, "handle", 7),
 )
+ANSWERED = BrokerAnswer(1 << 70, "why", {"a": "b"}, b"body")
 SQL = compile_filter(FilterKind.SQL92, "n > 5 AND s = 'x'")
 
 
@@ -87,6 +90,9 @@ TARGETS = [
     plain("check", CHECK, TransactionCheck("t", "pg", "tx", STORED, 3)),
     plain("gone", GONE, ("c", "g", "t", "l")),
     plain("left", LEFT, ("c", True)),
+    plain("command", COMMAND, (307, {"consumerGroup": "g", "clientId": "c"})),
+    plain("answer", ANSWER, ANSWERED),
+    result(calls.ASK_GATEWAYS, Relayed({"gateway-0": ANSWERED}, {"gateway-1": ReceiptExpired("h")})),
     plain("clients", CLIENTS, ("one", "two")),
     plain("state", STATE, HostState({"topics": 1.0}, (1, 2))),
     plain(

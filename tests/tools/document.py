@@ -29,6 +29,10 @@ brokers can tell (their figures, settings and rates, and who is connected to any
 gateway) is asked of all of them, with the gateway's own account. Nothing is passed on that changes the
 settings or the rights of a broker. The clients that the tests look at are connected to another gateway than
 the one that is asked.
+
+In front of an embedded broker that [several gateways](sharing.md) or [workers](workers.md) share, each of
+them shows and asks the clients of all, classic ones at their own addresses; other tests look at that, without
+the tools (`tests/e2e/test_shared_clients.py`).
 """
 
 

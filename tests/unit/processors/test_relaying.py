@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from brokers.relaying import Relayed, RelaysCommands
+from brokers.relaying import AsksGateways, BrokerAnswer, CommandHandler, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import Forbidden, Unsupported
 from popgate.kinds import Action
@@ -53,3 +53,54 @@ async def test_where_there_is_no_cluster() -> None:
     assert not relaying.available
     with pytest.raises(Unsupported, match="embedded"):
         await relaying.relay(Context(), RequestCode.GET_BROKER_RUNTIME_INFO, {})
+
+
+class Gateways(AsksGateways):
+    """What is shared with others; `handler` answers them."""
+
+    name = "embedded"
+    handler: CommandHandler | None = None
+    asked = 0
+
+    async def ask_gateways(self, context: Context, code: int, fields: Mapping[str, str]) -> Relayed:
+        self.asked += 1
+        return Relayed({"gateway-0": BrokerAnswer(0)}, {})
+
+    def on_command(self, handler: CommandHandler) -> None:
+        self.handler = handler
+
+
+async def answer(_code: int, _fields: Mapping[str, str]) -> BrokerAnswer:
+    return BrokerAnswer(0)
+
+
+async def test_other_gateways_are_asked_by_who_may_look_or_change() -> None:
+    gateways = Gateways()
+    relaying = Relaying(gateways, only_look)  # type: ignore[arg-type]
+    assert (relaying.available, relaying.shared) == (False, True)
+    told = await relaying.ask_gateways(Context(), RequestCode.GET_PRODUCER_CONNECTION_LIST, {})
+    assert set(told.answers) == {"gateway-0"}
+    for code, group in (
+        (RequestCode.CONSUME_MESSAGE_DIRECTLY, "readers"),
+        (RequestCode.GET_CONSUMER_CONNECTION_LIST, "hidden"),
+    ):
+        with pytest.raises(Forbidden):
+            await relaying.ask_gateways(Context(), code, {}, group=group)
+    assert gateways.asked == 1
+
+
+async def test_others_are_answered_where_the_broker_is_shared() -> None:
+    guest, host = Gateways(), Gateways()
+    Relaying(guest, only_look).serve(answer)  # type: ignore[arg-type]
+    assert guest.handler is answer
+    hosting = Relaying(Alone(), only_look)  # type: ignore[arg-type]
+    hosting.serve(answer, host)
+    assert (hosting.shared, host.handler) == (True, answer)
+
+
+async def test_where_nobody_shares_the_broker() -> None:
+    relaying = Relaying(Alone(), only_look)  # type: ignore[arg-type]
+    relaying.serve(answer)
+    assert not relaying.shared
+    with pytest.raises(Unsupported, match="nobody shares"):
+        await relaying.ask_gateways(Context(), RequestCode.GET_PRODUCER_CONNECTION_LIST, {})

@@ -11,10 +11,14 @@ from typing import Any
 
 import pytest
 
+from popgate.context import Context
 from popgate.model import TopicConfig
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import ConsumerConnection
 from proxy.app import CannotStart, build
 from proxy.settings import Settings
 from proxy.wrong import SettingsWrong
+from tests.unit.processors.conftest import FakeClient
 
 
 async def test_an_app_starts_serves_drains_and_stops(settings_for: Callable[..., Settings]) -> None:
@@ -214,3 +218,38 @@ async def test_a_gateway_shares_its_broker_and_another_one_uses_it(
     finally:
         await host.stop()
     assert not (folder / "s").exists()
+
+
+async def test_gateways_that_share_a_broker_ask_each_other_about_their_clients(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    folder = tmp_path_factory.mktemp("s")
+    doors = {"listen": ("grpc://127.0.0.1:0",), "admin": "off"}
+    alone = build(Settings(data=folder / "c", **doors))
+    assert not alone.processor.relaying.shared
+    host = build(Settings(data=folder / "a", share_broker=f"unix:{folder}/s", **doors))
+    guest = build(Settings(data=folder / "b", broker=f"popgate+unix:{folder}/s", **doors))
+    await host.start()
+    try:
+        await guest.start()
+        for place, gateway in enumerate((host, guest)):
+            gateway.processor.clients.register(FakeClient(f"c{place}", group="readers"))
+        for gateway in (host, guest):
+            relayed = await gateway.processor.relaying.ask_gateways(
+                Context(), RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "readers"}
+            )
+            told = [ConsumerConnection.decode(one.body) for one in relayed.answers.values()]
+            assert [one.client_id for each in told for one in each.connections] == ["c0", "c1"]
+            assert not relayed.failures
+        # The host knows by now whose client it is.
+        running = {"consumerGroup": "readers", "clientId": "c1"}
+        relayed = await host.processor.relaying.ask_gateways(
+            Context(), RequestCode.GET_CONSUMER_RUNNING_INFO, running
+        )
+        assert [one.code for one in relayed.answers.values()] == [
+            ResponseCode.CONSUMER_NOT_ONLINE,
+            ResponseCode.SUCCESS,
+        ]
+    finally:
+        await guest.stop()
+        await host.stop()

@@ -8,6 +8,7 @@ import pytest
 
 from brokers import capabilities
 from brokers.port import Directory, Offsets, Store, Transactions
+from brokers.relaying import AsksGateways
 from brokers.shared import calls
 from brokers.shared.calls import CALLS, CANCELLED, DONE, FAILED, TAKING, WAITING, fingerprint
 from brokers.shared.kinds import Sink, Source
@@ -21,6 +22,7 @@ SHARED = (
     *(Store, Offsets, Transactions, Directory),
     *(capabilities.RedrivesDeadLetters, capabilities.ReclaimsRetries, capabilities.LiteTopics),
     *(capabilities.TellsConsumers, capabilities.CarriesReplies, capabilities.FindsByPlace),
+    AsksGateways,
 )
 
 

@@ -15,7 +15,9 @@ from popgate.wire.running import (
     PoppedQueue,
     PulledQueue,
     decode_offsets,
+    decode_positions,
     encode_offsets,
+    encode_positions,
 )
 
 RAW = (
@@ -74,6 +76,21 @@ def test_offsets_to_reset_are_told_as_java_does() -> None:
     )
     assert decode_offsets(standing, "messageQueueTable") == offsets
     assert loads(encode_offsets(offsets, "messageQueueTable"))["messageQueueTable"]
+
+
+def test_where_clients_stand_is_told_as_java_does() -> None:
+    text = b'{"consumerTable":{"c@1":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:12},"c@2":{}}}'
+    positions: dict[str, dict[MessageQueue, int]] = {"c@1": {MessageQueue("T", "broker-a", 0): 12}, "c@2": {}}
+    assert decode_positions(text) == positions
+    assert encode_positions(positions) == text
+    for wrong in (
+        b"[]",
+        b'{"consumerTable":[]}',
+        b'{"consumerTable":{"c":{"T":1}}}',
+        b'{"consumerTable":{"c":1}}',
+    ):
+        with pytest.raises(PeerWireError):
+            decode_positions(wrong)
 
 
 @pytest.mark.parametrize(

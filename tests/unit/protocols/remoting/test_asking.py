@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from popgate.context import Context
-from popgate.errors import ClientNotFound, ClientTimeout, GatewayError, Unsupported
+from popgate.errors import ClientNotFound, ClientTimeout, Forbidden, GatewayError, Unsupported
+from popgate.kinds import Action
 from popgate.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message, Sent
 from popgate.verdict import Verdict
@@ -276,3 +277,21 @@ async def test_where_the_members_of_a_group_stand(stage: Stage, tool: Caller) ->
     assert fastjson.loads((await tool.ok(POSITIONS, ask)).body) == {"consumerTable": {}}
     assert (await tool.ask(POSITIONS, {**ask, "clientAddr": "c@2"})).code == ResponseCode.SYSTEM_ERROR
     assert (await tool.ask(POSITIONS, {**ask, "group": "strangers"})).code == ResponseCode.SYSTEM_ERROR
+
+
+@pytest.mark.parametrize("code", [INFO, CONSUME, POSITIONS])
+async def test_who_may_not_look_at_a_group_asks_no_client_of_it(
+    stage: Stage, tool: Caller, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await client(stage, info())
+    asked: list[tuple[Action, str]] = []
+
+    def refuse(_context: Context, action: Action, *, topic: str = "", group: str = "") -> None:
+        asked.append((action, group))
+        raise Forbidden("no")
+
+    monkeypatch.setattr(stage.processor.relaying, "_admit", refuse)
+    fields = {**WHO, "msgId": await stored(stage), "topic": "orders", "group": "readers"}
+    assert (await tool.ask(code, fields)).code == ResponseCode.NO_PERMISSION
+    assert asked == [(Action.UPDATE if code == CONSUME else Action.GET, "readers")]
+    assert not peer.asked

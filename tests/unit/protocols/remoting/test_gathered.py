@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from popgate.wire.heartbeats import Connection
 from popgate.wire.surveys import Rate, Rates
 from protocols.remoting.gathered import (
@@ -88,6 +90,12 @@ def test_a_producer_is_told_once_with_the_last_time_it_was_heard_of() -> None:
     other = Connection("c@2")
     found = producers_of([{"g": [(here, 5)]}, {"g": [(there, 9), (other, 1)], "h": [(other, 2)]}])
     assert found == {"g": [(here, 9), (other, 1)], "h": [(other, 2)]}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_producer_is_told_as_who_heard_of_it_last_says(order: int) -> None:
+    old, new = Connection("c@1", "10.0.0.1:1"), Connection("c@1", "10.0.0.2:1")
+    assert producers_of([{"g": [(old, 5)]}, {"g": [(new, 9)]}][::order], newest=True) == {"g": [(new, 9)]}
 
 
 def test_a_client_is_told_once_by_who_knows_its_address() -> None:

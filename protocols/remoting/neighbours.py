@@ -1,0 +1,109 @@
+"""Answers other gateways that share the broker, about the clients of this one: see `brokers.relaying`.
+
+Who asks was admitted there. Every door's clients are told of, also where this gateway has no remoting door.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final
+
+from brokers.relaying import BrokerAnswer
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import BadRequest, GatewayError, Unsupported
+from popgate.message_id import decode_offset_message_id
+from popgate.naming import check_group
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import encode_producer_connections
+from popgate.wire.running import encode_positions
+from popgate.wire.surveys import encode_producers
+from processors.messaging import MessagingProcessor
+from protocols.remoting.asking import Asking
+from protocols.remoting.connected import all_producers, consumers_of, producers_of
+from protocols.remoting.errors import code_of
+from protocols.remoting.fields import flag, text
+from protocols.remoting.requests import DoorHouse
+
+MOST_CLIENTS: Final = 20_000
+"""That are told of in one answer, a producer of several groups in each of them; what is beyond
+`brokers.relaying.MOST_OF_GATEWAY` is refused."""
+_NOT_HERE: Final = BrokerAnswer(ResponseCode.CONSUMER_NOT_ONLINE)
+
+
+class Neighbours:
+    """A `brokers.relaying.CommandHandler` is its `answer`."""
+
+    def __init__(self, processor: MessagingProcessor, clock: Clock) -> None:
+        self._processor = processor
+        self._clients = processor.clients
+        self._clock = clock
+        # By which address clients came only the gateway knows that is asked: it tells its own.
+        self._asking = Asking(DoorHouse(processor, clock, _no_address))
+        self._answers: Mapping[int, Callable[[Mapping[str, str]], Awaitable[BrokerAnswer]]] = {
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
+            RequestCode.GET_ALL_PRODUCER_INFO: self._all_producers,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._consume,
+            RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: self._positions,
+        }
+
+    def __repr__(self) -> str:
+        return f"<Neighbours {self._asking!r}>"
+
+    async def answer(self, code: int, fields: Mapping[str, str]) -> BrokerAnswer:
+        """What cannot be done is an answer, too."""
+        answer = self._answers.get(code)
+        try:
+            if answer is None:
+                raise Unsupported(f"request code {code} of another gateway")
+            return await answer(fields)
+        except GatewayError as error:
+            return BrokerAnswer(code_of(error), error.sentence)
+
+    async def _consumers(self, fields: Mapping[str, str]) -> BrokerAnswer:
+        here = self._clients.consumers_of(text(fields, "consumerGroup"))[:MOST_CLIENTS]
+        return BrokerAnswer(ResponseCode.SUCCESS, body=consumers_of(here).encode()) if here else _NOT_HERE
+
+    async def _producers(self, fields: Mapping[str, str]) -> BrokerAnswer:
+        here = producers_of(self._clients, text(fields, "producerGroup"))[:MOST_CLIENTS]
+        if not here:
+            return _NOT_HERE
+        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_producer_connections(tuple(here)))
+
+    async def _all_producers(self, fields: Mapping[str, str]) -> BrokerAnswer:
+        here = all_producers(self._clients, self._clock, MOST_CLIENTS)
+        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_producers(here))
+
+    async def _running_info(self, fields: Mapping[str, str]) -> BrokerAnswer:
+        client = self._asking.client(check_group(text(fields, "consumerGroup")), text(fields, "clientId"))
+        if client is None:
+            return _NOT_HERE
+        stack = partial(self._processor.asking.stack_of, client.client_id)
+        return await self._asking.running_here(client, flag(fields, "jstackEnable"), "", stack)
+
+    async def _consume(self, fields: Mapping[str, str]) -> BrokerAnswer:
+        """All gateways have the same messages: the id of the place is enough."""
+        client = self._asking.client(check_group(text(fields, "consumerGroup")), text(fields, "clientId"))
+        if client is None:
+            return _NOT_HERE
+        try:
+            _, offset = decode_offset_message_id(text(fields, "msgId"))
+        except ValueError as error:
+            raise BadRequest("the field msgId is no id of a place") from error
+        message = await self._processor.asking.message_at(text(fields, "brokerName"), offset)
+        return await self._asking.consume_here(client, message)
+
+    async def _positions(self, fields: Mapping[str, str]) -> BrokerAnswer:
+        """As the clients say them: numbers of mapped groups are made out for who asks, by its own gateway."""
+        topic, group = text(fields, "topic"), text(fields, "group")
+        found = await self._asking.positions_here(topic, group, fields.get("clientAddr", ""))
+        if found is None:
+            return _NOT_HERE
+        return BrokerAnswer(ResponseCode.SUCCESS, body=encode_positions(found))
+
+
+def _no_address(_context: Context) -> str:
+    return ""
