@@ -7,6 +7,7 @@ that it does not allow (https://helm.sh/docs/topics/charts/#schema-files).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -152,6 +153,8 @@ def _resolved(rule: Mapping[str, Any], shapes: Mapping[str, Any]) -> Mapping[str
 def _setting(rule: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, Any]:
     """A setting may be text where it is a number or a list: `8MiB`, `1h30m`, `a,b`."""
     kept = {name: value for name, value in _resolved(rule, shapes).items() if name in _KEYWORDS}
+    if "pattern" in kept:  # Go, which Helm is written in, counts to a thousand
+        kept["pattern"] = re.sub(r"\{(\d+),\d{4,}\}", r"{\1,}", kept["pattern"])
     if kept.get("type") in ("number", "integer", "array"):  # bounds of numbers do not count for text
         kept["type"] = [kept["type"], "string"]
     return kept

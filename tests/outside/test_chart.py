@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import urllib.error
@@ -294,22 +295,20 @@ def test_the_dashboard_in_the_configmap_is_the_file() -> None:
 
 
 def test_notes_say_what_to_do_next(helm: Path, tmp_path: Path) -> None:
-    values = str(charts.VALUES["loadbalancer"])
+    """Helm shows them after an installation only: here they are part of a manifest."""
+    chart = tmp_path / "popgate"
+    shutil.copytree(charts.CHART_FOLDER, chart)
+    (chart / "templates" / "NOTES.txt").rename(chart / "notes")
+    (chart / "templates" / "notes.yaml").write_text('notes: |\n{{ tpl (.Files.Get "notes") . | indent 2 }}\n')
     ended = charts.run(
-        *(
-            helm,
-            "install",
-            charts.RELEASE,
-            str(charts.CHART_FOLDER),
-            "--dry-run=client",
-            "--namespace",
-            "messaging",
-        ),
-        *("--values", values),
+        *(helm, "template", charts.RELEASE, str(chart), "--namespace", charts.NAMESPACE),
+        *("--values", str(charts.VALUES["loadbalancer"]), "--show-only", "templates/notes.yaml"),
+        *("--kube-version", charts.KUBERNETES),
         home=tmp_path,
     )
     assert ended.returncode == 0, ended.stderr
-    notes = ended.stdout.partition("NOTES:")[2]
+    (document,) = charts.documents(ended.stdout)
+    notes = document["notes"]
     assert "Clients are told to connect to classic.mq.example.com:9876." in notes
     assert "helm test mq -n messaging" in notes
     assert "a certificate that each pod made for itself" in notes
