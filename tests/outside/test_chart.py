@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shutil
@@ -49,6 +50,7 @@ def render(helm: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProc
     return with_options
 
 
+@functools.cache
 def golden(name: str) -> list[dict[str, Any]]:
     """The objects of a value set, of the golden file: what Helm makes is compared with it by a test."""
     return list(charts.documents((charts.GOLDEN / f"{name}.yaml").read_text()))
