@@ -23,7 +23,7 @@ from protocols.admission import Admission
 from protocols.listening import Entrance, Guest
 from protocols.observing import SniffingObserver
 from protocols.proxy_protocol import Proxied, read_header, until_readable
-from protocols.tls import HANDSHAKE_S
+from protocols.tls import HANDSHAKE_S, TlsStrangers
 
 _HANDSHAKE: Final = 0x16
 """The type of the first record of TLS."""
@@ -85,6 +85,7 @@ class SniffingEntrance(Entrance):
         self._by_hand = True
         self._plain = plain
         self.seen = observer
+        self._strangers = TlsStrangers()
         self._sides: list[Side] = []
         self._begun = asyncio.Event()
         self._over = False
@@ -198,6 +199,8 @@ class SniffingEntrance(Entrance):
     async def _shake_hands(self, sock: socket.socket, guest: _Undecided) -> None:
         if self.tls is None:
             self._turn_away(guest, "tls", "speaks TLS, which is not spoken here")
+            peer = guest.told.peer if guest.told is not None and guest.told.peer else sock.getpeername()
+            self._strangers.tell(":".join(map(str, peer[:2])), self.place)
             return
         self.seen.handshakes(1)
         try:

@@ -170,7 +170,7 @@ class TlsStrangers:
 
     def tell(self, peer: str, place: str) -> None:
         """`peer` is the "host:port" of the client, `place` that of the door."""
-        host = peer.rpartition(":")[0]
+        host = peer.rpartition(":")[0] or "a client"
         if host in self._told or len(self._told) >= _MOST_TOLD:
             return
         self._told.add(host)

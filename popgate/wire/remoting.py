@@ -213,9 +213,9 @@ class RemotingWire:
 
     def _check(self, size: int, word: int) -> None:
         """Refuse lengths that cannot be right, or are above the limits."""
-        if size >> 16 == _TLS:
-            raise TlsSpoken("what came is a handshake of TLS, which is not spoken here")
         if not 4 <= size <= self._max_frame:
+            if size >> 16 == _TLS:
+                raise TlsSpoken("what came is a handshake of TLS, which is not spoken here")
             raise PeerWireError(f"a frame claims {size} bytes, 4 to {self._max_frame} are read")
         length = word & 0xFFFFFF
         if length > size - 4 or length > LONGEST_HEADER or word >> 24 > 1:
