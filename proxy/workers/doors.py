@@ -184,6 +184,21 @@ class Doors:
                 came.close()
 
 
+def with_options(door: Door, url: str) -> Door | None:
+    """This door with what `url` says of it now; None: another place, or another kind of socket.
+
+    Its port is taken as long as it is open: who bound it anew would find it in use. Raises ValueError.
+    """
+    asked, before = parse_listen(url), parse_listen(door.url)
+    if url != door.url and (
+        asked.path
+        or (asked.scheme, asked.host, asked.port) != (before.scheme, before.host, before.port)
+        or listens_by_itself(asked) is not listens_by_itself(before)
+    ):
+        return None
+    return Door(door.number, url, replace(asked, port=door.listen.port))
+
+
 def _bind_path(door: Door, *, only_held: bool) -> _Bound:
     """A socket in the file system. Raises OSError."""
     if only_held:

@@ -18,7 +18,7 @@ from proxy.logs import logger
 from proxy.printing import say
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Backoff, Door, Member, Post, Role, Stage, broker_at, end_told
-from proxy.workers.doors import ADMIN, Doors
+from proxy.workers.doors import ADMIN, Doors, with_options
 from proxy.workers.processes import Forked, Processes
 from proxy.workers.staying import SETTINGS, SIGNALS, Staying, load_anew
 from proxy.workers.terminal import Terminal
@@ -113,13 +113,13 @@ class Supervisor:
         self._open()
 
     def _take(self, url: str, left: list[tuple[Door, list[int]]], *, admin: bool = False) -> None:
-        for one in left:
-            door, links = one
-            if door.url == url and (door.number == ADMIN) is admin:
-                left.remove(one)
-                self._doors.take_over(door, links)
-                return
         try:
+            for one in sorted(left, key=lambda one: one[0].url != url):
+                door, links = one
+                if (door.number == ADMIN) is admin and (now := with_options(door, url)) is not None:
+                    left.remove(one)
+                    self._doors.take_over(now, links)
+                    return
             self._doors.bind(ADMIN if admin else self._staying.next_number(), url)
         except ValueError as error:
             raise SettingsWrong(str(error)) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import ssl
 import stat
@@ -213,6 +214,29 @@ def test_required_is_one_setting_away(tmp_path: Path, papers: Papers, workers: i
             plain.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(9))
             assert not plain.recv(1 << 16).startswith(bytes(3)), "no SETTINGS frame"
         assert not (tmp_path / "data" / "tls").exists()
+
+
+def test_another_mode_needs_no_restart_of_a_gateway_with_workers(tmp_path: Path) -> None:
+    file = tmp_path / "popgate.toml"
+    file.write_text('workers = 2\n[tls]\nmode = "off"\n')
+    # As the file says it: what tests say otherwise goes before files.
+    own = {"POPGATE_TLS__MODE": ""}
+    with GatewayProcess(tmp_path / "data", options=("--config", str(file)), environment=own) as gateway:
+        with pytest.raises(OSError, match=r"."):
+            presented(gateway.endpoint)
+        file.write_text('workers = 2\n[tls]\nmode = "optional"\n')
+        gateway.signal(signal.SIGHUP)
+
+        def speaks_tls() -> bool:
+            try:
+                return bool(presented(gateway.endpoint))
+            except OSError:
+                return False
+
+        wait_until(speaks_tls, 60)
+        with grpc.insecure_channel(gateway.endpoint) as channel:
+            assert serves(channel)
+        assert "is left out" not in gateway.log
 
 
 def address_of(endpoint: str) -> tuple[str, int]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
-from proxy.workers.doors import ADMIN, Doors
+from protocols.adapter import parse_listen
+from proxy.workers.crew import Door
+from proxy.workers.doors import ADMIN, Doors, with_options
 from proxy.workers.turning import Turning
 
 
@@ -242,3 +245,21 @@ def test_what_is_given_back_where_nobody_listens_any_more_is_closed(doors: Doors
     doors.give_back(1, ours)
     with client:
         assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "same"),
+    [
+        ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8081?tls=permissive", True),
+        ("remoting://127.0.0.1:0?advertised=a:1", "remoting://127.0.0.1:0?advertised=b:2", True),
+        ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock?mode=660", True),
+        ("grpc+unix:/run/a.sock?mode=660", "grpc+unix:/run/a.sock", False),
+        ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8082", False),
+        ("grpc://127.0.0.1:8081", "remoting://127.0.0.1:8081", False),
+        ("grpc://127.0.0.1:8081", "grpc://127.0.0.1:8081?transport=grpcio", False),
+    ],
+)
+def test_a_door_whose_options_alone_changed_is_the_same(before: str, now: str, same: bool) -> None:
+    door = Door(3, before, replace(parse_listen(before), port=4711))
+    found = with_options(door, now)
+    assert found == (Door(3, now, replace(parse_listen(now), port=4711)) if same else None)
