@@ -47,7 +47,8 @@ def pair_in(folder: Path) -> tuple[Path, Path]:
 
 def _run(folder: Path) -> None:
     """Raises OSError."""
-    command = [sys.executable, "-I", str(Path(__file__).resolve()), str(folder)]
+    # With what this process finds, in the user's own packages too, but for the modules beside this file.
+    command = [sys.executable, "-P", str(Path(__file__).resolve()), str(folder)]
     try:
         subprocess.run(  # noqa: S603 - ourselves
             command, check=True, capture_output=True, text=True, timeout=_LONGEST_S, stdin=subprocess.DEVNULL
@@ -92,9 +93,16 @@ def make_pair(folder: Path) -> None:
     text = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    with os.fdopen(os.open(folder / KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(text)
-    (folder / CERTIFICATE).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    _write(folder / KEY, text, 0o600)
+    _write(folder / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM), 0o644)
+
+
+def _write(file: Path, text: bytes, mode: int) -> None:
+    """All of it is on the disk, so that a machine that stops leaves the whole pair or none."""
+    with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as opened:
+        opened.write(text)
+        opened.flush()
+        os.fsync(opened.fileno())
 
 
 def _ascii(host: str) -> str:

@@ -44,6 +44,22 @@ def test_what_went_wrong_is_the_last_line_of_the_program(
     assert list(tmp_path.iterdir()) == [program]
 
 
+def test_packages_are_found_where_this_process_finds_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the user's own folder, for one, and never beside the program."""
+    program, packages = tmp_path / "beside" / "program.py", tmp_path / "packages"
+    program.parent.mkdir()
+    packages.mkdir()
+    (program.parent / "logs.py").write_text("raise SystemExit('what is beside it')")
+    (packages / "logs.py").write_text("raise SystemExit('what is installed')")
+    program.write_text("import logs")
+    monkeypatch.setattr(self_signed, "__file__", str(program))
+    monkeypatch.setenv("PYTHONPATH", str(packages))
+    with pytest.raises(OSError, match="no certificate could be made: what is installed"):
+        pair_in(tmp_path / "tls")
+
+
 def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file"):
