@@ -30,10 +30,11 @@ def door_urls(settings: Settings) -> tuple[str, ...]:
     `tls.mode` says so for those without the option `tls`. Sockets in the file system are in the clear unless
     they say otherwise: nobody is in between. What is no address stays as it is: who opens it refuses it.
     """
-    return tuple(_with_tls(url, settings.tls.mode) for url in settings.listen)
+    return tuple(with_tls(url, settings.tls.mode) for url in settings.listen)
 
 
-def _with_tls(url: str, mode: TlsMode) -> str:
+def with_tls(url: str, mode: TlsMode) -> str:
+    """This address, with what `tls.mode` says where it is silent."""
     try:
         listen = parse_listen(url)
     except ValueError:

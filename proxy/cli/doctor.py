@@ -143,7 +143,10 @@ def _tidy(admin: str, made: tuple[tuple[str, str], ...]) -> None:
 
 
 def _admin_findings(admin: str) -> list[Finding]:
+    from protocols.adapter import parse_listen
     from protocols.probing import Finding, Level
+    from proxy.choices import TlsMode
+    from proxy.door_tls import speaks_tls, with_tls
 
     try:
         with Gateway(admin) as gateway:
@@ -188,7 +191,8 @@ def _admin_findings(admin: str) -> list[Finding]:
             found.append(Finding("repeats", Level.OK, what))
     # One that is older than this command has no mode, and never makes a certificate.
     tls = settings["tls"]
-    if tls.get("mode", "off") != "off" and not tls["certificate"]:
+    doors = [parse_listen(with_tls(url, TlsMode(tls.get("mode", "off")))) for url in settings["listen"]]
+    if not tls["certificate"] and any(map(speaks_tls, doors)):
         found.append(
             Finding(
                 "certificate",

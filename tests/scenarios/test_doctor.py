@@ -192,7 +192,6 @@ def test_a_shorter_window_of_repeated_sends_is_a_warning() -> None:
     assert "embedded.max_known_sends" in after["repeats"]["advice"]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.2", "::1"])
 def test_a_certificate_that_nobody_can_verify_is_a_warning() -> None:
     with GatewayProcess(environment={"POPGATE_TLS__MODE": "optional"}) as gateway:
         seen = doctor(gateway.endpoint, "--admin", gateway.admin)
@@ -201,6 +200,15 @@ def test_a_certificate_that_nobody_can_verify_is_a_warning() -> None:
     assert "set tls.certificate and tls.key" in seen["certificate"]["advice"]
 
 
+def test_no_certificate_is_spoken_of_where_no_door_shows_one() -> None:
+    listen = ("grpc://127.0.0.1:0?tls=false",)
+    with GatewayProcess(listen=listen, environment={"POPGATE_TLS__MODE": "optional"}) as gateway:
+        seen = doctor(gateway.endpoint, "--admin", gateway.admin)
+    assert "admin" in seen.levels
+    assert "certificate" not in seen.levels
+
+
+@pytest.mark.parametrize("host", ["127.0.0.2", "::1"])
 def test_scenario_12_behind_a_port_mapping_clients_are_told_the_address_they_dialled(
     gateway: GatewayProcess, forward: Callable[[str, str], str], host: str
 ) -> None:
