@@ -50,7 +50,7 @@ _NARROWER: Final[Mapping[str, Mapping[str, Any]]] = {
     "workers": {"type": "integer", "minimum": 0, "maximum": 256},
     "autoscaling.minReplicas": {"type": "integer", "minimum": 1},
     "autoscaling.maxReplicas": {"type": "integer", "minimum": 1},
-    "autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1, "maximum": 100},
+    "autoscaling.targetCPUUtilizationPercentage": {"type": "integer", "minimum": 1},  # of what is requested
     "autoscaling.targetBytesUnderWay": _QUANTITY,
     "podDisruptionBudget.maxUnavailable": {"type": ["integer", "string"]},
     "tolerations": _OBJECTS,

@@ -24,4 +24,4 @@ class Tls(Group):
     """Its key, not encrypted, in a PEM file; empty: it is in the certificate's."""
     client_ca: str = Field(default="", max_length=4096)
     """A PEM file of authorities: clients have to show a certificate that leads to one of them. Empty: clients
-    are not asked for one."""
+    are not asked for one. Who speaks no TLS shows none: `required` keeps those out."""
