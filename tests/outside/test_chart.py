@@ -122,6 +122,8 @@ def test_the_example_beside_a_broker_has_settings_that_load(tmp_path: Path) -> N
         one["spec"]["template"]["spec"] for one in charts.documents(text) if one["kind"] == "StatefulSet"
     ]
     assert pod["terminationGracePeriodSeconds"] >= loaded.stopping.drain_s + 10
+    # Secrets are root's: an ordinary user reads them as one of the group.
+    assert pod["securityContext"]["fsGroup"]
 
 
 @pytest.mark.parametrize("name", charts.VALUES)
@@ -243,6 +245,42 @@ def test_wrong_values_are_refused_with_their_names(
     ended = render(*(part for one in options for part in ("--set", one)))
     assert ended.returncode != 0
     assert sentence in ended.stderr
+
+
+def one_rendered(ended: subprocess.CompletedProcess[str], kind: str) -> dict[str, Any]:
+    assert ended.returncode == 0, ended.stderr
+    (found,) = [one for one in charts.documents(ended.stdout) if one["kind"] == kind]
+    return found
+
+
+def test_annotations_of_an_ingress_go_before_the_charts_own(
+    render: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    name = "nginx.ingress.kubernetes.io/proxy-read-timeout"
+    told = json.dumps({"enabled": True, "host": "mq.example.com", "annotations": {name: "60"}})
+    ended = render("--set-json", f"ingress={told}")
+    assert one_rendered(ended, "Ingress")["metadata"]["annotations"][name] == "60"
+    assert ended.stdout.count(name) == 1
+
+
+def test_tests_of_the_release_reach_doors_that_are_for_some_only(
+    render: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    some = {"namespaceSelector": {"matchLabels": {"team": "a"}}}
+    ended = render("--set-json", f"networkPolicy.clientsFrom={json.dumps([some])}")
+    doors, _ = one_rendered(ended, "NetworkPolicy")["spec"]["ingress"]
+    own = {"podSelector": {"matchLabels": {"app.kubernetes.io/instance": charts.RELEASE}}}
+    assert doors["from"] == [own, some]
+
+
+def test_processors_may_be_used_beyond_what_is_requested(
+    render: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    scaled = json.dumps({"enabled": True, "targetCPUUtilizationPercentage": 150})
+    cluster = ("--set", "mode=cluster", "--set", "cluster.nameServers={ns:9876}")
+    ended = render(*cluster, "--set-json", f"autoscaling={scaled}")
+    (cpu,) = one_rendered(ended, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert cpu["resource"]["target"]["averageUtilization"] == 150
 
 
 def test_the_key_of_transactions_is_random_and_long_enough(

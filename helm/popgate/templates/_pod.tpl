@@ -44,7 +44,7 @@ spec:
         readOnlyRootFilesystem: true
         capabilities:
           drop: [ALL]
-      {{- if or $.Values.cluster.credentials.existingSecret $.Values.extraEnv }}
+      {{- if or (and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret) $.Values.extraEnv }}
       env:
         {{- if and (eq $.Values.mode "cluster") $.Values.cluster.credentials.existingSecret }}
         - name: POPGATE_REMOTE__ACCESS_KEY
