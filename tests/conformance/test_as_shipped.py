@@ -32,11 +32,11 @@ def stage(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ):
         for item in request.session.items:
             if isinstance(item, pytest.Function) and item.path == request.path:
-                stage.launch(item.callspec.params["client"], "normal")
+                stage.launch(item.callspec.params["official"], "normal")
         yield stage
         check_log(gateway)
 
 
-@pytest.mark.parametrize("client", CLIENTS)
-def test_messages_go_through(stage: Stage, client: str) -> None:
-    checks.test_normal(stage.facts(client, "normal"))
+@pytest.mark.parametrize("official", CLIENTS)
+def test_messages_go_through(stage: Stage, official: str) -> None:
+    checks.test_normal(stage.facts(official, "normal"))
