@@ -79,6 +79,21 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if not (or .Values.doors.grpc.enabled .Values.doors.remoting.enabled) -}}
 {{- fail "no door is enabled: set doors.grpc.enabled or doors.remoting.enabled" -}}
 {{- end -}}
+{{- $ports := list (int .Values.admin.port) -}}
+{{- range $name, $door := .Values.doors -}}
+{{- if $door.enabled -}}
+{{- if has (int $door.port) $ports -}}
+{{- fail (printf "doors.%s.port (%d) is taken: doors and admin.port need ports of their own" $name (int $door.port)) -}}
+{{- end -}}
+{{- $ports = append $ports (int $door.port) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (or .Values.ingress.enabled (and .Values.gatewayApi.enabled .Values.gatewayApi.grpcParents)) (not .Values.doors.grpc.enabled) -}}
+{{- fail "ingress and gatewayApi.grpcParents need doors.grpc.enabled: they lead to its Service" -}}
+{{- end -}}
+{{- if and .Values.gatewayApi.enabled .Values.gatewayApi.remotingParents (not .Values.doors.remoting.enabled) -}}
+{{- fail "gatewayApi.remotingParents needs doors.remoting.enabled: it leads to its Service" -}}
+{{- end -}}
 {{- if and .Values.tls.clientCa.existingSecret (not .Values.tls.existingSecret) -}}
 {{- fail "tls.clientCa needs tls.existingSecret: a Secret of type kubernetes.io/tls" -}}
 {{- end -}}
