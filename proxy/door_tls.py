@@ -83,8 +83,9 @@ class OwnCertificate(Certificate):
             made, key = pair_in(self._folder)
             super().__init__(made, key)
         except (OSError, ValueError) as error:
+            anew = f"remove {self._folder} to have one made anew, or " if self._folder.exists() else ""
             raise OSError(
-                f"{error} (set tls.certificate and tls.key to one of yours, or tls.mode to off)"
+                f"{error} ({anew}set tls.certificate and tls.key to one of yours, or tls.mode to off)"
             ) from None
         if self._tell:
             _log.warning(

@@ -118,5 +118,7 @@ def test_where_none_can_be_made_it_is_said_what_to_set(
 def test_a_pair_that_was_spoilt_is_said(tmp_path: Path) -> None:
     opened(tmp_path)
     (tmp_path / OWN_FOLDER / CERTIFICATE).write_text("nothing")
-    with pytest.raises(OSError, match=r"are no TLS certificate .* \(set tls\.certificate"):
+    with pytest.raises(
+        OSError, match=r"are no TLS certificate .* \(remove .*tls to have one made anew, or set"
+    ):
         opened(tmp_path)
