@@ -191,8 +191,8 @@ def _admin_findings(admin: str) -> list[Finding]:
             found.append(Finding("repeats", Level.OK, what))
     # One that is older than this command has no mode, and never makes a certificate.
     tls = settings["tls"]
-    doors = [parse_listen(with_tls(url, TlsMode(tls.get("mode", "off")))) for url in settings["listen"]]
-    if not tls["certificate"] and any(map(speaks_tls, doors)):
+    at = [parse_listen(with_tls(url, TlsMode(tls.get("mode", "off")))) for url in settings["listen"]]
+    if not tls["certificate"] and any(map(speaks_tls, at)):
         found.append(
             Finding(
                 "certificate",
