@@ -6,7 +6,7 @@ from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.contract import Wire
 from popgate.wire.headers import Serialization
-from popgate.wire.remoting import LARGEST_FRAME, VERSION, Command, RemotingWire, encode_command
+from popgate.wire.remoting import LARGEST_FRAME, VERSION, Command, RemotingWire, TlsSpoken, encode_command
 
 JSON, BINARY = Serialization.JSON, Serialization.ROCKETMQ
 SMALL_BINARY = bytes.fromhex(
