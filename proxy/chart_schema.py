@@ -33,6 +33,15 @@ _QUANTITY: Final = {"type": ["string", "integer"]}
 _OBJECTS: Final = {"type": "array", "items": {"type": "object"}}
 _HOST_PORT: Final = {"type": "string", "pattern": r"^$|^[^\s/?&#]+:[0-9]{1,5}$"}
 
+_DOOR: Final[Mapping[str, Mapping[str, Any]]] = {
+    "port": _PORT,
+    "tls": _DOOR_TLS,
+    "advertised": _HOST_PORT,
+    "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
+    "service.port": _PORT,
+    "service.nodePort": _NODE_PORT,
+    "service.externalTrafficPolicy": {"enum": ["", "Cluster", "Local"]},
+}
 _NARROWER: Final[Mapping[str, Mapping[str, Any]]] = {
     "mode": {"enum": ["cluster", "embedded"]},
     "image.digest": {"type": "string", "pattern": "^$|^sha256:[0-9a-f]{64}$"},
@@ -63,19 +72,7 @@ _NARROWER: Final[Mapping[str, Mapping[str, Any]]] = {
     "gatewayApi.remotingParents": _OBJECTS,
     "resources": {"type": "object"},
     "dashboard.labels": {"type": "object", "additionalProperties": {"type": "string"}},
-    **{
-        f"doors.{door}.{name}": rule
-        for door in ("grpc", "remoting")
-        for name, rule in {
-            "port": _PORT,
-            "tls": _DOOR_TLS,
-            "advertised": _HOST_PORT,
-            "service.type": {"enum": ["ClusterIP", "NodePort", "LoadBalancer"]},
-            "service.port": _PORT,
-            "service.nodePort": _NODE_PORT,
-            "service.externalTrafficPolicy": {"enum": ["", "Cluster", "Local"]},
-        }.items()
-    },
+    **{f"doors.{door}.{name}": rule for door in ("grpc", "remoting") for name, rule in _DOOR.items()},
 }
 """What the defaults do not show, by the value's path."""
 

@@ -6,7 +6,7 @@ from popgate.errors import LocalWireError, PeerWireError
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.contract import Wire
 from popgate.wire.headers import Serialization
-from popgate.wire.remoting import LARGEST_FRAME, VERSION, Command, RemotingWire, encode_command
+from popgate.wire.remoting import LARGEST_FRAME, VERSION, Command, RemotingWire, TlsSpoken, encode_command
 
 JSON, BINARY = Serialization.JSON, Serialization.ROCKETMQ
 SMALL_BINARY = bytes.fromhex(
@@ -158,7 +158,6 @@ def test_an_end_between_frames_is_no_trouble() -> None:
         "ffffffff",
         "00000003",
         "00000000",
-        "16030100",
         "0000000401000001",
         "0000001000000011",
         "0000001002000001",
@@ -179,6 +178,14 @@ def test_lengths_that_cannot_be_right_are_refused_at_once(start: str) -> None:
             break
     else:
         pytest.fail("nothing was refused")
+
+
+@pytest.mark.parametrize("said", ["16030100", "1603010200010001fc0303"])
+def test_a_handshake_of_tls_is_known_as_such(said: str) -> None:
+    wire = RemotingWire()
+    wire.receive(bytes.fromhex(said))
+    with pytest.raises(TlsSpoken, match="a handshake of TLS"):
+        wire.next_event()
 
 
 def test_a_frame_may_be_as_large_as_the_limit() -> None:

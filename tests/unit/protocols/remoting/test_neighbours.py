@@ -138,11 +138,11 @@ async def town(stage: Stage) -> AsyncIterator[Town]:
 
 
 async def stored(stage: Stage) -> tuple[str, str]:
-    """The id of a message, and that of its place."""
+    """The id of a message, and that of its place, as clients are told it at the doors."""
     message_id = make_message_id()
     await stage.processor.send(Context(), [Message("orders", b"body", message_id)])
     (found,) = await stage.processor.find_by_id(Context(), "orders", message_id)
-    return message_id, encode_offset_message_id(found.store_host, found.commit_offset)
+    return message_id, encode_offset_message_id(ADDRESS, found.commit_offset)
 
 
 async def test_scenario_14_consumers_are_shown_alike_by_all_gateways(town: Town) -> None:
