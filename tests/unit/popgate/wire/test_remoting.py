@@ -188,6 +188,12 @@ def test_a_handshake_of_tls_is_known_as_such(said: str) -> None:
         wire.next_event()
 
 
+def test_a_length_within_the_limit_is_no_handshake() -> None:
+    wire = RemotingWire(max_frame=1 << 30)
+    wire.receive(bytes.fromhex("16030100"))
+    assert wire.next_event() is None
+
+
 def test_a_frame_may_be_as_large_as_the_limit() -> None:
     command = Command(1, body=b"")
     size = len(encode_command(command)) - 4
