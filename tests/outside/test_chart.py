@@ -235,6 +235,10 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
         (["stopping.lameDuckSeconds=20"], "at least twice stopping.lameDuckSeconds"),
         (["ingress.enabled=true"], "ingress.host is needed"),
         (["gatewayApi.enabled=true"], "gatewayApi.grpcParents or gatewayApi.remotingParents"),
+        (
+            ["gatewayApi.enabled=true", "gatewayApi.remotingParents[0].name=g"],
+            "needs doors.remoting.advertised",
+        ),
         (["doors.gprc.enabled=true"], "gprc"),
         (["config.limits.max_bodybytes=8MiB"], "max_bodybytes"),
         (["config.limits.max_properties=5000"], "max_properties"),

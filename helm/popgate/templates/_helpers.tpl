@@ -94,6 +94,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- if and .Values.gatewayApi.enabled .Values.gatewayApi.remotingParents (not .Values.doors.remoting.enabled) -}}
 {{- fail "gatewayApi.remotingParents needs doors.remoting.enabled: it leads to its Service" -}}
 {{- end -}}
+{{- if and .Values.gatewayApi.enabled .Values.gatewayApi.remotingParents (not .Values.doors.remoting.advertised) -}}
+{{- fail "gatewayApi.remotingParents needs doors.remoting.advertised: the host:port of the Gateway, which classic clients are told" -}}
+{{- end -}}
 {{- if and .Values.tls.clientCa.existingSecret (not .Values.tls.existingSecret) -}}
 {{- fail "tls.clientCa needs tls.existingSecret: a Secret of type kubernetes.io/tls" -}}
 {{- end -}}

@@ -68,7 +68,7 @@ spec:
         - name: admin
           containerPort: {{ $.Values.admin.port }}
           protocol: TCP
-      # An embedded broker that was killed reads its log anew first: 5 minutes, before it counts as one that hangs.
+      # The admin port is open before the store is: a large one that is opened anew is not ready, but not dead.
       startupProbe:
         httpGet: {path: /health, port: admin}
         periodSeconds: 2
