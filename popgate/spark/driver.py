@@ -142,8 +142,13 @@ class Stream:
         if self._last is not None:
             queues = [queue for queue in queues if queue in self._last]
         new = client.minimums([queue for queue in queues if queue not in before.queues])
-        ends = self._last if self._last is not None else client.maximums(queues)
         begins = {**before.queues, **new}
+        if self._last is not None:
+            # Where these begin was asked after where everything ends, and messages came in between.
+            asked_later = begins if before.initial else new
+            late = [queue for queue, begin in asked_later.items() if begin > self._last.get(queue, begin)]
+            self._last |= {queue: min(end, begins[queue]) for queue, end in client.maximums(late).items()}
+        ends = self._last if self._last is not None else client.maximums(queues)
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
 
     def _check_age(self, client: QueueClient, before: StreamOffset, queues: list[QueuePlace]) -> None:

@@ -282,6 +282,26 @@ def test_available_now_ends_where_everything_ended() -> None:
     assert found == [Range(A, 0, 4), Range(A, 4, 8), Range(A, 8, 10)]
 
 
+def test_available_now_reads_nothing_of_what_came_before_its_start_was_asked() -> None:
+    """Spark asks for the end first: a message between the two questions makes no queue go back."""
+    queues = Queues(A=(0, 10), B=(3, 5))
+    query = stream(queues, startingOffsets="latest")
+    query.end_here()
+    queues.bounds[A] = (0, 12)
+    found, last = batches_of(query, query.initial())
+    assert found == []
+    queues.bounds = {A: (0, 15), B: (3, 5)}
+    assert batches_of(stream(queues), kept(last))[0] == [Range(A, 12, 15)]
+
+    # Nor does a queue that appeared, and of which nothing is kept that was there at the end.
+    queues = Queues(A=(0, 10), B=(0, 5))
+    query = stream(queues)
+    query.end_here()
+    queues.bounds[B] = (7, 9)
+    found, last = batches_of(query, {"v": 1, "q": {"t": {"broker-a": {"0": 10}}}})
+    assert (found, last["q"]["t"]["broker-a"]) == ([], {"0": 10, "1": 7})
+
+
 def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
     query = stream(Queues(A=(0, 10)), maxOffsetsPerTrigger="4")
     assert query.reported is None
@@ -434,6 +454,23 @@ def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> No
     queues.refusal = None
     query.commit(end)
     assert queues.positions == [("readers", {A: 10})]
+
+
+def test_a_group_that_is_beyond_the_end_is_told_of_in_a_stream_with_an_end() -> None:
+    """Its position is of a topic that was deleted, as a rule."""
+
+    class Ahead(Groups):
+        def committed(self, group: str, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+            return dict.fromkeys(queues, 20)
+
+    query = Stream(
+        read_source_options({**LEAST, "group": "readers"}, streaming=True),
+        warn_nothing,
+        connect=Ahead(A=(0, 4)).connect,
+    )
+    query.end_here()
+    with pytest.raises(SparkSourceError, match="ends at 4, and was read up to 20"):
+        batches_of(query, query.initial())
 
 
 @pytest.mark.parametrize("given", [{}, {"group": "readers", "commitOffsets": "false"}])
