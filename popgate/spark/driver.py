@@ -148,7 +148,7 @@ class Stream:
             asked_later = begins if before.initial else new
             late = [queue for queue, begin in asked_later.items() if begin > self._last.get(queue, begin)]
             self._last |= {queue: min(end, begins[queue]) for queue, end in client.maximums(late).items()}
-        ends = self._last if self._last is not None else client.maximums(queues)
+        ends = client.maximums(queues) if self._last is None else {each: self._last[each] for each in queues}
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
 
     def _check_age(self, client: QueueClient, before: StreamOffset, queues: list[QueuePlace]) -> None:

@@ -302,6 +302,18 @@ def test_available_now_reads_nothing_of_what_came_before_its_start_was_asked() -
     assert (found, last["q"]["t"]["broker-a"]) == ([], {"0": 10, "1": 7})
 
 
+def test_a_queue_that_is_gone_keeps_its_place_in_a_stream_with_an_end() -> None:
+    queues = Queues(A=(0, 10), B=(0, 5))
+    query = stream(queues, maxOffsetsPerTrigger="6")
+    query.end_here()
+    first = query.latest(query.initial())
+    assert query.plan(query.initial(), first) == [[Range(A, 0, 4), Range(B, 0, 2)]]
+    del queues.bounds[B]
+    found, last = batches_of(query, first)
+    assert found == [Range(A, 4, 10)]
+    assert last["q"]["t"]["broker-a"] == {"0": 10, "1": 2}
+
+
 def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
     query = stream(Queues(A=(0, 10)), maxOffsetsPerTrigger="4")
     assert query.reported is None
