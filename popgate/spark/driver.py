@@ -104,7 +104,17 @@ class Stream:
         """What lies between two offsets: the same ranges each time it is asked."""
         after = StreamOffset.decode(end)
         begins = started(StreamOffset.decode(start), after)
-        return self._ask(lambda client: _plan(client, begins, after.queues, self._options, self._warn))
+
+        def ask(client: QueueClient) -> Plan:
+            # A batch that a process before this one began: nobody has looked at its queues since.
+            unseen = [
+                queue for queue, at in after.queues.items() if at > begins[queue] and queue not in self._seen
+            ]
+            self._check_age(client, after, unseen)
+            self._seen |= set(unseen)
+            return _plan(client, begins, after.queues, self._options, self._warn)
+
+        return self._ask(ask)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the group's positions to where a batch ended, for whoever watches its lag.

@@ -217,6 +217,26 @@ def test_a_queue_that_was_made_anew_and_has_grown_past_its_place_is_refused() ->
     assert len(warnings) == 1
 
 
+def test_a_batch_that_was_begun_is_not_read_from_a_queue_that_was_made_anew() -> None:
+    """Spark plans it again before it asks for anything else, the first batch of a query too."""
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues, maxOffsetsPerTrigger="6")
+    start = query.initial()
+    first = query.latest(start)
+    second = query.latest(first)
+    queues.stored_ms = NOW_MS + 60_000
+    # It was there all the time: nothing is asked.
+    assert query.plan(first, second) == [[Range(A, 6, 10)]]
+    for begin, end in ((start, first), (first, second)):
+        with pytest.raises(SparkSourceError, match="everything in it was stored since then"):
+            stream(queues).plan(kept(begin), kept(end))
+    warnings: list[str] = []
+    lax = stream(queues, warnings.append, failOnDataLoss="false")
+    assert lax.plan(kept(first), kept(second)) == [[Range(A, 6, 10)]]
+    assert lax.plan(kept(first), kept(second)) == [[Range(A, 6, 10)]]
+    assert len(warnings) == 1
+
+
 @pytest.mark.parametrize(
     ("stored_ms", "bounds"),
     [
