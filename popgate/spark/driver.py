@@ -125,7 +125,12 @@ class Stream:
         if not self._options.commit_offsets:
             return
         ends = StreamOffset.decode(end).queues
-        ahead = {queue: at for queue, at in ends.items() if at > self._committed.get(queue, -1)}
+        # Of a queue that is gone no position can be moved, and none needs to be.
+        ahead = {
+            queue: at
+            for queue, at in ends.items()
+            if queue in self._seen and at > self._committed.get(queue, -1)
+        }
         if not ahead:
             return
         try:

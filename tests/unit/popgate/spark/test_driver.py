@@ -472,6 +472,18 @@ def test_a_commit_that_is_late_or_comes_again_moves_nothing() -> None:
     assert again.plan(kept(first), kept(second)) == query.plan(first, second)
 
 
+def test_of_a_queue_that_is_gone_no_position_is_moved() -> None:
+    queues = Groups(A=(0, 10), B=(0, 2))
+    query = stream(queues, group="readers")
+    end = query.latest(query.initial())
+    # A process that begins anew has its place in the checkpoint.
+    del queues.bounds[B]
+    again = stream(queues, group="readers")
+    assert again.latest(end) is end
+    again.commit(kept(end))
+    assert queues.positions == [("readers", {A: 10})]
+
+
 def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> None:
     queues, warnings = Groups(A=(0, 10)), list[str]()
     query = stream(queues, warnings.append, group="readers")
