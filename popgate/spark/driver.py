@@ -104,7 +104,17 @@ class Stream:
         """What lies between two offsets: the same ranges each time it is asked."""
         after = StreamOffset.decode(end)
         begins = started(StreamOffset.decode(start), after)
-        return self._ask(lambda client: _plan(client, begins, after.queues, self._options, self._warn))
+
+        def ask(client: QueueClient) -> Plan:
+            # A batch that a process before this one began: nobody has looked at its queues since.
+            unseen = [
+                queue for queue, at in after.queues.items() if at > begins[queue] and queue not in self._seen
+            ]
+            self._check_age(client, after, unseen)
+            self._seen |= set(unseen)
+            return _plan(client, begins, after.queues, self._options, self._warn)
+
+        return self._ask(ask)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Move the group's positions to where a batch ended, for whoever watches its lag.
@@ -115,7 +125,12 @@ class Stream:
         if not self._options.commit_offsets:
             return
         ends = StreamOffset.decode(end).queues
-        ahead = {queue: at for queue, at in ends.items() if at > self._committed.get(queue, -1)}
+        # Of a queue that is gone no position can be moved, and none needs to be.
+        ahead = {
+            queue: at
+            for queue, at in ends.items()
+            if queue in self._seen and at > self._committed.get(queue, -1)
+        }
         if not ahead:
             return
         try:
@@ -142,8 +157,13 @@ class Stream:
         if self._last is not None:
             queues = [queue for queue in queues if queue in self._last]
         new = client.minimums([queue for queue in queues if queue not in before.queues])
-        ends = self._last if self._last is not None else client.maximums(queues)
         begins = {**before.queues, **new}
+        if self._last is not None:
+            # Where these begin was asked after where everything ends, and messages came in between.
+            asked_later = begins if before.initial else new
+            late = [queue for queue, begin in asked_later.items() if begin > self._last.get(queue, begin)]
+            self._last |= {queue: min(end, begins[queue]) for queue, end in client.maximums(late).items()}
+        ends = client.maximums(queues) if self._last is None else {each: self._last[each] for each in queues}
         return begins, new, {queue: ends.get(queue, begin) for queue, begin in begins.items()}
 
     def _check_age(self, client: QueueClient, before: StreamOffset, queues: list[QueuePlace]) -> None:

@@ -41,6 +41,7 @@ def illegal_option(name: str, value: str, why: str) -> SparkSourceError:
 
 
 def data_loss(sentence: str) -> SparkSourceError:
+    """What failOnDataLoss decides on; what it does not has the code alone."""
     return SparkSourceError(
         Code.DATA_LOSS,
         f"{sentence}; with failOnDataLoss=false what is gone is passed over, with a warning in the log",

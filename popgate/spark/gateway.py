@@ -23,7 +23,8 @@ _log: Final = logging.getLogger(__name__)
 _TLS: Final = "rocketmq.client.tls"
 _CA, _CERTIFICATE, _KEY = f"{_TLS}.ca", f"{_TLS}.certificate", f"{_TLS}.key"
 _SERVER_NAME, _VERIFY = f"{_TLS}.serverName", f"{_TLS}.verify"
-_OF_TLS: Final = (_CA, _CERTIFICATE, _KEY, _SERVER_NAME, _VERIFY)
+_TEXTS: Final = (_CA, _CERTIFICATE, _KEY, _SERVER_NAME)
+_OF_TLS: Final = (*_TEXTS, _VERIFY)
 _CONNECT_TIMEOUT: Final = "rocketmq.client.connectTimeoutMs"
 SHARED: Final = (
     *("endpoints", "nameServer", "accessKey", "secretKey", "credentials"),
@@ -158,12 +159,19 @@ def _tls(options: Mapping[str, str]) -> Tls | None:
             if name in options:
                 raise illegal_option(name, options[name], f"it needs {_TLS} = true")
         return None
+    for name in _TEXTS:
+        # A variable that is not set, as a rule: others would be trusted than was meant.
+        if options.get(name) == "":
+            raise illegal_option(name, "", "it is empty, leave it out")
     if _KEY in options and _CERTIFICATE not in options:
         raise illegal_option(_KEY, options[_KEY], f"it needs {_CERTIFICATE}")
+    verify = truth(options, _VERIFY, default=True)
+    if not verify:
+        _log.warning("option %s = false: whoever answers at an endpoint is taken for the gateway", _VERIFY)
     return Tls(
         ca=options.get(_CA, ""),
         certificate=options.get(_CERTIFICATE, ""),
         key=options.get(_KEY, ""),
         server_name=options.get(_SERVER_NAME, ""),
-        verify=truth(options, _VERIFY, default=True),
+        verify=verify,
     )

@@ -29,7 +29,8 @@ class RocketMQListener(StreamingQueryListener):
         self._names: dict[UUID, str] = {}
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        _log.info("query %s started", event.name or event.id)
+        query = self._names[event.id] = str(event.name or event.id)
+        _log.info("query %s started", query)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         progress = event.progress

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from popgate.queue_client import QueuePlace
-from popgate.spark.errors import data_loss
+from popgate.spark.errors import Code, SparkSourceError, data_loss
 from popgate.spark.offsets import Offsets, named
 
 Warn = Callable[[str], object]
@@ -40,9 +40,10 @@ def ranges_of(begins: Offsets, ends: Offsets) -> list[Range]:
     for queue, end in sorted(ends.items()):
         begin = begins[queue]
         if end < begin:
-            raise data_loss(
+            raise SparkSourceError(
+                Code.DATA_LOSS,
                 f"{named(queue)} ends at {end}, and was read up to {begin} already: it was made anew,"
-                " and needs a checkpoint, or a start, of its own"
+                " and needs a checkpoint, or a start, of its own",
             )
         if end > begin:
             found.append(Range(queue, begin, end))

@@ -152,9 +152,10 @@ def pulled(
         if answer.code == ResponseCode.PULL_NOT_FOUND:
             # The range ends where the queue ended, or before: this replica has not heard of it yet.
             if now() > found_by:
-                raise data_loss(
+                raise SparkSourceError(
+                    Code.DATA_LOSS,
                     f"{named(range_.queue)} has nothing at {begin} after {options.timeout_s:g} s,"
-                    f" though it ended at {range_.end} when this was planned"
+                    f" though it ended at {range_.end} when this was planned",
                 )
             rest(_REST_S)
             under_way.appendleft(ask(begin, end))
@@ -177,9 +178,10 @@ def _reached(answer: PullAnswer, range_: Range, begin: int, options: SourceOptio
     """Where to go on. Raises SparkSourceError for a gap, or a queue that went back."""
     place, reached = named(range_.queue), answer.next_offset
     if reached <= begin:
-        raise data_loss(
+        raise SparkSourceError(
+            Code.DATA_LOSS,
             f"{place} has no offset {begin} any more, it goes on at {reached}: it was made anew, and needs a"
-            " checkpoint, or a start, of its own"
+            " checkpoint, or a start, of its own",
         )
     if answer.code == ResponseCode.PULL_OFFSET_MOVED:
         sentence = (

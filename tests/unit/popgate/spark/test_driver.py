@@ -217,6 +217,26 @@ def test_a_queue_that_was_made_anew_and_has_grown_past_its_place_is_refused() ->
     assert len(warnings) == 1
 
 
+def test_a_batch_that_was_begun_is_not_read_from_a_queue_that_was_made_anew() -> None:
+    """Spark plans it again before it asks for anything else, the first batch of a query too."""
+    queues = Aged(500, A=(0, 10))
+    query = stream(queues, maxOffsetsPerTrigger="6")
+    start = query.initial()
+    first = query.latest(start)
+    second = query.latest(first)
+    queues.stored_ms = NOW_MS + 60_000
+    # It was there all the time: nothing is asked.
+    assert query.plan(first, second) == [[Range(A, 6, 10)]]
+    for begin, end in ((start, first), (first, second)):
+        with pytest.raises(SparkSourceError, match="everything in it was stored since then"):
+            stream(queues).plan(kept(begin), kept(end))
+    warnings: list[str] = []
+    lax = stream(queues, warnings.append, failOnDataLoss="false")
+    assert lax.plan(kept(first), kept(second)) == [[Range(A, 6, 10)]]
+    assert lax.plan(kept(first), kept(second)) == [[Range(A, 6, 10)]]
+    assert len(warnings) == 1
+
+
 @pytest.mark.parametrize(
     ("stored_ms", "bounds"),
     [
@@ -280,6 +300,38 @@ def test_available_now_ends_where_everything_ended() -> None:
     queues.bounds = {A: (0, 15), B: (0, 5)}
     found, _ = batches_of(query, query.initial())
     assert found == [Range(A, 0, 4), Range(A, 4, 8), Range(A, 8, 10)]
+
+
+def test_available_now_reads_nothing_of_what_came_before_its_start_was_asked() -> None:
+    """Spark asks for the end first: a message between the two questions makes no queue go back."""
+    queues = Queues(A=(0, 10), B=(3, 5))
+    query = stream(queues, startingOffsets="latest")
+    query.end_here()
+    queues.bounds[A] = (0, 12)
+    found, last = batches_of(query, query.initial())
+    assert found == []
+    queues.bounds = {A: (0, 15), B: (3, 5)}
+    assert batches_of(stream(queues), kept(last))[0] == [Range(A, 12, 15)]
+
+    # Nor does a queue that appeared, and of which nothing is kept that was there at the end.
+    queues = Queues(A=(0, 10), B=(0, 5))
+    query = stream(queues)
+    query.end_here()
+    queues.bounds[B] = (7, 9)
+    found, last = batches_of(query, {"v": 1, "q": {"t": {"broker-a": {"0": 10}}}})
+    assert (found, last["q"]["t"]["broker-a"]) == ([], {"0": 10, "1": 7})
+
+
+def test_a_queue_that_is_gone_keeps_its_place_in_a_stream_with_an_end() -> None:
+    queues = Queues(A=(0, 10), B=(0, 5))
+    query = stream(queues, maxOffsetsPerTrigger="6")
+    query.end_here()
+    first = query.latest(query.initial())
+    assert query.plan(query.initial(), first) == [[Range(A, 0, 4), Range(B, 0, 2)]]
+    del queues.bounds[B]
+    found, last = batches_of(query, first)
+    assert found == [Range(A, 4, 10)]
+    assert last["q"]["t"]["broker-a"] == {"0": 10, "1": 2}
 
 
 def test_where_the_queues_end_is_reported_whatever_the_limit_is() -> None:
@@ -420,6 +472,18 @@ def test_a_commit_that_is_late_or_comes_again_moves_nothing() -> None:
     assert again.plan(kept(first), kept(second)) == query.plan(first, second)
 
 
+def test_of_a_queue_that_is_gone_no_position_is_moved() -> None:
+    queues = Groups(A=(0, 10), B=(0, 2))
+    query = stream(queues, group="readers")
+    end = query.latest(query.initial())
+    # A process that begins anew has its place in the checkpoint.
+    del queues.bounds[B]
+    again = stream(queues, group="readers")
+    assert again.latest(end) is end
+    again.commit(kept(end))
+    assert queues.positions == [("readers", {A: 10})]
+
+
 def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> None:
     queues, warnings = Groups(A=(0, 10)), list[str]()
     query = stream(queues, warnings.append, group="readers")
@@ -434,6 +498,23 @@ def test_positions_that_are_refused_are_warned_of_and_told_with_the_next() -> No
     queues.refusal = None
     query.commit(end)
     assert queues.positions == [("readers", {A: 10})]
+
+
+def test_a_group_that_is_beyond_the_end_is_told_of_in_a_stream_with_an_end() -> None:
+    """Its position is of a topic that was deleted, as a rule."""
+
+    class Ahead(Groups):
+        def committed(self, group: str, queues: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+            return dict.fromkeys(queues, 20)
+
+    query = Stream(
+        read_source_options({**LEAST, "group": "readers"}, streaming=True),
+        warn_nothing,
+        connect=Ahead(A=(0, 4)).connect,
+    )
+    query.end_here()
+    with pytest.raises(SparkSourceError, match="ends at 4, and was read up to 20"):
+        batches_of(query, query.initial())
 
 
 @pytest.mark.parametrize("given", [{}, {"group": "readers", "commitOffsets": "false"}])

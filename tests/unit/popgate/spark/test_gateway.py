@@ -115,8 +115,21 @@ def test_tls_trusts_the_authorities_of_its_file(tmp_path: Path) -> None:
         tls.context()
 
 
-def test_tls_without_verification_takes_any_certificate() -> None:
-    tls = gateway_of({**TLS, "rocketmq.client.tls.verify": "false"}).tls
+@pytest.mark.parametrize("name", ["ca", "certificate", "key", "serverName"])
+def test_an_empty_text_is_not_taken_for_none(name: str) -> None:
+    option = f"rocketmq.client.tls.{name}"
+    pair = {"rocketmq.client.tls.certificate": "x"} if name == "key" else {}
+    assert f"option {option} = '': it is empty" in refusal(Code.ILLEGAL_OPTION, {**TLS, **pair, option: ""})
+
+
+def test_tls_without_verification_takes_any_certificate_with_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        gateway_of(TLS)
+        assert caplog.text == ""
+        tls = gateway_of({**TLS, "rocketmq.client.tls.verify": "false"}).tls
+    assert "rocketmq.client.tls.verify = false: whoever answers" in caplog.text
     assert tls is not None
     assert tls.context().verify_mode is ssl.CERT_NONE
 

@@ -32,6 +32,7 @@ def test_a_queue_that_went_back_was_made_anew() -> None:
     ) as refused:
         ranges_of({A: 9}, {A: 3})
     assert refused.value.code is Code.DATA_LOSS
+    assert "failOnDataLoss" not in str(refused.value)
 
 
 def test_what_is_kept_is_read_as_it_is() -> None:

@@ -140,6 +140,15 @@ def test_a_query_that_is_over_has_no_figures(caplog: pytest.LogCaptureFixture) -
     ]
 
 
+def test_a_query_that_fails_before_its_first_trigger_is_known_by_its_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    listener = RocketMQListener()
+    listener.onQueryStarted(QueryStartedEvent(ID, UUID(int=8), "orders", "now", set()))
+    listener.onQueryTerminated(QueryTerminatedEvent(ID, UUID(int=8), "it broke", None))
+    assert [record.getMessage() for record in caplog.records] == ["query orders failed: it broke"]
+
+
 def test_a_query_without_a_name_is_known_by_its_id() -> None:
     listener = RocketMQListener()
     listener.onQueryProgress(QueryProgressEvent(progress(name=None)))

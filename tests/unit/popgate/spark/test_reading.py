@@ -333,6 +333,7 @@ def test_what_never_comes_is_a_loss() -> None:
     with pytest.raises(SparkSourceError, match="queue 3 of orders on broker-a has nothing at 5") as told:
         list(found)
     assert told.value.code is Code.DATA_LOSS
+    assert "failOnDataLoss" not in str(told.value)
 
 
 @pytest.mark.parametrize("depth", ["1", "8"])
@@ -367,8 +368,10 @@ def test_a_gap_that_swallows_the_range_leaves_nothing() -> None:
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_queue_that_went_back_was_made_anew(fail: str) -> None:
-    with pytest.raises(SparkSourceError, match="made anew"):
+    with pytest.raises(SparkSourceError, match="made anew") as told:
         read(queue_of(range(5)), 10, 20, failOnDataLoss=fail)
+    assert told.value.code is Code.DATA_LOSS
+    assert "failOnDataLoss" not in str(told.value)
 
 
 def test_damage_names_the_queue_and_the_offsets() -> None:
