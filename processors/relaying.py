@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from brokers.port import Broker
-from brokers.relaying import RELAYED, AsksGateways, CommandHandler, Relayed, RelaysCommands
+from brokers.relaying import ABOUT_CLIENTS, RELAYED, AsksGateways, CommandHandler, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import Unsupported
 from popgate.kinds import Action
@@ -40,12 +40,16 @@ class Relaying:
     ) -> Relayed:
         """Ask one broker, those that have a topic, or all. Who asks must be allowed to look, or to change.
 
-        Raises as `RelaysCommands.relay`, and Forbidden, TooManyRequests; Unsupported without a cluster.
+        Where gateways share an embedded broker, commands about clients go to all of them, this one too.
+        Raises as `RelaysCommands.relay` and `AsksGateways.ask_gateways`, and Forbidden, TooManyRequests;
+        Unsupported where there is nobody to ask.
         """
         self.admit(context, code, topic=topic, group=group)
-        if self._relays is None:
-            raise Unsupported(f"a command for the brokers behind broker {self._name}, which has none")
-        return await self._relays.relay(context, code, fields, broker=broker, topic=topic)
+        if self._relays is not None:
+            return await self._relays.relay(context, code, fields, broker=broker, topic=topic)
+        if self._gateways is not None and code in ABOUT_CLIENTS:
+            return await self._gateways.ask_gateways(context, code, fields)
+        raise Unsupported(f"a command for the brokers behind broker {self._name}, which has none")
 
     @property
     def shared(self) -> bool:
@@ -61,18 +65,6 @@ class Relaying:
             self._gateways = host
         if self._gateways is not None:
             self._gateways.on_command(handler)
-
-    async def ask_gateways(
-        self, context: Context, code: int, fields: Mapping[str, str], *, group: str = ""
-    ) -> Relayed:
-        """Ask all gateways that share the broker, this one too. Who asks must be allowed to, as in `relay`.
-
-        Raises as `AsksGateways.ask_gateways`, and Forbidden; Unsupported where nobody shares it.
-        """
-        self.admit(context, code, group=group)
-        if self._gateways is None:
-            raise Unsupported(f"a command for other gateways of broker {self._name}, which nobody shares")
-        return await self._gateways.ask_gateways(context, code, fields)
 
     def admit(self, context: Context, code: int, *, topic: str = "", group: str = "") -> None:
         """Whether who asks may look, or change, with this command. Raises Forbidden, TooManyRequests."""

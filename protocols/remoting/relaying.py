@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, TypeVar
 
-from brokers.relaying import ABOUT_CLIENTS, BrokerAnswer, Relayed
+from brokers.relaying import BrokerAnswer
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, shown
 from popgate.wire.bodies import MessageQueue, decode_kv_table
@@ -145,7 +145,7 @@ class BrokersBehind:
         gateways one has the client: what it refuses is told, too. Raises as `figures`.
         """
         if not self._relaying.available:
-            relayed = await self._relayed(context, code, fields, group=group)
+            relayed = await self._relaying.relay(context, code, fields, group=group)
             there = [one for one in relayed.answers.values() if one.code not in _NOT_ONLINE]
             failures = list(relayed.failures.values())
             if failures and not there:
@@ -180,7 +180,7 @@ class BrokersBehind:
         Brokers know the same clients; of gateways each has its own, and one that failed may have those that
         are asked for.
         """
-        relayed = await self._relayed(context, code, fields, broker=broker, topic=topic, group=group)
+        relayed = await self._relaying.relay(context, code, fields, broker=broker, topic=topic, group=group)
         found: dict[str, Told] = {}
         failures: list[GatewayError] = list(relayed.failures.values())
         empty = False
@@ -198,21 +198,6 @@ class BrokersBehind:
         if not found and failures and not (empty and self._relaying.available):
             raise failures[0]
         return found
-
-    async def _relayed(
-        self,
-        context: Context,
-        code: int,
-        fields: Mapping[str, str],
-        *,
-        broker: str = "",
-        topic: str = "",
-        group: str = "",
-    ) -> Relayed:
-        relaying = self._relaying
-        if code in ABOUT_CLIENTS and not relaying.available:
-            return await relaying.ask_gateways(context, code, fields, group=group)
-        return await relaying.relay(context, code, fields, broker=broker, topic=topic, group=group)
 
 
 def _refused(broker: str, answer: BrokerAnswer) -> GatewayError:

@@ -78,14 +78,16 @@ async def test_other_gateways_are_asked_by_who_may_look_or_change() -> None:
     gateways = Gateways()
     relaying = Relaying(gateways, only_look)  # type: ignore[arg-type]
     assert (relaying.available, relaying.shared) == (False, True)
-    told = await relaying.ask_gateways(Context(), RequestCode.GET_PRODUCER_CONNECTION_LIST, {})
+    told = await relaying.relay(Context(), RequestCode.GET_PRODUCER_CONNECTION_LIST, {})
     assert set(told.answers) == {"gateway-0"}
     for code, group in (
         (RequestCode.CONSUME_MESSAGE_DIRECTLY, "readers"),
         (RequestCode.GET_CONSUMER_CONNECTION_LIST, "hidden"),
     ):
         with pytest.raises(Forbidden):
-            await relaying.ask_gateways(Context(), code, {}, group=group)
+            await relaying.relay(Context(), code, {}, group=group)
+    with pytest.raises(Unsupported, match="which has none"):
+        await relaying.relay(Context(), RequestCode.GET_BROKER_RUNTIME_INFO, {})
     assert gateways.asked == 1
 
 
@@ -102,5 +104,5 @@ async def test_where_nobody_shares_the_broker() -> None:
     relaying = Relaying(Alone(), only_look)  # type: ignore[arg-type]
     relaying.serve(answer)
     assert not relaying.shared
-    with pytest.raises(Unsupported, match="nobody shares"):
-        await relaying.ask_gateways(Context(), RequestCode.GET_PRODUCER_CONNECTION_LIST, {})
+    with pytest.raises(Unsupported, match="which has none"):
+        await relaying.relay(Context(), RequestCode.GET_PRODUCER_CONNECTION_LIST, {})
