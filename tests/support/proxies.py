@@ -113,13 +113,14 @@ def nginx(
     shown, trusted = "", ""
     if papers is not None:
         certificate, key = papers.pair("proxy")
-        shown = f"ssl_certificate {certificate}; ssl_certificate_key {key};"
+        shown = f'ssl_certificate "{certificate}"; ssl_certificate_key "{key}";'
         trusted = (
-            f"grpc_ssl_trusted_certificate {papers.authority}; grpc_ssl_verify on;"
+            f'grpc_ssl_trusted_certificate "{papers.authority}"; grpc_ssl_verify on;'
             " grpc_ssl_name localhost; grpc_ssl_server_name on; grpc_ssl_protocols TLSv1.2 TLSv1.3;"
         )
     temporary = "".join(
-        f"{kind}_temp_path {folder / kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        f'{kind}_temp_path "{folder / kind}";'
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
     configuration = folder / "nginx.conf"
     configuration.write_text(
@@ -127,7 +128,7 @@ def nginx(
         daemon off;
         {"user root;" if os.geteuid() == 0 else ""}
         worker_processes 1;
-        pid {folder / "nginx.pid"};
+        pid "{folder / "nginx.pid"}";
         error_log stderr warn;
         events {{ worker_connections 1024; }}
         http {{
@@ -160,8 +161,8 @@ def haproxy(
     if papers is not None:
         both = folder / "proxy.pem"
         both.write_bytes(b"".join(file.read_bytes() for file in papers.pair("proxy")))
-        shown = f"ssl crt {both} alpn h2"
-        trusted = f"ssl alpn h2 verify required ca-file {papers.authority} sni str(localhost)"
+        shown = f'ssl crt "{both}" alpn h2'
+        trusted = f'ssl alpn h2 verify required ca-file "{papers.authority}" sni str(localhost)'
     configuration = folder / "haproxy.cfg"
     configuration.write_text(
         f"""
