@@ -103,7 +103,7 @@ def test_two_processes_use_one_cluster_and_the_last_one_ends_it(use, tmp_path):
     first, second = use(), use()
     told = first.stdout.readline()
     assert second.stdout.readline() == told
-    name_server, broker, folder = told.split()
+    name_server, broker, folder = told.rstrip("\n").split(" ", 2)
     assert {0: broker} in addresses_known(name_server).values()
     first.kill()
     first.wait()
