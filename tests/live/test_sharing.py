@@ -17,6 +17,7 @@ from popgate.testing.made import Missing
 from popgate.testing.rocketmq.asking import addresses_known
 from popgate.testing.rocketmq.fetching import chosen_version, jars
 from popgate.testing.rocketmq.ports import is_open
+from popgate.testing.rocketmq.shared import FOLDER_VARIABLE
 
 JAVA = """#!{python}
 import json, socket, sys
@@ -77,11 +78,16 @@ def use(tmp_path):
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     started = []
 
-    def start():
+    def start(folder=None):
         started.append(
             subprocess.Popen(
                 [sys.executable, "-c", USE],
-                env={**os.environ, "TMPDIR": str(places), "PATH": path},
+                env={
+                    **os.environ,
+                    FOLDER_VARIABLE: str(folder or tmp_path / "locks"),
+                    "TMPDIR": str(places),
+                    "PATH": path,
+                },
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
@@ -115,3 +121,10 @@ def test_two_processes_use_one_cluster_and_the_last_one_ends_it(use, tmp_path):
         assert time.monotonic() < deadline, "the cluster was left behind"
         time.sleep(0.1)
     assert not is_open(int(broker.rpartition(":")[2]))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_processes_with_a_folder_of_their_own_share_with_nobody_else(use, tmp_path):
+    ours, theirs = use(), use(tmp_path / "others")
+    assert ours.stdout.readline() != theirs.stdout.readline()

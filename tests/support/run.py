@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from popgate.testing.rocketmq.shared import FOLDER_VARIABLE
 from tests.support import leftovers
 from tests.support.folders import folder_in_memory
 from tests.support.tiers import LIVE_WORKERS, LONG, SERIES, TIERS, paths_of, tiers_of_path
@@ -188,7 +189,13 @@ def run_series(names: Sequence[str]) -> tuple[int, list[str]]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what the command line asks for; returns the exit code."""
-    given = list(arguments)
+    # Another run's tests would keep our cluster, or lose it when this run ends what it has left behind.
+    with tempfile.TemporaryDirectory(prefix="popgate-run-") as folder:
+        os.environ[FOLDER_VARIABLE] = folder
+        return _run(list(arguments))
+
+
+def _run(given: list[str]) -> int:
     leftovers.mark_this_run()
     if given[:1] == ["--long"]:
         if unknown := [name for name in given[1:] if name not in SERIES]:

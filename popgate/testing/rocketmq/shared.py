@@ -2,7 +2,7 @@
 
 A cluster lives in a process of its own (`host`). Who uses it holds a shared lock on a file; the host waits
 for that lock alone, which the system gives it when the last user ended, in whatever way. Each version has a
-cluster of its own.
+cluster of its own, and so have the processes that `FOLDER_VARIABLE` names a folder to.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from popgate.testing.rocketmq.fetching import chosen_version, jars
 from popgate.testing.rocketmq.servers import STARTED_WITHIN_S, RocketMQDidNotStart
 from popgate.testing.variables import variables
 
+FOLDER_VARIABLE: Final = "TEST_ROCKETMQ_FOLDER"
+"""The folder of the locks, for processes that share a cluster with nobody else."""
 _POLLED_EVERY_S: Final = 0.05
 _HOST_WITHIN_S: Final = 3 * STARTED_WITHIN_S
 """A name server, then a broker, and an old host that is still ending."""
@@ -93,7 +95,8 @@ def _place(version: str) -> Path:
     """The folder of the locks; another one for each user, version, and way to start it."""
     here = Path(__file__).parent
     key = digest(version, sorted([*here.glob("*.py"), here / "pom.xml"]), here)
-    place = Path(tempfile.gettempdir()) / f"popgate-rocketmq-of-{getpass.getuser()}" / f"{version}-{key}"
+    everybody = Path(tempfile.gettempdir()) / f"popgate-rocketmq-of-{getpass.getuser()}"
+    place = Path(os.environ.get(FOLDER_VARIABLE) or everybody) / f"{version}-{key}"
     place.mkdir(parents=True, exist_ok=True, mode=0o700)
     return place
 
