@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from popgate.context import Context
@@ -41,6 +42,12 @@ PushMember = Callable[[Peer, str], RemotingClient | None]
 _LONGEST_GROUP: Final = 255
 _GATHERED_S: Final = 0.5
 """For how long a client's commits are collected before it is sent where a reset sets it, on all queues."""
+RESTS_S: Final = 15.0
+"""From one reset that a client is told of to the next that was made elsewhere.
+
+A Java client rests for 10 s in one of its threads for callbacks, of which it has as many as there are cores;
+then it asks for its queues anew, which takes another one. With two resets at once on two cores none of its
+requests ends for 20 s (seen of 5.5.0; NettyRemotingClient, `clientCallbackExecutorThreads`)."""
 MOST_GATHERED: Final = 100_000
 """Groups whose members changed in one turn of the loop; who is not told asks every 20 s anyhow."""
 
@@ -70,6 +77,8 @@ class Members:
         self._mapped.on_reset_elsewhere = self._gather
         self._late: dict[tuple[Peer, str, str], dict[MessageQueue, int]] = {}
         """Of members that have not heard of a reset, by group and topic."""
+        self._resting: dict[Peer, float] = {}
+        """Until when, in loop seconds, nobody is told of a reset that was made elsewhere."""
         self._telling: set[asyncio.Task[None]] = set()
         self._push_member = push_member
         self._behind = BrokersBehind(house)
@@ -244,6 +253,10 @@ class Members:
 
     def _tell_late(self, context: Context, place: tuple[Peer, str, str]) -> None:
         peer, group, topic = place
+        wait_s = self._resting.get(peer, 0.0) - self._clock.monotonic()
+        if wait_s > 0:
+            self._clock.call_later(wait_s, lambda: self._tell_late(context, place))
+            return
         offsets = {
             queue: offset
             for queue, offset in self._late.pop(place).items()
@@ -251,11 +264,22 @@ class Members:
         }
         if not offsets:
             return
+        self._rests(peer)
         telling = self._tell_positions(context, group, topic, offsets, [peer])
         task = asyncio.get_running_loop().create_task(telling)
         self._telling.add(task)
         self._processor.finishes(task)
         task.add_done_callback(self._telling.discard)
+
+    def _rests(self, peer: Peer) -> None:
+        """It is told of a reset now."""
+        known = peer in self._resting
+        self._resting[peer] = self._clock.monotonic() + RESTS_S
+        if not known:
+            peer.on_gone(partial(self._left, peer))
+
+    def _left(self, peer: Peer) -> None:
+        self._resting.pop(peer, None)
 
     def _is_sent_to(self, peer: Peer, group: str, queue: MessageQueue, offset: int) -> bool:
         key = QueueKey(group, queue.topic, queue.broker, queue.queue_id)
@@ -284,6 +308,7 @@ class Members:
             told = numbered if translating.names_none(peer) else offsets
             body = _offsets_for_c(told) if peer.language == "CPP" else encode_offsets(told)
             heard = peer.tell(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, body)
+            self._rests(peer)
             if self._push_member(peer, group) is not None:
                 for queue, at in offsets.items():
                     key = QueueKey(group, queue.topic, queue.broker, queue.queue_id)

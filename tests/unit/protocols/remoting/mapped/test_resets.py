@@ -16,6 +16,7 @@ from popgate.wire.heartbeats import ACTIVELY
 from popgate.wire.running import decode_offsets
 from processors.limits import Limits
 from protocols.remoting.mapped.offsets import QueueKey
+from protocols.remoting.members import RESTS_S
 from protocols.remoting.resets import OBEYS_S, STRANGER_S
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
@@ -405,6 +406,29 @@ class TestPulled:
         await stage.pass_s(1)
         assert len(told(reader)) == 1
 
+    async def test_no_client_is_sent_elsewhere_while_it_rests(
+        self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Two resets at once take all threads of a Java client on two cores, and it stands still."""
+        to = 0
+
+        async def commit_read(*words: Any) -> int:
+            return to
+
+        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
+        await reader.update(3)
+        await stage.pass_s(0.5)
+        await reader.query()
+        to = 1
+        await reader.update(3)
+        await stage.pass_s(RESTS_S - 1)
+        assert told(reader) == [{MessageQueue(TOPIC, BROKER, 0): 0}]
+        other = await reader.door.member(2, proven=False)
+        await other.query()
+        await other.update(3)
+        await stage.pass_s(1)
+        assert told(reader)[1:] == told(other) == [{MessageQueue(TOPIC, BROKER, 0): 1}]
+
     async def test_who_has_asked_meanwhile_need_not_be_sent(
         self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -431,7 +455,7 @@ class TestPulled:
             return
         if way == "commits":
             await reader.update(0)
-            await stage.pass_s(0.5)
+            await stage.pass_s(RESTS_S)
             assert told(reader)[1:] == [{MessageQueue(TOPIC, BROKER, 0): 2}]
         else:
             answer = await reader.pull(0, wait=False)
