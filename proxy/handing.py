@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -30,6 +31,24 @@ class Settled(SimpleNamespace):
     def model_dump(self, *, mode: str) -> dict[str, Any]:
         """As the settings show themselves."""
         return self._told
+
+    def leaves(self, above: str = "") -> Iterator[tuple[str, Any]]:
+        """Each setting by its name, with the value that counts, secrets too."""
+        for name, value in vars(self).items():
+            if isinstance(value, Settled):
+                yield from value.leaves(f"{above}{name}.")
+            elif name != "_told":
+                yield f"{above}{name}", value
+
+    def take(self, other: Settled, name: str) -> None:
+        """Have the value that a setting has among others from now on. Raises AttributeError, KeyError."""
+        *groups, last = name.split(".")
+        here, there, shown, new = self, other, self._told, other._told
+        for group in groups:
+            here, there = getattr(here, group), getattr(there, group)
+            shown, new = shown[group], new[group]
+        setattr(here, last, getattr(there, last))
+        shown[last] = new[last]
 
 
 def settle(settings: BaseModel) -> Settled:
