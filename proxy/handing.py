@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "_POPGATE_SETTINGS"
 """Names the open end of the pipe in the environment of the process that reads the configuration."""
+TRIAL = "_POPGATE_TRIAL"
+"""In the environment of a process that is to look only: the file for the settings that it read."""
 
 
 class Settled(SimpleNamespace):
@@ -58,6 +60,11 @@ def settle(settings: BaseModel) -> Settled:
         for name, value in ((name, getattr(settings, name)) for name in type(settings).model_fields)
     }
     return Settled(**values, _told=settings.model_dump(mode="json"))
+
+
+def settled(settings: Settings) -> Settings:
+    """The same values without their library, where they still have it."""
+    return settings if isinstance(settings, Settled) else cast("Settings", settle(settings))
 
 
 def is_asked_for() -> bool:

@@ -181,23 +181,23 @@ def _doubtful_values(settings: Settings) -> Iterator[tuple[str, str]]:
         yield (
             "connections.age_grace_s",
             (
-                f"connections.age_grace_s ({connections.age_grace_s:g} s) is not longer than limits.max_wait_s"
-                f" ({limits.max_wait_s:g} s): long polls are cut off when their connection is old"
+                f"connections.age_grace_s ({connections.age_grace_s:g} s) is not longer than"
+                f" limits.max_wait_s ({limits.max_wait_s:g} s): long polls of old connections are cut off"
             ),
         )
     if connections.max_per_address > connections.max:
         yield (
             "connections.max_per_address",
             (
-                f"connections.max_per_address ({connections.max_per_address}) is never reached: connections.max"
-                f" is {connections.max}"
+                f"connections.max_per_address ({connections.max_per_address}) is never reached:"
+                f" connections.max is {connections.max}"
             ),
         )
     for name in ("group_bytes", "connection_bytes"):
         if (value := getattr(budgets, name)) > budgets.process_bytes:
             yield (
                 f"budgets.{name}",
-                f"budgets.{name} ({value}) is above budgets.process_bytes ({budgets.process_bytes}), which counts",
+                f"budgets.{name} ({value}) is above budgets.process_bytes, which counts",
             )
     if limits.default_wait_s > limits.max_wait_s:
         yield (

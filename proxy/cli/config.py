@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _RELOAD_S = 90.0
 """How long a gateway may take to read its settings and to take them."""
 _OWN = ("config", "data", "listen", "broker", "share_broker", "workers", "durability", "log_level")
-_UNSEEN = "secrets that are set in both are not compared: without options of serve the gateway compares them itself\n"
+_UNSEEN = "secrets that are set in both are not compared; without options of serve the gateway does so\n"
 _MORE_OWN = ("log_format", "set_")
 
 app = typer.Typer(

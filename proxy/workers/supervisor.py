@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from proxy.app import CannotStart, build
 from proxy.deadline import closing_s, lame_duck_s
 from proxy.door_tls import door_urls
+from proxy.handing import TRIAL
 from proxy.logs import logger
 from proxy.printing import say
 from proxy.workers.channel import Channel
@@ -22,7 +23,6 @@ from proxy.workers.doors import ADMIN, Doors, with_options
 from proxy.workers.processes import Forked, Processes
 from proxy.workers.staying import SETTINGS, SIGNALS, Staying, load_anew
 from proxy.workers.terminal import Terminal
-from proxy.workers.trial import VARIABLE as TRIAL
 from proxy.workers.turning import Appointment, Turning
 from proxy.wrong import SettingsWrong
 
