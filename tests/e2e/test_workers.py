@@ -23,13 +23,12 @@ from popgate.testing import GatewayProcess
 from popgate.testing.gateway import GatewayDidNotStart
 from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
+from tests.e2e.load import LONGEST_S, Load
 from tests.support.waiting import PATIENCE_S, until
 
 TWO = ("--workers", "2")
 PATIENT = ("--set", f"shared.request_timeout_s={min(PATIENCE_S, 600):g}")  # at most 10 min
 """For the next process of the broker, where no call may fail: it may take its time on a busy machine."""
-LONGEST_S = 2 * PATIENCE_S
-"""A renewal starts four processes one after the other, which took a busy machine more than a minute."""
 
 
 @asynccontextmanager
@@ -198,53 +197,6 @@ async def test_the_process_of_the_broker_is_replaced_too() -> None:
         got = await clients[0].receive("orders", "all", 5)
         assert got[0] == pb.OK
         await close(clients)
-
-
-class Load:
-    """Clients at work that note every call that failed."""
-
-    def __init__(self, gateway: GatewayProcess) -> None:
-        self.clients = [Client(gateway.endpoint, f"load-{number}") for number in range(6)]
-        self.sent = 0
-        self.got = 0
-        self.failed: list[str] = []
-        self.over = False
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Load:
-        self._tasks = [asyncio.create_task(self._produce(one)) for one in self.clients[:3]]
-        self._tasks += [asyncio.create_task(self._consume(one)) for one in self.clients[3:]]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.over = True
-        await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENCE_S)
-        await close(self.clients)
-
-    async def _produce(self, client: Client) -> None:
-        while not self.over:
-            try:
-                await client.send("orders", b"x")
-                self.sent += 1
-            except (grpc.aio.AioRpcError, AssertionError) as error:
-                self.failed.append(f"send: {error}")
-            await asyncio.sleep(0.002)
-
-    async def _consume(self, client: Client) -> None:
-        while not self.over:
-            try:
-                code, messages = await client.receive("orders", "workers", 1)
-                assert code in (pb.OK, pb.MESSAGE_NOT_FOUND), code
-                self.got += len(messages)
-                if messages:
-                    await client.ack("orders", "workers", messages)
-            except (grpc.aio.AioRpcError, AssertionError) as error:
-                self.failed.append(f"receive: {error}")
-
-    async def more(self, count: int) -> None:
-        """Wait until so many more were sent and received."""
-        sent, got = self.sent + count, self.got + count
-        await until(lambda: self.sent >= sent and self.got >= got, LONGEST_S)
 
 
 async def test_scenario_32_a_hangup_renews_all_processes_in_turn_and_no_call_fails() -> None:
