@@ -27,8 +27,9 @@ from proxy.handing import Settled, settled
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
+from proxy.reload.crew import CrewReloads
 from proxy.reload.listeners import Listeners
-from proxy.reload.reloader import Reloader
+from proxy.reload.reloader import Reloader, Reloads
 from proxy.states import State
 from proxy.values import (
     embedded_values,
@@ -88,6 +89,8 @@ class App:
     listeners: Listeners | None = None
     reloader: Reloader | None = None
     """Takes new settings, in a gateway of one process."""
+    reloads: Reloads | None = None
+    """Has new settings taken, in whichever way."""
 
     def __post_init__(self) -> None:
         self.deadline = Deadline(self.clock)
@@ -337,7 +340,9 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
     app.tracing, app.host, app.membership, app.certificate = tracing, host, membership, house.certificate
     app.lame_duck_s = settings.stopping.lame_duck_s if membership is None else 0.0
     if membership is None:
-        app.reloader = Reloader(app, cast("Settled", settings), listeners)
+        app.reloads = app.reloader = Reloader(app, cast("Settled", settings), listeners)
+    elif membership.settings is not None:
+        app.reloads = CrewReloads(membership, cast("Settled", settled(membership.settings)), clock)
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
     metrics.standings.ask = broker.standings
@@ -354,7 +359,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             addresses=lambda: app.addresses,
             faults=faults,
             membership=membership,
-            reloads=app.reloader,
+            reloads=app.reloads,
         )
     return app
 
@@ -363,7 +368,7 @@ def _figures(app: App) -> dict[str, float]:
     of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
     of_host = app.host.figures() if app.host is not None else {}
     alone = {"workers": 1, "workers_silent": 0, "worker_restarts_total": 0} if app.membership is None else {}
-    loaded = app.reloader.standing().figures() if app.reloader is not None else {}
+    loaded = app.reloads.standing().figures() if app.reloads is not None else {}
     ready = {"ready": app.condition() == "ready"}
     return {**ready, **alone, **loaded, **app.processor.figures(), **of_broker, **of_host}
 

@@ -13,6 +13,8 @@ class Effect(Enum):
     """At once; nobody notices."""
     LISTENERS = "listeners"
     """At once: listeners are opened, closed, or opened anew at their ports."""
+    RENEWAL = "renewal"
+    """Of several processes: when each is renewed, one after the other. No setting is listed so."""
     RESTART = "restart"
     """Not before the gateway is started anew; until then the old value counts."""
 

@@ -54,7 +54,7 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
             await process.wait()
         given = await handed
     if process.returncode or not given:
-        raise SettingsWrong(_reason(told.decode(errors="replace"), process.returncode))
+        raise SettingsWrong(reason_told(told.decode(errors="replace"), f"ended with {process.returncode}"))
     return cast("Settled", pickle.loads(given))  # noqa: S301 - from our own child
 
 
@@ -63,8 +63,8 @@ def _all_of(pipe: int) -> bytes:
         return opened.read()
 
 
-def _reason(told: str, code: int | None) -> str:
-    """What the process said last that is a sentence for people."""
+def reason_told(told: str, ended: str) -> str:
+    """What a process that read the settings said last that is a sentence for people; `ended`: how it did."""
     lines = [line for line in told.splitlines() if line.strip()]
     for line in reversed(lines):
         with contextlib.suppress(ValueError):
@@ -72,4 +72,4 @@ def _reason(told: str, code: int | None) -> str:
             if isinstance(said, dict) and isinstance(said.get("message"), str):
                 return str(said["message"])
     last = f": {lines[-1][:300]}" if lines else ""
-    return f"the program does not start as it is now (exit code {code}){last}"
+    return f"the program does not start as it is now: it {ended}{last}"

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -261,6 +262,47 @@ async def test_scenario_32_a_hangup_takes_new_settings_and_wrong_ones_change_not
 
         await until(moved, LONGEST_S)
         await close([client, fresh])
+
+
+async def test_scenario_32_a_reload_through_the_admin_port_renews_all_or_says_why_not(tmp_path: Path) -> None:
+    file = tmp_path / "popgate.toml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = f"listen = ['grpc://127.0.0.1:0', 'grpc://127.0.0.1:{taken.getsockname()[1]}']\n"
+        file.write_text("workers = 2\nlisten = ['grpc://127.0.0.1:0']\n")
+        async with running(*PATIENT, "--config", str(file), listen=()) as gateway, Load(gateway) as load:
+            await load.more(20)
+            before = {one["pid"] for one in await crew(gateway)}
+            for wrong, why in (
+                ("[limits]\nmax_body_bytes = 'many'\n", "'many' is no size"),
+                (f"workers = 2\n{listen}", "address already in use"),
+            ):
+                file.write_text(wrong)
+                refused = await ask(gateway, "/api/reload", {})
+                assert refused["fault"] == "BAD_REQUEST"
+                assert why in refused["message"]
+
+                async def told_by_all(why: str = why) -> bool:
+                    return why in (await ask(gateway, "/api/reload"))["reason"]
+
+                await until(told_by_all, LONGEST_S)
+                assert {one["pid"] for one in await crew(gateway)} == before
+            assert await metric(gateway, "popgate_config_last_reload_successful ") == 0
+            assert (await ask(gateway, "/api/version"))["listening"] == gateway.addresses
+            taken.close()
+            told = await ask(gateway, "/api/reload", {})
+            assert {one["name"]: one["effect"] for one in told["changes"]} == {"listen": "renewal"}
+
+            async def renewed() -> bool:
+                there = {one["pid"] for one in await crew(gateway)}
+                listening = (await ask(gateway, "/api/version"))["listening"]
+                return len(there) == 2 and not there & before and len(listening) == 2
+
+            await until(renewed, LONGEST_S)
+            assert await metric(gateway, "popgate_config_last_reload_successful ") == 1
+            await load.more(20)
+            assert load.failed == [], "\n".join(load.failed)
 
 
 async def test_the_words_at_the_end_are_the_sum_of_all_workers() -> None:
