@@ -72,7 +72,10 @@ def configuration_page() -> str:
         parts.append(f"\n## {f'`[{group}]`' if group else 'At the top'}\n")
         if about:
             parts.append(f"\n{about}\n")
-        parts.append("\n| setting | default | what it does | changes | environment |\n| --- | --- | --- | --- | --- |\n")
+        parts.append(
+            "\n| setting | default | what it does | changes | environment |\n"
+            "| --- | --- | --- | --- | --- |\n"
+        )
         for one in settings:
             meaning = (one.meaning + (f" ({one.bounds})" if one.bounds else "")).replace("|", "\\|")
             default = toml_value(one.default, one.path[-1])

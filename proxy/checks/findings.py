@@ -135,8 +135,10 @@ def _names_in(sentence: str) -> list[str]:
     for what in ("certificate", "key"):
         if sentence.startswith(f"the TLS {what} "):
             return [f"tls.{what}"]
+    if sentence.partition(":")[0] in _NAMES:
+        return [sentence.partition(":")[0]]
     found = {name: sentence.index(name) for name in _NAMES if "." in name and name in sentence}
-    if not found and ("to listen at" in sentence or "://" in sentence):
+    if not found and any(what in sentence for what in ("to listen at", "://", "no protocol")):
         return ["listen"]
     # Of two that begin alike the longer one is meant.
     return sorted(found, key=lambda name: (found[name], -len(name)))

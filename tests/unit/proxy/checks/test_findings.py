@@ -71,7 +71,7 @@ def test_a_key_of_another_certificate_is_a_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("faults = 'seed=7'\n", "faults"),
+        ("faults = 'seed=7;drop=AckMessage:0.1'\n", "faults"),
         ("broker = 'rocketmq://a:9876'\n", "remote.transaction_key"),
         ("[connections]\nmax_age_s = 60\nage_grace_s = 5\n", "connections.age_grace_s"),
         ("[connections]\nmax = 5\n", "connections.max_per_address"),

@@ -18,6 +18,7 @@ OTHER = {
     "limits.max_receive_bytes": 1 << 20,
     "limits.max_pull_bytes": 1 << 20,
     "limits.min_invisible_s": 11.0,
+    "limits.max_invisible_s": 40_000.0,
     "limits.poll_margin_s": 0.5,
     "budgets.process_bytes": 1 << 17,
     "budgets.group_bytes": 1 << 17,

@@ -25,7 +25,7 @@ async def test_what_the_process_leaves_is_read_also_when_it_is_more_than_a_pipe_
     ("program", "why"),
     [
         (
-            """import sys; print('{"fault": "USAGE", "message": "x is wrong"}', file=sys.stderr); sys.exit(2)""",
+            """import sys; print('{"message": "x is wrong"}', file=sys.stderr); sys.exit(2)""",
             "x is wrong",
         ),
         ("raise ImportError('half an upgrade')", "ended with 1: ImportError: half an upgrade"),
