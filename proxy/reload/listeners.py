@@ -183,10 +183,9 @@ class Listeners:
 
 
 def _same_place(door: Door, listen: Listen) -> bool:
-    """Whether a listener is at an address that was not left to the system."""
+    """Whether a listener is where another URL wants one; a port that the system chose stays."""
     before = parse_listen(door.url)
-    place = (before.host, before.port, before.path)
-    return place == (listen.host, listen.port, listen.path) and bool(listen.port or listen.path)
+    return (before.host, before.port, before.path) == (listen.host, listen.port, listen.path)
 
 
 def _close(links: Iterable[socket.socket]) -> None:

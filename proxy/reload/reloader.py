@@ -163,14 +163,17 @@ class Reloader:
         async with self._lock:
             try:
                 read = await self.read()
-                if self._gateway.state != "ready":
-                    raise SettingsWrong(f"the gateway is {self._gateway.state}: it takes no settings")
+                self._check_ready()
                 return await self._take(read)
             except (SettingsWrong, OSError, ValueError) as error:
                 reason = str(error)
                 self._standing = replace(self._standing, successful=False, reason=reason)
                 _log.error("the settings were not reloaded; all goes on as it was", why=reason)
                 raise SettingsWrong(reason) from None
+
+    def _check_ready(self) -> None:
+        if self._gateway.state != "ready":
+            raise SettingsWrong(f"the gateway is {self._gateway.state}: it takes no settings")
 
     async def _take(self, read: Settled) -> Outcome:
         """Raises SettingsWrong, OSError, ValueError: nothing has changed."""
@@ -183,6 +186,11 @@ class Reloader:
         settings = cast("Settings", wanted)
         limits = limits_values(settings, new_group(settings))
         turnover = await self._turnover(settings, frozenset(taken))
+        try:
+            self._check_ready()  # it may have been told to end meanwhile
+        except SettingsWrong:
+            await self._listeners.undo(turnover)
+            raise
         gateway = self._gateway
         for name in taken:
             self._running.take(wanted, name)
