@@ -56,8 +56,8 @@ class Broadcasting:
         self._broker = broker
         self._routing = routing
         self._clock = clock
-        self._expiry_s = expiry_s
-        self._max_members = max_members
+        self.expiry_s = expiry_s
+        self.max_members = max_members
         self._known: dict[str, _Known] = {}
         self._silent: dict[str, tuple[int, float]] = {}
         """Members that a sweep found silent: when they were seen last, and the loop time of that sweep."""
@@ -139,7 +139,7 @@ class Broadcasting:
                 continue
             if one.group not in parents:
                 over.append(one.member_group)
-            elif one.seen_ms < now_ms - round(self._expiry_s * 1000):
+            elif one.seen_ms < now_ms - round(self.expiry_s * 1000):
                 seen_ms, since = self._silent.get(one.member_group, (one.seen_ms, now))
                 if seen_ms != one.seen_ms:
                     since = now
@@ -177,10 +177,10 @@ class Broadcasting:
         # By their names alone: when a thousand clients come at once, each looks through all of them.
         begin = member_group(group.name, "")
         there = [one.name for one in await self._broker.groups() if one.name.startswith(begin)]
-        if len(there) >= self._max_members:
+        if len(there) >= self.max_members:
             raise TooManyRequests(
-                f"broadcast group {group.name} has {self._max_members} members, which is the limit;"
-                f" those that do not receive are forgotten after {self._expiry_s:g} s",
+                f"broadcast group {group.name} has {self.max_members} members, which is the limit;"
+                f" those that do not receive are forgotten after {self.expiry_s:g} s",
                 60.0,
             )
         try:
@@ -190,12 +190,12 @@ class Broadcasting:
 
     @property
     def _touch_s(self) -> float:
-        return self._expiry_s / 8
+        return self.expiry_s / 8
 
     @property
     def _grace_s(self) -> float:
         # Who is there says so every `_touch_s`, or a receive later.
-        return self._expiry_s / 4
+        return self.expiry_s / 4
 
     async def _delete(self, names: Sequence[str]) -> int:
         deleted = 0

@@ -161,9 +161,9 @@ class Clients:
         self._consumers: dict[str, dict[str, ClientHandle]] = {}
         self._polls: dict[str, int] = {}
         self._early = EarlyTopics()
-        self._max_clients = max_clients
-        self._max_topics = max_topics
-        self._expiry_s = expiry_s
+        self.max_clients = max_clients
+        self.max_topics = max_topics
+        self.expiry_s = expiry_s
         self.on_change: ChangeListener = _nobody_looks
         self.on_leave: LeaveListener = _nobody_listens
         self.on_members: MembersListener = _nobody_counts
@@ -209,14 +209,14 @@ class Clients:
 
         Raises TooManyRequests when the register is full, or the client names too many topics.
         """
-        if len(handle.topics) > self._max_topics:
+        if len(handle.topics) > self.max_topics:
             raise TooManyRequests(
-                f"the client names {len(handle.topics)} topics, the limit is {self._max_topics}"
+                f"the client names {len(handle.topics)} topics, the limit is {self.max_topics}"
             )
         key = handle.key
         old = self._entries.get(key)
-        if old is None and len(self._entries) >= self._max_clients:
-            raise TooManyRequests(f"the limit of {self._max_clients} clients is reached", 10.0)
+        if old is None and len(self._entries) >= self.max_clients:
+            raise TooManyRequests(f"the limit of {self.max_clients} clients is reached", 10.0)
         if old is not None:
             self._unlink(old)
         entry = _Entry(handle, self._clock.monotonic(), set(handle.topics))
@@ -225,9 +225,9 @@ class Clients:
         self._entries[key] = entry
         self._ids.setdefault(handle.client_id, {})[key] = handle
         if handle.kind is ClientKind.PRODUCER:
-            if old is not None and len(entry.topics | old.topics) <= self._max_topics:
+            if old is not None and len(entry.topics | old.topics) <= self.max_topics:
                 entry.topics |= old.topics
-            if len(entry.topics | early) <= self._max_topics:
+            if len(entry.topics | early) <= self.max_topics:
                 entry.topics |= early
             for topic in entry.topics:
                 self._producers.setdefault(topic, {})[key] = handle
@@ -317,7 +317,7 @@ class Clients:
             return
         if topic in entry.topics or entry.handle.kind is not ClientKind.PRODUCER:
             return
-        if len(entry.topics) < self._max_topics:
+        if len(entry.topics) < self.max_topics:
             entry.topics.add(topic)
             self._producers.setdefault(topic, {})[key] = entry.handle
             self.on_change(entry.handle, frozenset(entry.topics))
@@ -352,7 +352,7 @@ class Clients:
         silent = [
             key
             for key, entry in self._entries.items()
-            if now - entry.seen >= self._expiry_s and not entry.handle.alive
+            if now - entry.seen >= self.expiry_s and not entry.handle.alive
         ]
         for key in silent:
             self._remove(key, None, left=False)

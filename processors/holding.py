@@ -87,8 +87,8 @@ class Holdings:
     """Deliveries by handle, by client and by the time of their renewal."""
 
     def __init__(self, *, max_held: int, max_clients: int) -> None:
-        self._max_held = max_held
-        self._max_clients = max_clients
+        self.max_held = max_held
+        self.max_clients = max_clients
         self._by_receipt: dict[tuple[str, str], dict[str, Delivery]] = {}
         self._holders: dict[str, Holder] = {}
         self._on_connection: dict[object, set[str]] = {}
@@ -114,7 +114,7 @@ class Holdings:
     ) -> Delivery | None:
         """Remember an answer; None when there is no room. Its renewal is put on with `renew_at`."""
         holder = self.seen(client_id, connection)
-        if holder is None or self.held + len(messages) > self._max_held:
+        if holder is None or self.held + len(messages) > self.max_held:
             if holder is not None:
                 # What is not remembered will be finished as if it came from elsewhere.
                 holder.spread = True
@@ -148,7 +148,7 @@ class Holdings:
         """Note a client on a connection, and what that tells; None when there are too many clients."""
         holder = self._holders.get(client_id)
         if holder is None:
-            if len(self._holders) >= self._max_clients and not self._make_room():
+            if len(self._holders) >= self.max_clients and not self._make_room():
                 return None
             holder = self._holders[client_id] = Holder(client_id, connection)
         elif holder.connection == connection:
@@ -286,4 +286,4 @@ class Holdings:
             return False
         for client_id in [c for c, holder in self._holders.items() if not holder.deliveries]:
             self.forget(client_id)
-        return len(self._holders) < self._max_clients
+        return len(self._holders) < self.max_clients

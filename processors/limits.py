@@ -5,14 +5,14 @@ Defaults are those that official clients expect. Source: protocol facts 2.2, 2.3
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from popgate.model import GroupConfig
 
 _NEW_GROUP = GroupConfig("")
 
 
-@dataclass(slots=True, frozen=True)
+@dataclass(slots=True)
 class Limits:
     """Sizes in bytes, `_ms` in milliseconds, `_s` in seconds; a maximum is itself allowed.
 
@@ -37,6 +37,9 @@ class Limits:
     `ack_retry_s` is how long an acknowledgement is tried again when the broker cannot do it;
     `release_grace_s` is how long a client whose connection broke may take to come back before
     what it held is freed; `max_held` bounds the deliveries remembered, `max_clients` the clients.
+
+    The parts of a gateway share one object of these, so that new values (`become`) count for all of them at
+    once; a part that keeps copies of some looks at `generation`.
     """
 
     max_body_bytes: int = 4 * 1024 * 1024
@@ -93,3 +96,13 @@ class Limits:
     max_clients: int = 100_000
     max_topics_per_client: int = 1024
     client_expiry_s: float = 120.0
+
+    generation: int = field(default=0, compare=False)
+    """How often the values have changed."""
+
+    def become(self, other: Limits) -> None:
+        """Have the values of `other` from now on."""
+        for one in fields(self):
+            if one.name != "generation":
+                setattr(self, one.name, getattr(other, one.name))
+        self.generation += 1

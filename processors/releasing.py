@@ -46,7 +46,7 @@ class Releasing:
         self._holdings = holdings
         self._clock = clock
         self._observer = observer
-        self._grace_s = grace_s
+        self.grace_s = grace_s
         self._spawn = spawn
         self._graces: dict[str, Timer] = {}
         self._draining = False
@@ -85,7 +85,7 @@ class Releasing:
 
     def _give_grace(self, handle: ClientHandle, lost: float) -> None:
         self._graces[handle.key] = self._clock.call_later(
-            self._grace_s, lambda: self._grace_over(handle, lost)
+            self.grace_s, lambda: self._grace_over(handle, lost)
         )
 
     def _grace_over(self, handle: ClientHandle, lost: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
@@ -199,6 +200,10 @@ class Adapter(Protocol):
 
     async def start(self) -> None:
         """Listen. Raises OSError with a sentence for the operator."""
+        ...
+
+    def copies(self) -> list[socket.socket]:
+        """Of the sockets it listens at, for one that is to take its place; none where that cannot be done."""
         ...
 
     def leave(self) -> None:

@@ -17,7 +17,7 @@ from protocols.adapter import joined
 from protocols.admission import Admission
 from protocols.observing import ConnectionObserver
 from protocols.proxy_protocol import read_header
-from protocols.secured import Accepting, taken_over
+from protocols.secured import Accepting, HandedOver, copies_of, taken_over
 from protocols.tls import HANDSHAKE_S
 
 _BACKLOG: Final = 1024
@@ -43,6 +43,7 @@ class Entry(Protocol):
     @property
     def place(self) -> str: ...
     async def open(self) -> None: ...
+    def copies(self) -> list[socket.socket]: ...
     def close(self) -> None: ...
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]: ...
     def admits(self, guest: Guest) -> bool: ...
@@ -132,6 +133,19 @@ class Entrance:
             ) from error
         self.port = listening.sockets[0].getsockname()[1]
         return listening if plain else Accepting(taken_over(listening), self._take, loop)
+
+    def copies(self) -> list[socket.socket]:
+        """Of the sockets it listens at, for who is to go on listening there; none where that cannot be done.
+
+        It cannot at a socket in the file system, whose file goes with the one that made it, and where another
+        process accepts.
+        """
+        if isinstance(self._listener, HandedOver):
+            return self._listener.copies()
+        if self._path or self._listening is None:
+            return []
+        listening = self._listening
+        return listening.copies() if isinstance(listening, Accepting) else copies_of(listening)
 
     def close(self) -> None:
         """Take no more connections. May be repeated."""

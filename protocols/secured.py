@@ -10,6 +10,8 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from protocols.accepting import Adopt
+
 _AT_ONCE: Final = 64
 """Connections taken in one turn of the loop."""
 _REST_S: Final = 0.5
@@ -40,6 +42,10 @@ class Accepting:
 
     def __repr__(self) -> str:
         return f"<Accepting at {len(self._links)} handshakes {len(self._taking)}>"
+
+    def copies(self) -> list[socket.socket]:
+        """Of its sockets; they listen as long as one of both is open."""
+        return [one.dup() for one in self._links]
 
     def close(self) -> None:
         """Accept no more. Who was accepted goes on."""
@@ -75,8 +81,50 @@ class Accepting:
         self._loop.add_reader(link.fileno(), self._accept, link)
 
 
+class HandedOver:
+    """Goes on accepting at the sockets of a door that closes: a `protocols.accepting.Listener`.
+
+    Both accept until that door has closed its own, so nobody who dials meanwhile is refused.
+    """
+
+    def __init__(self, links: Sequence[socket.socket]) -> None:
+        """`links` are copies, which are closed here."""
+        self._links = list(links)
+        self._accepting: Accepting | None = None
+
+    def __repr__(self) -> str:
+        return f"<HandedOver {self._accepting or len(self._links)}>"
+
+    async def start(self, adopt: Adopt) -> int:
+        async def take(connection: socket.socket) -> None:
+            try:
+                await adopt(connection)
+            except OSError:  # it is gone already
+                connection.close()
+
+        port: int = self._links[0].getsockname()[1]
+        self._accepting = Accepting(self._links, take, asyncio.get_running_loop())
+        return port
+
+    def stop(self) -> None:
+        """May be repeated."""
+        if self._accepting is not None:
+            self._accepting.close()
+        for link in self._links:
+            link.close()
+
+    def copies(self) -> list[socket.socket]:
+        """Of its sockets, for the next one."""
+        return self._accepting.copies() if self._accepting is not None else []
+
+
 def taken_over(server: asyncio.Server) -> list[socket.socket]:
     """The sockets of a server that has not begun to listen, which it has no more."""
-    links = [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]
+    links = copies_of(server)
     server.close()
     return links
+
+
+def copies_of(server: asyncio.Server) -> list[socket.socket]:
+    """Of the sockets of a server; they listen as long as one of both is open."""
+    return [socket.socket(fileno=os.dup(one.fileno())) for one in server.sockets]

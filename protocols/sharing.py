@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -114,6 +115,9 @@ class SharedAdapter:
         for member in self._members:
             await member.start()
         entrance.begin()
+
+    def copies(self) -> list[socket.socket]:
+        return self._entrance.copies() if self._entrance is not None else []
 
     def leave(self) -> None:
         for member in self._members:

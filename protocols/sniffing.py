@@ -261,6 +261,10 @@ class Side:
     async def open(self) -> None:
         """It is open with the others."""
 
+    def copies(self) -> list[socket.socket]:
+        """None: what is listened at belongs to all of them."""
+        return []
+
     def close(self) -> None:
         """It is closed with the others."""
 

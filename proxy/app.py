@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
 
 from brokers.opening import open_broker
 from brokers.port import Broker
@@ -17,33 +17,35 @@ from popgate.naming import told_group
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_advertised, parse_listen
 from protocols.draining import Farewell
-from protocols.finding import command_handler, make_adapter
+from protocols.finding import command_handler
 from proxy.admin.opening import admin_listen, open_admin
 from proxy.admin.server import AdminServer
+from proxy.brokers import host_of, remote_of, shared_of
 from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
 from proxy.door_tls import certificate, door_urls
+from proxy.handing import Settled, settled
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
+from proxy.reload.crew import CrewReloads
+from proxy.reload.listeners import Listeners
+from proxy.reload.reloader import Reloader, Reloads
 from proxy.states import State
 from proxy.values import (
     embedded_values,
+    house_values,
     is_failing,
     limits_values,
     make_faults,
     new_group,
     open_tracing,
     policies_values,
-    remote_values,
-    shared_values,
     transactions_are_bound,
 )
 from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
-    from brokers.remote.settings import RemoteSettings
     from brokers.shared.host import BrokerHost
-    from brokers.shared.settings import SharedSettings
     from protocols.tls import Certificate
     from proxy.settings import Settings
     from proxy.tracing.exporting import Tracing
@@ -84,6 +86,11 @@ class App:
     certificate: Certificate | None = None
     membership: Membership | None = None
     """In one of several processes of a gateway."""
+    listeners: Listeners | None = None
+    reloader: Reloader | None = None
+    """Takes new settings, in a gateway of one process."""
+    reloads: Reloads | None = None
+    """Has new settings taken, in whichever way."""
 
     def __post_init__(self) -> None:
         self.deadline = Deadline(self.clock)
@@ -183,6 +190,12 @@ class App:
         """For how long a drain first serves on."""
         return lame_duck_s(self.lame_duck_s, self.drain_s) if self.doors else 0.0
 
+    def others_serve(self, membership: Membership | None) -> bool:
+        """Whether the clients of a door that drains are served elsewhere meanwhile: also by its successor."""
+        if self.state == "ready" and membership is None:
+            return True
+        return self.broker.traits.stands_apart and not (membership and membership.is_alone)
+
     def leave(self) -> None:
         """Not ready any more, and clients are told to connect anew; all are served on, new ones too."""
         self.state = "draining"
@@ -238,7 +251,8 @@ class App:
             self.admin.drain()
         close, part = self.deadline.close, DOORS_PART
         ends = self.deadline.after(part)
-        await asyncio.gather(*(close(door, door.stop(ends), part) for door in reversed(self.doors)))
+        doors = [*reversed(self.doors), *(self.listeners.leaving() if self.listeners is not None else ())]
+        await asyncio.gather(*(close(door, door.stop(ends), part) for door in doors))
         await close(self.processor, self.processor.stop(), part)
         if self.host is not None:
             await close(self.host, self.host.stop(), part)
@@ -256,13 +270,13 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
     `membership`: where it is one of several processes of a gateway.
     """
     clock = SystemClock() if clock is None else clock
+    settings = settled(settings)
     metrics = Metrics(
         max_topics=settings.metrics.max_topics,
         max_groups=settings.metrics.max_groups,
         forget_s=settings.metrics.forget_s,
         now=clock.monotonic,
     )
-    group_defaults = new_group(settings)
     try:
         policies = policies_values(settings)
         listens = [parse_listen(url) for url in door_urls(settings)]
@@ -270,13 +284,13 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
         if settings.advertised.address:
             parse_advertised(settings.advertised.address)
         faults = make_faults(settings)
-        shared = _shared_values(settings, membership)
+        shared = shared_of(settings, membership)
         broker = open_broker(
             settings.broker,
             data=settings.data,
             clock=clock,
             embedded=embedded_values(settings, listens) if settings.broker.startswith("embedded:") else None,
-            remote=_remote_values(settings, membership),
+            remote=remote_of(settings, membership),
             shared=shared,
             faults=faults,
         )
@@ -285,13 +299,13 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
                 "transactions can be ended through this gateway only, and not after its end:"
                 " set remote.transaction_key, the same for all gateways of the cluster"
             )
-        host = _host(settings, broker, clock, shared)
+        host = host_of(settings, broker, clock, shared)
         tracing = open_tracing(settings)
         make = MessagingProcessor if tracing is None else tracing.make_processor
         processor = make(
             broker,
             clock=clock,
-            limits=limits_values(settings, group_defaults),
+            limits=limits_values(settings, new_group(settings)),
             policies=policies,
             observer=metrics,
         )
@@ -299,37 +313,36 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
         house = House(
             processor,
             clock,
-            settings.advertised.address,
-            policies.authenticator if settings.policies.identity != "anyone" else None,
-            connection_age_s=settings.connections.max_age_s,
-            connection_ping_s=settings.connections.ping_s,
-            connection_grace_s=settings.connections.age_grace_s,
+            authenticator=policies.authenticator if settings.policies.identity != "anyone" else None,
+            **house_values(settings),
             faults=faults,
-            max_connections=settings.connections.max,
-            max_per_address=settings.connections.max_per_address,
-            max_streams=settings.connections.max_streams,
             calls=metrics,
             connections=metrics.connections,
             remoting_connections=metrics.remoting_connections,
             sniffing=metrics.sniffing,
-            namespaces=settings.namespaces.value == "prefixed",
-            reflection=settings.reflection,
             healthy=lambda: not is_failing(broker),
             accepting=membership.accepting if membership is not None else None,
             certificate=certificate(settings, listens, tell=membership is None or membership.post.first),
-            leaves_streams=lambda: broker.traits.stands_apart and not (membership and membership.is_alone),
+            leaves_streams=lambda: app.others_serve(membership),
         )
         serves = membership is None or not membership.is_host
-        doors = [make_adapter(listen, house) for listen in listens] if serves else []
+        listeners = Listeners(door_urls(settings) if serves else (), house, clock)
         if faults is not None:
             faults.refuse_unclaimed()
     except GatewayError as error:
         raise SettingsWrong(error.sentence) from None
     except ValueError as error:
         raise SettingsWrong(str(error)) from None
-    app = App(broker, processor, doors, None, metrics, clock, settings.stopping.drain_s, faults=faults)
+    app = App(
+        broker, processor, listeners.adapters, None, metrics, clock, settings.stopping.drain_s, faults=faults
+    )
+    app.listeners = listeners
     app.tracing, app.host, app.membership, app.certificate = tracing, host, membership, house.certificate
     app.lame_duck_s = settings.stopping.lame_duck_s if membership is None else 0.0
+    if membership is None:
+        app.reloads = app.reloader = Reloader(app, cast("Settled", settings), listeners)
+    elif membership.settings is not None:
+        app.reloads = CrewReloads(membership, cast("Settled", settled(membership.settings)), clock)
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
     metrics.standings.ask = broker.standings
@@ -345,8 +358,8 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
             state=app.condition,
             addresses=lambda: app.addresses,
             faults=faults,
-            group_defaults=group_defaults,
             membership=membership,
+            reloads=app.reloads,
         )
     return app
 
@@ -355,32 +368,9 @@ def _figures(app: App) -> dict[str, float]:
     of_broker = {f"broker_{name}": value for name, value in app.broker.figures().items()}
     of_host = app.host.figures() if app.host is not None else {}
     alone = {"workers": 1, "workers_silent": 0, "worker_restarts_total": 0} if app.membership is None else {}
-    return {"ready": app.condition() == "ready", **alone, **app.processor.figures(), **of_broker, **of_host}
-
-
-def _host(settings: Settings, broker: Broker, clock: Clock, shared: SharedSettings) -> BrokerHost | None:
-    """None when the broker is not shared: then nothing of it is imported. Raises BadRequest."""
-    if not settings.share_broker:
-        return None
-    from brokers.shared.host import BrokerHost
-
-    return BrokerHost(broker, settings.share_broker, clock=clock, settings=shared)
-
-
-def _remote_values(settings: Settings, membership: Membership | None) -> RemoteSettings:
-    """The processes of a gateway have one key for transaction ids: what one begins, another may end."""
-    values = remote_values(settings)
-    if membership is None or not transactions_are_bound(settings):
-        return values
-    return replace(values, transaction_keys=(membership.post.secret,))
-
-
-def _shared_values(settings: Settings, membership: Membership | None) -> SharedSettings:
-    """Whose supervisor brings back the process of the broker waits for that as long as for an answer."""
-    values = shared_values(settings)
-    if membership is None or not membership.post.broker:
-        return values
-    return replace(values, reconnect_wait_s=max(values.reconnect_wait_s, values.request_timeout_s))
+    loaded = app.reloads.standing().figures() if app.reloads is not None else {}
+    ready = {"ready": app.condition() == "ready"}
+    return {**ready, **alone, **loaded, **app.processor.figures(), **of_broker, **of_host}
 
 
 def _ages(processor: MessagingProcessor, most: int) -> dict[tuple[str, str], float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from popgate.clock import Clock
 
@@ -52,21 +52,29 @@ class Ending:
 
 
 class Signals(Ending):
-    """SIGTERM, SIGINT and SIGHUP are the words.
+    """SIGTERM and SIGINT are the words, and SIGHUP when it comes because a terminal is closed.
 
-    SIGHUP comes when a terminal is closed; who started us with `nohup` does not want it to count.
+    Who started us with `nohup` does not want SIGHUP to count. `on_hangup`: called for a SIGHUP that means
+    something else; whether it was heeded. Without it each is a word.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, on_hangup: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__(loop)
+        self._on_hangup = on_hangup
         ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
         self._numbers = (signal.SIGTERM, signal.SIGINT, *(() if ignored else (signal.SIGHUP,)))
         for number in self._numbers:
-            loop.add_signal_handler(number, self._came)
+            loop.add_signal_handler(number, self._hung_up if number is signal.SIGHUP else self._came)
 
     def close(self) -> None:
         for number in self._numbers:
             self._loop.remove_signal_handler(number)
+
+    def _hung_up(self) -> None:
+        if not self._on_hangup():
+            self._came()
 
     def _came(self) -> None:
         if self._first.done():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from collections.abc import Iterator
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "_POPGATE_SETTINGS"
 """Names the open end of the pipe in the environment of the process that reads the configuration."""
+TRIAL = "_POPGATE_TRIAL"
+"""In the environment of a process that is to look only: the file for the settings that it read."""
 
 
 class Settled(SimpleNamespace):
@@ -31,6 +34,24 @@ class Settled(SimpleNamespace):
         """As the settings show themselves."""
         return self._told
 
+    def leaves(self, above: str = "") -> Iterator[tuple[str, Any]]:
+        """Each setting by its name, with the value that counts, secrets too."""
+        for name, value in vars(self).items():
+            if isinstance(value, Settled):
+                yield from value.leaves(f"{above}{name}.")
+            elif name != "_told":
+                yield f"{above}{name}", value
+
+    def take(self, other: Settled, name: str) -> None:
+        """Have the value that a setting has among others from now on. Raises AttributeError, KeyError."""
+        *groups, last = name.split(".")
+        here, there, shown, new = self, other, self._told, other._told
+        for group in groups:
+            here, there = getattr(here, group), getattr(there, group)
+            shown, new = shown[group], new[group]
+        setattr(here, last, getattr(there, last))
+        shown[last] = new[last]
+
 
 def settle(settings: BaseModel) -> Settled:
     """The same values without their library."""
@@ -39,6 +60,11 @@ def settle(settings: BaseModel) -> Settled:
         for name, value in ((name, getattr(settings, name)) for name in type(settings).model_fields)
     }
     return Settled(**values, _told=settings.model_dump(mode="json"))
+
+
+def settled(settings: Settings) -> Settings:
+    """The same values without their library, where they still have it."""
+    return settings if isinstance(settings, Settled) else cast("Settings", settle(settings))
 
 
 def is_asked_for() -> bool:

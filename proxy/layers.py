@@ -24,11 +24,25 @@ ENVIRONMENT_PREFIX = "POPGATE_"
 NOT_SETTINGS = frozenset({"POPGATE_CONFIG", "POPGATE_OUTPUT"})
 """Variables that the command line reads by itself."""
 
+FILE_LAYER = "in "
+"""Followed by the name of the file."""
+ENVIRONMENT_LAYER = "in the environment"
+FLAGS_LAYER = "among the flags"
+
 _ALIKE = 0.6
 _UNIT = re.compile(r"_(?:bytes|ms|s)\Z")
 _LARGEST_FILE = 1 << 20
 _KUBERNETES = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT\w*|PORT(?:_\d+_(?:TCP|UDP|SCTP)\w*)?)\Z")
 """Kubernetes puts these into every container beside a service called popgate."""
+
+
+@dataclass(slots=True, frozen=True)
+class Mistake:
+    """What is wrong with one setting: `path` is its name, `layer` says in which source it was found."""
+
+    sentence: str
+    path: tuple[str, ...] = ()
+    layer: str = ""
 
 
 @dataclass(slots=True, frozen=True)
@@ -54,21 +68,47 @@ def load_settings(
     flags: Mapping[str, Any] | None = None,
 ) -> Settings:
     """The effective settings. `flags` are nested like the settings. Raises SettingsWrong."""
+    settings, mistakes = examine(config=config, environment=environment, flags=flags)
+    if settings is None:
+        raise SettingsWrong(mistakes[0].sentence)
+    return settings
+
+
+def examine(
+    *,
+    config: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+) -> tuple[Settings | None, list[Mistake]]:
+    """The effective settings, or None and everything that is wrong with them, by layer."""
     environment = os.environ if environment is None else environment
+    mistakes: list[Mistake] = []
+    in_file: Mapping[str, Any] = {}
+    if config is not None:
+        try:
+            in_file = _read_file(config)
+        except SettingsWrong as error:
+            mistakes.append(Mistake(str(error), layer=f"{FILE_LAYER}{config}"))
+    variables, unknown = _read_environment(environment)
     layers = [
-        Layer(f"in {config}", _read_file(config) if config is not None else {}),
-        Layer("in the environment", _read_environment(environment)),
-        Layer("among the flags", flags or {}),
+        Layer(f"{FILE_LAYER}{config}", in_file),
+        Layer(ENVIRONMENT_LAYER, variables),
+        Layer(FLAGS_LAYER, flags or {}),
     ]
+    mistakes += unknown
     for layer in layers:
-        _refuse_unknown(layer)
+        mistakes += _unknown(layer)
     merged: dict[str, Any] = {}
     for layer in layers:
         _merge(merged, layer.values)
     try:
-        return Settings(**merged)
+        settings = Settings(**merged)
     except ValidationError as error:
-        raise SettingsWrong(_sentence(error, layers)) from None
+        # Of an unknown name it is said above where it is, and what was perhaps meant.
+        told = {one.path for one in mistakes}
+        found = [_mistake(one, layers) for one in error.errors(include_url=False, include_context=False)]
+        return None, mistakes + [one for one in found if not any(one.path[: len(p)] == p for p in told if p)]
+    return (None if mistakes else settings), mistakes
 
 
 def parse_assignment(text: str) -> tuple[tuple[str, ...], str]:
@@ -131,10 +171,11 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise SettingsWrong(f"the configuration file {path} is no TOML: {error}") from None
 
 
-def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+def _read_environment(environment: Mapping[str, str]) -> tuple[dict[str, Any], list[Mistake]]:
     """Texts only: each setting reads its own. An empty variable sets nothing."""
     known = {environment_name(path): path for path, _ in known_settings()}
     values: dict[str, Any] = {}
+    unknown = []
     for name in sorted(environment):
         if not name.startswith(ENVIRONMENT_PREFIX) or name in NOT_SETTINGS:
             continue
@@ -142,11 +183,13 @@ def _read_environment(environment: Mapping[str, str]) -> dict[str, Any]:
             if environment[name] != "":
                 nest(known[name], environment[name], values)
         elif not _KUBERNETES.search(name):
-            raise SettingsWrong(f"the environment variable {name} is no setting{_nearest(name, list(known))}")
-    return values
+            sentence = f"the environment variable {name} is no setting{_nearest(name, list(known))}"
+            unknown.append(Mistake(sentence, (name,), ENVIRONMENT_LAYER))
+    return values, unknown
 
 
-def _refuse_unknown(layer: Layer) -> None:
+def _unknown(layer: Layer) -> Iterator[Mistake]:
+    """Names that are no settings, and groups that have a value."""
     leaves = {path for path, _ in known_settings()}
     groups = {path[:1] for path in leaves if len(path) > 1}
     for path, value in _walk(layer.values, ()):
@@ -154,9 +197,11 @@ def _refuse_unknown(layer: Layer) -> None:
         if path in leaves:
             continue
         if path in groups:
-            raise SettingsWrong(f"{name} {layer.name} is a group of settings, not the value {value!r}")
-        nearest = _nearest(name, [".".join(leaf) for leaf in sorted(leaves)])
-        raise SettingsWrong(f"{name} {layer.name} is no setting{nearest}")
+            sentence = f"{name} {layer.name} is a group of settings, not the value {value!r}"
+        else:
+            nearest = _nearest(name, [".".join(leaf) for leaf in sorted(leaves)])
+            sentence = f"{name} {layer.name} is no setting{nearest}"
+        yield Mistake(sentence, path, layer.name)
 
 
 def _walk(values: Mapping[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -201,19 +246,20 @@ def _alike(one: str, other: str) -> float:
 def _merge(below: dict[str, Any], above: Mapping[str, Any]) -> None:
     for key, value in above.items():
         if isinstance(value, Mapping):
-            _merge(below.setdefault(key, {}), value)
+            if not isinstance(below.get(key), dict):
+                below[key] = {}  # also where a layer below has a value in the place of a group, which is told
+            _merge(below[key], value)
         else:
             below[key] = value
 
 
-def _sentence(error: ValidationError, layers: list[Layer]) -> str:
-    first = error.errors(include_url=False, include_context=False)[0]
-    path = tuple(str(part) for part in first["loc"] if isinstance(part, str))
+def _mistake(error: Mapping[str, Any], layers: list[Layer]) -> Mistake:
+    path = tuple(str(part) for part in error["loc"] if isinstance(part, str))
     place = next((layer.name for layer in reversed(layers) if layer.holds(path)), "")
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = error["msg"].removeprefix("Value error, ")
     secret = any(one == path and is_secret(field) for one, field in known_settings())
-    shown = "" if secret or reason.startswith("'") else f" is {_shown(first['input'])}"
-    return f"{'.'.join(path)} {place}{shown}: {reason[:1].lower()}{reason[1:]}"
+    shown = "" if secret or reason.startswith("'") else f" is {_shown(error['input'])}"
+    return Mistake(f"{'.'.join(path)} {place}{shown}: {reason[:1].lower()}{reason[1:]}", path, place)
 
 
 def _shown(value: Any) -> str:

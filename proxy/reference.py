@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from proxy import remote_table, shared_table, tables, tls_table
 from proxy import settings as top
 from proxy.layers import environment_name, group_of, is_secret
+from proxy.reload.effects import effect_of
 from proxy.remote_table import masked
 from proxy.settings import Settings
 from proxy.units import duration_text, size_text
@@ -71,12 +72,16 @@ def configuration_page() -> str:
         parts.append(f"\n## {f'`[{group}]`' if group else 'At the top'}\n")
         if about:
             parts.append(f"\n{about}\n")
-        parts.append("\n| setting | default | what it does | environment |\n| --- | --- | --- | --- |\n")
+        parts.append(
+            "\n| setting | default | what it does | changes | environment |\n"
+            "| --- | --- | --- | --- | --- |\n"
+        )
         for one in settings:
             meaning = (one.meaning + (f" ({one.bounds})" if one.bounds else "")).replace("|", "\\|")
             default = toml_value(one.default, one.path[-1])
             environment = environment_name(one.path)
-            parts.append(f"| `{one.path[-1]}` | `{default}` | {meaning} | `{environment}` |\n")
+            effect = effect_of(one.name).value
+            parts.append(f"| `{one.path[-1]}` | `{default}` | {meaning} | {effect} | `{environment}` |\n")
     return "".join(parts)
 
 
@@ -204,7 +209,12 @@ A name that is no setting is an error that names the nearest one, in the file an
 that the setting's name says: `_s` seconds, `_bytes` bytes; a text may carry its own unit: `"500ms"`,
 `"1h30m"`, `"3d"`, `"64KiB"`, `"10GiB"`. Lists may be written as one text with commas. `popgate settings`
 prints the effective configuration, and a running gateway tells its own under `/api/settings` on its admin
-port.
+port. `popgate config check` finds everything that is wrong, with the line of the file.
+
+The column *changes* says when a new value counts for a gateway that
+[reloads](operations.md#new-settings-for-a-running-gateway): `live`, at once; `listeners`, at once too, and
+listeners are opened anew for it; `restart`, when the gateway is started anew. Several processes are
+[renewed](workers.md) instead, with all settings but `share_broker`.
 """
 
 _SAMPLE_HEAD = """# Every setting of popgate with its default. Take away the # of those you change.

@@ -15,6 +15,7 @@ from proxy.ending import Signals
 from proxy.logs import logger, loop_trouble, set_up_logs
 from proxy.printing import say
 from proxy.watchdog import Watchdog
+from proxy.workers.terminal import Terminal
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
@@ -25,7 +26,10 @@ _log = logger("popgate.running")
 
 
 def run(settings: Settings) -> None:
-    """Serve until SIGTERM, SIGINT or SIGHUP, then stop cleanly. Raises CannotStart, SettingsWrong."""
+    """Serve until SIGTERM or SIGINT, or until the terminal is closed, then stop cleanly.
+
+    Another SIGHUP has the settings read anew. Raises CannotStart, SettingsWrong.
+    """
     # gRPC's core writes lines of its own to standard error, past the log; who wants them asks for them.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     app = build(settings)
@@ -34,14 +38,32 @@ def run(settings: Settings) -> None:
     # Never called off: what the interpreter waits for behind this may hang, too.
     watchdog = Watchdog()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(app, watchdog.arm))
+        runner.run(_serve(app, watchdog.arm, Terminal()))
 
 
-async def _serve(app: App, ends_within: Callable[[float], None] = lambda _seconds: None) -> None:
-    """`ends_within` is told the seconds in which the process is to be gone, when it is told to end."""
+async def _serve(
+    app: App,
+    ends_within: Callable[[float], None] = lambda _seconds: None,
+    terminal: Terminal | None = None,
+) -> None:
+    """`ends_within` is told the seconds in which the process is to be gone, when it is told to end.
+
+    With a `terminal` SIGHUP ends the gateway only when that was closed; else it has the settings read anew.
+    """
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(loop_trouble)
-    signals = Signals(loop)
+
+    def hung_up() -> bool:
+        if terminal is None or terminal.is_gone() or app.reloader is None:
+            return False
+        if app.state == "ready":
+            _log.info("asked to reload: the settings are read")
+            app.reloader.ask()
+        elif app.state == "starting":
+            _log.warning("asked to reload while starting: ask again when it is ready")
+        return True
+
+    signals = Signals(loop, hung_up)
     try:
         started = await signals.first_of(app.start())
         if started:

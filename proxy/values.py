@@ -260,6 +260,22 @@ def new_group(settings: Settings) -> GroupConfig:
     )
 
 
+def house_values(settings: Settings) -> dict[str, Any]:
+    """What doors are told of the settings: fields of `protocols.adapter.House`."""
+    connections = settings.connections
+    return {
+        "advertised": settings.advertised.address,
+        "connection_age_s": connections.max_age_s,
+        "connection_ping_s": connections.ping_s,
+        "connection_grace_s": connections.age_grace_s,
+        "max_connections": connections.max,
+        "max_per_address": connections.max_per_address,
+        "max_streams": connections.max_streams,
+        "namespaces": settings.namespaces.value == "prefixed",
+        "reflection": settings.reflection,
+    }
+
+
 def policies_values(settings: Settings) -> Policies:
     named = settings.policies
     return Policies(

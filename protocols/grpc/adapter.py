@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Protocol
 
 from protocols.adapter import House, Listen, certificate_of, mode_of, parse_advertised
@@ -33,6 +34,7 @@ class Server(Protocol):
     @property
     def port(self) -> int: ...
     async def start(self) -> None: ...
+    def copies(self) -> list[socket.socket]: ...
     async def drain(self, grace: float) -> None: ...
     async def stop(self, cut_s: float = CUT_S) -> None: ...
 
@@ -151,6 +153,9 @@ class GrpcAdapter:
         from protocols.grpc.faults import FaultyDoor
 
         return FaultyDoor(service, health, house.clock, house.authenticator, house.faults)
+
+    def copies(self) -> list[socket.socket]:
+        return self._server.copies() if self._server is not None else []
 
     def leave(self) -> None:
         if self._health is not None:

@@ -165,6 +165,10 @@ class GrpcioServer:
     def __repr__(self) -> str:
         return f"<GrpcioServer {joined(self._host, self.port)}>"
 
+    def copies(self) -> list[socket.socket]:
+        """None: gRPC keeps its sockets to itself."""
+        return []
+
     async def start(self) -> None:
         """Raises OSError when it cannot listen there."""
         server = grpc.aio.server(options=self._options)

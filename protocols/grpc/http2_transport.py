@@ -151,6 +151,10 @@ class Http2Server:
         self._due = ()
         self._tell_calls(0)
 
+    def copies(self) -> list[socket.socket]:
+        """Of the sockets it listens at: see `Entrance.copies`."""
+        return self._entrance.copies()
+
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]:
         """Serve a connection that somebody else accepted. Raises OSError when it is gone."""
         return self._entrance.adopt(sock)

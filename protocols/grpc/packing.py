@@ -37,6 +37,13 @@ class Packer:
     """Packs requests within the limits of a gateway."""
 
     def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._read()
+
+    def _read(self) -> None:
+        """Copies, each of which is looked at for every message."""
+        limits = self._limits
+        self._generation = limits.generation
         self._refuses_empty = limits.refuse_empty_bodies
         self._max_body = limits.max_body_bytes if limits.max_body_bytes > 0 else _MOST_BYTES
         self._max_properties = min(limits.max_properties, _MOST_PROPERTIES)
@@ -52,6 +59,8 @@ class Packer:
 
         Who does not say where or when a message was born is `peer`, and was so at `now_ms`.
         """
+        if self._limits.generation != self._generation:
+            self._read()
         messages = request.messages
         if not 0 < len(messages) <= self._max_messages:
             return None

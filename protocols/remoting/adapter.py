@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Final
 
 from popgate.context import Context
@@ -81,6 +82,9 @@ class RemotingAdapter:
             return context.local
         host, port = self._advertised
         return joined(host, port or (self._server.port if self._server is not None else self._listen.port))
+
+    def copies(self) -> list[socket.socket]:
+        return self._server.copies() if self._server is not None else []
 
     def leave(self) -> None:
         """Nothing that classic clients understand says so: they are served as before."""

@@ -130,6 +130,10 @@ class RemotingServer:
         await self._entrance.open()
         self._ticking = self._loop.call_later(_TICK_S / _PARTS, self._tick)
 
+    def copies(self) -> list[socket.socket]:
+        """Of the sockets it listens at: see `Entrance.copies`."""
+        return self._entrance.copies()
+
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]:
         """Serve a connection that somebody else accepted. Raises OSError when it is gone."""
         return self._entrance.adopt(sock)

@@ -54,10 +54,8 @@ class Change:
 class Declared:
     """Compares declarations with what there is, and makes it so."""
 
-    def __init__(self, processor: MessagingProcessor, *, queues: int, group_defaults: GroupConfig) -> None:
+    def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor
-        self._queues = queues
-        self._defaults = group_defaults
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/api/declared", self._export), web.post("/api/apply", self._apply)]
@@ -134,12 +132,14 @@ class Declared:
             if is_derived_topic(name):
                 raise BadRequest(f"{name} belongs to a group: it is made and removed with that")
             assert before is None or isinstance(before, TopicConfig)  # noqa: S101
-            base = before or TopicConfig(name, read_queues=self._queues, write_queues=self._queues)
+            queues = self._processor.limits.new_topic_queues
+            base = before or TopicConfig(name, read_queues=queues, write_queues=queues)
             config = _topic(fields, base)
         else:
             check_group(name)
             assert before is None or isinstance(before, GroupConfig)  # noqa: S101
-            config = _group(fields, before or replace(self._defaults, name=name), new=before is None)
+            defaults = self._processor.limits.new_group
+            config = _group(fields, before or replace(defaults, name=name), new=before is None)
         fields.end()
         return config
 

@@ -22,9 +22,8 @@ _MEMBERS_AT_ONCE = 32
 
 
 class Groups:
-    def __init__(self, processor: MessagingProcessor, *, defaults: GroupConfig) -> None:
+    def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor
-        self._defaults = defaults
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -112,7 +111,7 @@ class Groups:
         ]
 
     def _config(self, fields: Fields) -> GroupConfig:
-        defaults = self._defaults
+        defaults = self._processor.limits.new_group
         attempts, timeout = fields.number("max_attempts"), fields.number("consume_timeout_ms")
         retry = fields.inner("retry")
         broadcast = fields.flag("broadcast", defaults.broadcast)

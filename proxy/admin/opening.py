@@ -9,7 +9,6 @@ from brokers.capabilities import TellsAbsence
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.faults import Faults
-from popgate.model import GroupConfig
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Listen, parse_listen
 from protocols.draining import Waits
@@ -24,6 +23,7 @@ from proxy.admin.house import HouseFacts
 from proxy.admin.lite import LiteTopics
 from proxy.admin.messages import Messages
 from proxy.admin.ordered_faults import fault_routes
+from proxy.admin.reloads import ReloadRoutes
 from proxy.admin.server import AdminServer
 from proxy.admin.store import StoreFacts
 from proxy.admin.stuck import Stuck
@@ -32,6 +32,7 @@ from proxy.metrics import Metrics
 from proxy.values import backup_folder, store_folder, transactions_are_bound
 
 if TYPE_CHECKING:
+    from proxy.reload.reloader import Reloads
     from proxy.settings import Settings
     from proxy.workers.membership import Membership
 
@@ -57,21 +58,21 @@ def open_admin(
     state: Callable[[], str],
     addresses: Callable[[], list[str]],
     faults: Faults | None,
-    group_defaults: GroupConfig,
     membership: Membership | None = None,
+    reloads: Reloads | None = None,
 ) -> AdminServer:
     """Not started. With a `membership` it is one of several that serve the port together."""
     waits = Waits()
     missing = broker.missing if isinstance(broker, TellsAbsence) else None
-    queues = settings.topics.queues
     routes = [
         *Health(metrics, state, membership, missing=missing).routes(),
         *HouseFacts(settings, addresses).routes(),
+        *ReloadRoutes(reloads).routes(),
         *fault_routes(faults),
-        *Topics(processor, queues=queues).routes(),
-        *Groups(processor, defaults=group_defaults).routes(),
+        *Topics(processor).routes(),
+        *Groups(processor).routes(),
         *Stuck(processor).routes(),
-        *Declared(processor, queues=queues, group_defaults=group_defaults).routes(),
+        *Declared(processor).routes(),
         *DeadLetterRoutes(processor).routes(),
         *Backups(broker, backup_folder(settings), clock).routes(),
         *Cluster(broker, lambda: {"transactions_bound": transactions_are_bound(settings)}).routes(),

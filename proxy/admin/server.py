@@ -141,6 +141,10 @@ class AdminServer:
         self._unasked.add(handler)
         return handler
 
+    def allow_hosts(self, hosts: Sequence[str]) -> None:
+        """The names under which it may be reached while it listens on loopback only."""
+        self._hosts = frozenset(host.lower() for host in hosts)
+
     def drain(self) -> None:
         """Answer who waits for messages, and let nobody wait from now on; the rest is served."""
         self._waits.end()

@@ -25,9 +25,8 @@ _PERMISSIONS = {
 
 
 class Topics:
-    def __init__(self, processor: MessagingProcessor, *, queues: int) -> None:
+    def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor
-        self._queues = queues
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -78,7 +77,7 @@ class Topics:
 
     def _config(self, fields: Fields) -> TopicConfig:
         queues = fields.number("queues")
-        queues = self._queues if queues is None else queues
+        queues = self._processor.limits.new_topic_queues if queues is None else queues
         config = TopicConfig(
             fields.required("name"),
             message_types=tuple(dict.fromkeys(map(type_in, fields.texts("types")))),

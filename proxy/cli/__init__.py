@@ -35,6 +35,7 @@ COMMANDS = {
 }
 """Commands, each a function of its name, and their modules; in the order in which help shows them."""
 GROUPS = {
+    "config": "config",
     "topic": "topics",
     "lite": "lite",
     "group": "groups",

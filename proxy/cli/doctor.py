@@ -176,6 +176,7 @@ def _admin_findings(admin: str) -> list[Finding]:
         what = f"{rough_size_text(free)} of {rough_size_text(total)} free for the store"
         advice = "lower retention.age_s or retention.max_bytes, or give it a larger disk" if little else ""
         found.append(Finding("disk", Level.PROBLEM if little else Level.OK, what, advice))
+    found += _reload_findings(admin)
     # A gateway that is older than this command says nothing of them.
     known_s, wanted_s = store.get("repeat_window_s"), store.get("repeat_window_configured_s")
     if known_s is not None and wanted_s:
@@ -203,6 +204,24 @@ def _admin_findings(admin: str) -> list[Finding]:
             )
         )
     return found
+
+
+def _reload_findings(admin: str) -> list[Finding]:
+    """None of a gateway that has taken its settings, or that is older than this command."""
+    from protocols.probing import Finding, Level
+
+    try:
+        with Gateway(admin) as gateway:
+            told = gateway.get("reload")
+    except Failure:
+        return []
+    if not told["successful"]:
+        what = f"the last reload of the settings failed, and the old ones count: {told['reason']}"
+        return [Finding("settings", Level.PROBLEM, what, "correct them and reload: popgate config reload")]
+    if waiting := told["needs_restart"]:
+        what = f"new values wait for a restart: {', '.join(waiting)}"
+        return [Finding("settings", Level.WARNING, what, "restart the gateway, or take them back")]
+    return []
 
 
 def _cluster_findings(admin: str) -> list[Finding]:

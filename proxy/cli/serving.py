@@ -154,7 +154,32 @@ def _effective(
     log_format: str | None,
     assignments: list[str] | None,
 ) -> Settings:
-    from proxy.layers import load_settings, nest, parse_assignment
+    from proxy.layers import load_settings
+    from proxy.wrong import SettingsWrong
+
+    flags = flags_of(
+        data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, assignments
+    )
+    try:
+        return load_settings(config=config, flags=flags)
+    except SettingsWrong as error:
+        raise Failure(Ended.USAGE, str(error)) from None
+
+
+def flags_of(
+    data: Path | None,
+    listen: list[str] | None,
+    admin: str | None,
+    broker: str | None,
+    share_broker: str | None,
+    workers: int | None,
+    durability: str | None,
+    log_level: str | None,
+    log_format: str | None,
+    assignments: list[str] | None,
+) -> dict[str, Any]:
+    """The options of `serve` as a layer of settings. Raises Failure for an assignment that is none."""
+    from proxy.layers import nest, parse_assignment
     from proxy.wrong import SettingsWrong
 
     flags: dict[str, Any] = {}
@@ -176,6 +201,6 @@ def _effective(
             # An empty text is told as wrong: it is mostly a variable that nobody set.
             if given is not None and given != []:
                 nest(tuple(name.split(".")), given, flags)
-        return load_settings(config=config, flags=flags)
     except SettingsWrong as error:
         raise Failure(Ended.USAGE, str(error)) from None
+    return flags

@@ -171,6 +171,24 @@ _STANDINGS = (
 
 _GATEWAY = (
     Spec("popgate_ready", "gauge", "1 while clients are served.", over="max"),
+    Spec(
+        "popgate_config_last_reload_successful",
+        "gauge",
+        "0 after a reload of the settings that failed: the old ones count.",
+        over="max",
+    ),
+    Spec(
+        "popgate_config_last_reload_success_timestamp_seconds",
+        "gauge",
+        "When the settings were last taken, since 1970.",
+        over="max",
+    ),
+    Spec(
+        "popgate_config_restart_pending",
+        "gauge",
+        "Settings that were reloaded, and whose new value counts only after a restart.",
+        over="max",
+    ),
     Spec("popgate_clients", "gauge", "Clients known."),
     Spec(
         "popgate_groups_mapped",

@@ -8,7 +8,7 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
@@ -23,6 +23,9 @@ from proxy.workers.crew import Post, Role
 from proxy.workers.doors import ADMIN
 from proxy.workers.roster import Roster, admin_socket
 from proxy.workers.together import Together, from_outside
+
+if TYPE_CHECKING:
+    from proxy.settings import Settings
 
 _log = logger("popgate.worker")
 _ANSWER_S = 1.0
@@ -101,6 +104,8 @@ class Membership:
         self.orphaned = False
         """Whether the supervisor is gone."""
         self._told_alone = False
+        self.settings: Settings | None = None
+        """As the supervisor has them; those of this process name its own way to the broker."""
         self.ends: float | None = None
         """When this process must be gone, where it was told; in seconds of the machine's monotonic clock."""
         self.on_leave: Callable[[], None] = _nothing

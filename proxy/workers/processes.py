@@ -47,8 +47,9 @@ class Forked(BaseException):
 
 
 class Processes:
-    """`changed` is called after each event, `ended` when a process is over that was not asked to end, and
-    `returned` with a connection for which a process had no descriptor left, and its door."""
+    """`changed` is called after each event, `ended` when a process is over that was not asked to end,
+    `returned` with a connection for which a process had no descriptor left, and its door, `renew` when one
+    was asked for a reload, with what it found wrong with the settings, if anything."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class Processes:
         changed: Callable[[], None],
         ended: Callable[[Member, int], None],
         returned: Callable[[int, socket.socket], None] | None = None,
+        renew: Callable[[str], None] = lambda wrong: None,
     ) -> None:
         self._turning = turning
         self._staying = staying
@@ -66,6 +68,7 @@ class Processes:
         self._changed = changed
         self._unasked = ended
         self._returned = returned if returned is not None else _close
+        self._renew = renew
         self._handed = staying.generation << 40  # no number is of two programs, of which one was loaded anew
         self._members: dict[int, Member] = {}
         self._turn = 0
@@ -183,6 +186,8 @@ class Processes:
             member.has_admin = told["admin"]
             if not member.has_admin:
                 self.tell(member, {"admin": False})  # it comes after the last connection that it was handed
+        if "renew" in told:
+            self._renew(told["renew"])
         if "ready" in told:
             member.stage = Stage.READY
             member.ready_at = time.monotonic()
@@ -218,6 +223,7 @@ class Processes:
         told = {
             "state": state_of(members, leaving=self.leaving),
             "restarts": self._staying.restarts,
+            "reload": self._staying.reload,
             "members": [one.facts() for one in members if not one.gone],
         }
         return {"crew": told}

@@ -22,6 +22,8 @@ class Roster:
         self.folder = folder
         self.state: State = "starting"
         self.restarts = 0
+        self.reload: Mapping[str, Any] = {}
+        """How the last reload ended: see `Staying.reload`."""
         self.members: Sequence[Mapping[str, Any]] = ()
 
     def __repr__(self) -> str:
@@ -30,6 +32,7 @@ class Roster:
     def hear(self, told: Mapping[str, Any]) -> None:
         self.state = told["state"]
         self.restarts = told["restarts"]
+        self.reload = told.get("reload", {})
         self.members = told["members"]
 
     def others(self) -> list[int]:

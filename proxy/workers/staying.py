@@ -48,6 +48,8 @@ class Staying:
     number: int = 0
     """The last that was given to a process or a door."""
     restarts: int = 0
+    reload: dict[str, Any] = field(default_factory=lambda: {"count": 0, "at_ms": _now_ms(), "reason": ""})
+    """How many reloads there were, when the last good one was, and why the last one failed, if it did."""
     share: str = ""
     """Where the embedded broker is shared, when that is known."""
     members: list[Member] = field(default_factory=list)
@@ -60,6 +62,11 @@ class Staying:
         place = tempfile.gettempdir()
         short = place if len(place.encode()) <= _LONGEST_PLACE else "/tmp"  # noqa: S108
         return Staying(Path(tempfile.mkdtemp(prefix="popgate-", dir=short)), secrets.token_bytes(32))
+
+    def note_reload(self, reason: str = "") -> None:
+        """How a reload ended; without a reason it was good."""
+        at_ms = self.reload["at_ms"] if reason else _now_ms()
+        self.reload = {"count": self.reload["count"] + 1, "at_ms": at_ms, "reason": reason}
 
     def next_number(self) -> int:
         self.number += 1
@@ -74,6 +81,7 @@ def load_anew(staying: Staying, doors: Doors) -> NoReturn:
         "generation": staying.generation,
         "number": staying.number,
         "restarts": staying.restarts,
+        "reload": staying.reload,
         "share": staying.share,
         "members": [_member_out(one) for one in staying.members if not one.gone],
         "doors": [
@@ -128,6 +136,7 @@ def stayed() -> Staying | None:
         generation=told["generation"],
         number=told["number"],
         restarts=told["restarts"],
+        reload=told.get("reload") or {"count": 0, "at_ms": _now_ms(), "reason": ""},
         share=told["share"],
         members=[_member_in(one) for one in told["members"]],
         doors=[
@@ -135,6 +144,10 @@ def stayed() -> Staying | None:
             for number, url, port, links in told["doors"]
         ],
     )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _member_out(one: Member) -> dict[str, Any]:

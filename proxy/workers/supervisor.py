@@ -7,7 +7,6 @@ import gc
 import os
 import shutil
 import signal
-import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -20,9 +19,9 @@ from proxy.workers.channel import Channel
 from proxy.workers.crew import Backoff, Door, Member, Post, Role, Stage, broker_at, end_told
 from proxy.workers.doors import ADMIN, Doors, with_options
 from proxy.workers.processes import Forked, Processes
-from proxy.workers.staying import SETTINGS, SIGNALS, Staying, load_anew
+from proxy.workers.staying import SIGNALS, Staying, load_anew
 from proxy.workers.terminal import Terminal
-from proxy.workers.trial import VARIABLE as TRIAL
+from proxy.workers.trials import bind_anew, spawn_trial, why_failed
 from proxy.workers.turning import Appointment, Turning
 from proxy.wrong import SettingsWrong
 
@@ -55,6 +54,7 @@ class Supervisor:
             changed=self._tend,
             ended=self._ended_unasked,
             returned=lambda door, connection: self._doors.give_back(door, connection),
+            renew=lambda wrong: self._refuse(wrong) if wrong else self._renew(),
         )
         self._doors = Doors(self._turning, self._processes.hand)
         self._terminal = Terminal()
@@ -272,6 +272,7 @@ class Supervisor:
             and any(map(self._is_old, self._processes))
         ):
             _log.error("what is new cannot start; those that were there go on", why=sentence, **facts)
+            self._staying.note_reload(sentence)
             for one in self._processes:
                 one.generation = self._staying.generation
             return
@@ -352,13 +353,9 @@ class Supervisor:
             return
         _log.info("asked to renew: the settings are looked at")
         try:
-            self._trial = os.posix_spawn(
-                sys.executable,
-                [sys.executable, *sys.orig_argv[1:]],
-                {**os.environ, TRIAL: str(self._staying.folder / SETTINGS)},
-            )
+            self._trial = spawn_trial(self._staying.folder)
         except OSError as error:
-            _log.error("what is new cannot start; all goes on as it was", how=error.strerror)
+            self._refuse(error.strerror or str(error))
             return
         trial = self._trial
         self._turning.later(_TRIAL_S, lambda: self._give_up(trial))
@@ -369,14 +366,20 @@ class Supervisor:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(trial, signal.SIGKILL)
 
+    def _refuse(self, why: str) -> None:
+        _log.error("what is new cannot start; all goes on as it was", why=why)
+        self._staying.note_reload(why)
+        self._processes.tell_all()
+
     def _tried(self, code: int) -> None:
         self._trial = 0
         if self._processes.leaving:
             return
-        if code:
-            _log.error("what is new cannot start; all goes on as it was", how=end_told(code))
-            return
         staying = self._staying
+        if why := why_failed(staying.folder, code) if code else bind_anew(self._doors, staying):
+            self._refuse(why)
+            return
+        staying.note_reload()
         staying.members = list(self._processes)
         staying.generation += 1
         # What was told this program and not heard is for the next one, which finds it held back.
@@ -389,7 +392,7 @@ class Supervisor:
         except OSError as error:
             staying.generation -= 1
             staying.members = []
-            _log.error("the program cannot be loaded anew", why=error.strerror)
+            self._refuse(f"the program cannot be loaded anew: {error.strerror}")
 
 
 __all__ = ["Forked", "Supervisor"]

@@ -14,12 +14,10 @@ from protocols.adapter import parse_listen
 from protocols.finding import load_for
 from proxy.app import build
 from proxy.door_tls import door_urls
+from proxy.handing import TRIAL
 
 if TYPE_CHECKING:
     from proxy.settings import Settings
-
-VARIABLE = "_POPGATE_TRIAL"
-"""In the environment of a process that is to look only: the file for the settings that it read."""
 
 _OF_BROKERS: Mapping[str, tuple[str, ...]] = {
     "embedded": ("brokers.shared.broker",),
@@ -31,7 +29,7 @@ _OF_BROKERS: Mapping[str, tuple[str, ...]] = {
 
 
 def is_asked_for() -> bool:
-    return VARIABLE in os.environ
+    return TRIAL in os.environ
 
 
 def load_all(settings: Settings) -> None:
@@ -56,4 +54,4 @@ def look(settings: Settings) -> None:
     load_all(settings)
     build(settings)
     with suppress(FileNotFoundError):  # who asked has ended
-        Path(os.environ[VARIABLE]).write_bytes(pickle.dumps(settings))
+        Path(os.environ[TRIAL]).write_bytes(pickle.dumps(settings))

@@ -38,6 +38,7 @@ def work(settings: Settings, post: Post) -> int:
     _forget_signals()
     set_up_logs(settings.log, process=post.number)
     membership = Membership(post)
+    membership.settings = settings
     try:
         app = build(settings_at(settings, post), membership=membership)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:

@@ -613,7 +613,7 @@ def test_a_data_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> N
     assert str(tmp_path / "file") in told.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_it_cleanly(number: signal.Signals) -> None:
     with GatewayProcess() as gateway:
         gateway.signal(number)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator
@@ -23,13 +24,12 @@ from popgate.testing import GatewayProcess
 from popgate.testing.gateway import GatewayDidNotStart
 from protocols.grpc.pb import definition_pb2 as pb
 from tests.e2e.clients import Client
+from tests.e2e.load import LONGEST_S, Load
 from tests.support.waiting import PATIENCE_S, until
 
 TWO = ("--workers", "2")
 PATIENT = ("--set", f"shared.request_timeout_s={min(PATIENCE_S, 600):g}")  # at most 10 min
 """For the next process of the broker, where no call may fail: it may take its time on a busy machine."""
-LONGEST_S = 2 * PATIENCE_S
-"""A renewal starts four processes one after the other, which took a busy machine more than a minute."""
 
 
 @asynccontextmanager
@@ -200,53 +200,6 @@ async def test_the_process_of_the_broker_is_replaced_too() -> None:
         await close(clients)
 
 
-class Load:
-    """Clients at work that note every call that failed."""
-
-    def __init__(self, gateway: GatewayProcess) -> None:
-        self.clients = [Client(gateway.endpoint, f"load-{number}") for number in range(6)]
-        self.sent = 0
-        self.got = 0
-        self.failed: list[str] = []
-        self.over = False
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Load:
-        self._tasks = [asyncio.create_task(self._produce(one)) for one in self.clients[:3]]
-        self._tasks += [asyncio.create_task(self._consume(one)) for one in self.clients[3:]]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.over = True
-        await asyncio.wait_for(asyncio.gather(*self._tasks), PATIENCE_S)
-        await close(self.clients)
-
-    async def _produce(self, client: Client) -> None:
-        while not self.over:
-            try:
-                await client.send("orders", b"x")
-                self.sent += 1
-            except (grpc.aio.AioRpcError, AssertionError) as error:
-                self.failed.append(f"send: {error}")
-            await asyncio.sleep(0.002)
-
-    async def _consume(self, client: Client) -> None:
-        while not self.over:
-            try:
-                code, messages = await client.receive("orders", "workers", 1)
-                assert code in (pb.OK, pb.MESSAGE_NOT_FOUND), code
-                self.got += len(messages)
-                if messages:
-                    await client.ack("orders", "workers", messages)
-            except (grpc.aio.AioRpcError, AssertionError) as error:
-                self.failed.append(f"receive: {error}")
-
-    async def more(self, count: int) -> None:
-        """Wait until so many more were sent and received."""
-        sent, got = self.sent + count, self.got + count
-        await until(lambda: self.sent >= sent and self.got >= got, LONGEST_S)
-
-
 async def test_scenario_32_a_hangup_renews_all_processes_in_turn_and_no_call_fails() -> None:
     async with running(*PATIENT) as gateway, Load(gateway) as load:
         await load.more(100)
@@ -309,6 +262,47 @@ async def test_scenario_32_a_hangup_takes_new_settings_and_wrong_ones_change_not
 
         await until(moved, LONGEST_S)
         await close([client, fresh])
+
+
+async def test_scenario_32_a_reload_through_the_admin_port_renews_all_or_says_why_not(tmp_path: Path) -> None:
+    file = tmp_path / "popgate.toml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        listen = f"listen = ['grpc://127.0.0.1:0', 'grpc://127.0.0.1:{taken.getsockname()[1]}']\n"
+        file.write_text("workers = 2\nlisten = ['grpc://127.0.0.1:0']\n")
+        async with running(*PATIENT, "--config", str(file), listen=()) as gateway, Load(gateway) as load:
+            await load.more(20)
+            before = {one["pid"] for one in await crew(gateway)}
+            for wrong, why in (
+                ("[limits]\nmax_body_bytes = 'many'\n", "'many' is no size"),
+                (f"workers = 2\n{listen}", "address already in use"),
+            ):
+                file.write_text(wrong)
+                refused = await ask(gateway, "/api/reload", {})
+                assert refused["fault"] == "BAD_REQUEST"
+                assert why in refused["message"]
+
+                async def told_by_all(why: str = why) -> bool:
+                    return why in (await ask(gateway, "/api/reload"))["reason"]
+
+                await until(told_by_all, LONGEST_S)
+                assert {one["pid"] for one in await crew(gateway)} == before
+            assert await metric(gateway, "popgate_config_last_reload_successful ") == 0
+            assert (await ask(gateway, "/api/version"))["listening"] == gateway.addresses
+            taken.close()
+            told = await ask(gateway, "/api/reload", {})
+            assert {one["name"]: one["effect"] for one in told["changes"]} == {"listen": "renewal"}
+
+            async def renewed() -> bool:
+                there = {one["pid"] for one in await crew(gateway)}
+                listening = (await ask(gateway, "/api/version"))["listening"]
+                return len(there) == 2 and not there & before and len(listening) == 2
+
+            await until(renewed, LONGEST_S)
+            assert await metric(gateway, "popgate_config_last_reload_successful ") == 1
+            await load.more(20)
+            assert load.failed == [], "\n".join(load.failed)
 
 
 async def test_the_words_at_the_end_are_the_sum_of_all_workers() -> None:

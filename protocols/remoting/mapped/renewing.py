@@ -63,7 +63,6 @@ class Renewing:
         self._processor = processor
         self._clock = clock
         self._forget = forget
-        self._longest_s = processor.limits.max_hold_ms / 1000
         self._heap: list[Batch] = []
         self._count = 0
         self._timer: Timer | None = None
@@ -113,7 +112,8 @@ class Renewing:
         if not kept:
             return
         there = not batch.connection.gone and now - kept[0].queue.heard < HEARD_S
-        if there and now + HOLD_MS / 1000 <= kept[0].delivered + self._longest_s:
+        longest_s = self._processor.limits.max_hold_ms / 1000
+        if there and now + HOLD_MS / 1000 <= kept[0].delivered + longest_s:
             task = asyncio.get_running_loop().create_task(self._renew(batch))
             self._tasks.add(task)
             self._processor.finishes(task)

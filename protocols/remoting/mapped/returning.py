@@ -25,7 +25,6 @@ class Returning:
     def __init__(self, house: DoorHouse, index: PlaceIndex, ending: Ending) -> None:
         self._processor = house.processor
         self._clock = house.clock
-        self._longest_ms = house.processor.limits.max_invisible_ms
         self._index = index
         self._ending = ending
 
@@ -52,7 +51,7 @@ class Returning:
                 await self._processor.dead_letter(context, topic, group, one.receipt)
             else:
                 level = back.delay_level or _FIRST_LEVEL + max(one.attempt - 1, 0)
-                rest_ms = min(delay_ms_of(level), self._longest_ms)
+                rest_ms = min(delay_ms_of(level), self._processor.limits.max_invisible_ms)
                 await self._processor.change_invisible(context, topic, group, one.receipt, rest_ms)
         except (BadRequest, NotFound):
             # Its time is over, or it was finished elsewhere.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popgate.errors import BadRequest
-from popgate.model import GroupConfig
 from popgate.testing import MovableClock
+from processors.limits import Limits
 from protocols.draining import Waits
 from proxy.admin.fields import Fields
 from proxy.admin.groups import Groups, _target
 from proxy.admin.messages import Messages
 from proxy.admin.topics import Topics
 
-PROCESSOR: Any = object()
+PROCESSOR: Any = SimpleNamespace(limits=Limits())
 NAMES = re.findall(
     r"\w+",
     """name types queues permission retention_ms retention_bytes attributes ordered max_attempts
@@ -46,8 +47,8 @@ OBJECTS = st.dictionaries(st.sampled_from(NAMES), VALUES) | VALUES
 
 @given(OBJECTS)
 def test_hostile_json_raises_bad_request_only(value: Any) -> None:
-    topics = Topics(PROCESSOR, queues=8)
-    groups = Groups(PROCESSOR, defaults=GroupConfig(""))
+    topics = Topics(PROCESSOR)
+    groups = Groups(PROCESSOR)
     messages = Messages(PROCESSOR, MovableClock(), max_wait_s=30, waits=Waits())
     readers = (
         topics._config,

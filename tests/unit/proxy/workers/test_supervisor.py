@@ -40,7 +40,7 @@ def test_a_look_at_what_is_new_that_hangs_is_given_up(
 ) -> None:
     spawn = os.posix_spawn
 
-    def hang(program: str, _: list[str], environment: Any) -> int:
+    def hang(program: str, _: list[str], environment: Any, **_more: Any) -> int:
         return spawn(program, [program, "-S", "-c", "import signal; signal.pause()"], environment)
 
     monkeypatch.setattr(os, "posix_spawn", hang)

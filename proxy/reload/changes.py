@@ -1,0 +1,68 @@
+"""What differs between the settings of a running gateway and those that were read now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from proxy.handing import Settled
+from proxy.reload.effects import Effect, effect_of
+
+_HIDDEN = "(changed)"
+
+
+@dataclass(slots=True, frozen=True)
+class Change:
+    """One setting. `before` and `after` are as the settings show themselves, a secret as `********`."""
+
+    name: str
+    before: Any
+    after: Any
+    effect: Effect
+
+    def facts(self) -> dict[str, Any]:
+        """As the admin port tells it."""
+        return {
+            "name": self.name,
+            "running": self.before,
+            "new": self.after,
+            "effect": self.effect.value,
+        }
+
+
+def changes(running: Settled, read: Settled) -> list[Change]:
+    """In the order of the settings."""
+    before, after = dict(running.leaves()), dict(read.leaves())
+    shown_before, shown_after = _shown(running), _shown(read)
+    found = []
+    for name in [*before, *(name for name in after if name not in before)]:
+        if name in before and name in after and before[name] == after[name]:
+            continue
+        old, new = shown_before.get(name), shown_after.get(name)
+        if old == new:  # a secret: only its masks are shown
+            new = _HIDDEN
+        found.append(Change(name, old, new, effect_of(name)))
+    return found
+
+
+def shown_changes(running: Mapping[str, Any], read: Mapping[str, Any]) -> list[Change]:
+    """The same for settings that are only known as they show themselves: secrets that are set are alike."""
+    before, after = dict(_flat(running)), dict(_flat(read))
+    return [
+        Change(name, before.get(name), after.get(name), effect_of(name))
+        for name in [*before, *(name for name in after if name not in before)]
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _shown(settings: Settled) -> dict[str, Any]:
+    return dict(_flat(settings.model_dump(mode="json")))
+
+
+def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value

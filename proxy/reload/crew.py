@@ -1,0 +1,82 @@
+"""A reload of a gateway of several processes: its supervisor renews them in turn, with any new settings."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from popgate.clock import Clock, pause
+from proxy.handing import Settled
+from proxy.reload.changes import Change, changes
+from proxy.reload.effects import Effect
+from proxy.reload.reading import LONGEST_S, read_anew
+from proxy.reload.reloader import Outcome, Standing
+from proxy.wrong import SettingsWrong
+
+if TYPE_CHECKING:
+    from proxy.workers.membership import Membership
+
+_LOOK_S: Final = 0.05
+_LONGEST_REASON: Final = 2_000
+_RESTART: Final = frozenset({"share_broker"})
+"""What a supervisor keeps: the place at which its processes reach the broker."""
+
+
+class CrewReloads:
+    """What one of the processes does when it is asked: a `proxy.reload.reloader.Reloads`.
+
+    `settings` are those that its supervisor has.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        settings: Settled,
+        clock: Clock,
+        read: Callable[[], Awaitable[Settled]] = read_anew,
+    ) -> None:
+        self._membership = membership
+        self._settings = settings
+        self._clock = clock
+        self.read = read
+        self._lock = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<CrewReloads of {self._membership!r}>"
+
+    def standing(self) -> Standing:
+        told = self._membership.roster.reload
+        reason = told.get("reason", "")
+        return Standing(told.get("at_ms", 0), not reason, reason)
+
+    async def look(self) -> list[Change]:
+        return _renewed(changes(self._settings, await self.read()))
+
+    async def reload(self) -> Outcome:
+        """Done when the supervisor has found the settings good: then the processes are renewed in turn."""
+        async with self._lock:
+            try:
+                found = _renewed(changes(self._settings, await self.read()))
+            except SettingsWrong as error:
+                self._membership.tell({"renew": str(error)[:_LONGEST_REASON]})
+                raise
+            roster = self._membership.roster
+            before = roster.reload.get("count", 0)
+            self._membership.tell({"renew": ""})
+            ends = self._clock.monotonic() + LONGEST_S
+            while roster.reload.get("count", 0) == before:
+                if self._clock.monotonic() > ends or self._membership.orphaned:
+                    raise SettingsWrong("the supervisor did not say how it found the settings: see its log")
+                await pause(self._clock, _LOOK_S)
+            if reason := roster.reload.get("reason", ""):
+                raise SettingsWrong(str(reason))
+        waiting = [one.name for one in found if one.effect is Effect.RESTART]
+        message = f"{len(found)} changed: the processes are renewed in turn"
+        return Outcome(message, found, waiting, self._membership.addresses)
+
+
+def _renewed(found: list[Change]) -> list[Change]:
+    """When changes count where processes are renewed: each with the process that has it."""
+    return [replace(one, effect=Effect.RESTART if one.name in _RESTART else Effect.RENEWAL) for one in found]

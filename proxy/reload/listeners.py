@@ -1,0 +1,193 @@
+"""The doors of a process: opened, closed and replaced while those that stay are not touched."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from popgate.clock import Clock, pause
+from protocols.adapter import Adapter, House, Listen, parse_listen
+from protocols.finding import listens_by_itself, load_for, make_adapter
+from protocols.secured import HandedOver
+from proxy.deadline import DOORS_PART, closing_s, lame_duck_s
+from proxy.logs import logger
+
+_log = logger("popgate.reload")
+
+
+@dataclass(slots=True)
+class Door:
+    """An open listener, by the URL that the settings have for it."""
+
+    url: str
+    adapter: Adapter
+
+
+@dataclass(slots=True)
+class Turnover:
+    """What a change of the listeners comes to. Nothing of it counts before it is committed.
+
+    `opened` are started already. `fixed` are URLs that are wanted and cannot be had before a restart: their
+    listeners stay as they were.
+    """
+
+    house: House
+    kept: list[Door] = field(default_factory=list)
+    opened: list[Door] = field(default_factory=list)
+    replaced: list[Door] = field(default_factory=list)
+    removed: list[Door] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    doors: list[Door] = field(default_factory=list)
+    """All that serve afterwards, in the order of the settings."""
+
+
+@dataclass(slots=True)
+class _Wanted:
+    url: str
+    listen: Listen
+    before: Door | None = None
+    """The listener that it takes the place of."""
+    kept: Door | None = None
+
+
+class Listeners:
+    """Of one process. Raises ValueError for an address that is none."""
+
+    def __init__(self, urls: Iterable[str], house: House, clock: Clock) -> None:
+        self.house = house
+        self._clock = clock
+        self._doors = [Door(url, make_adapter(parse_listen(url), house)) for url in urls]
+        self._leaving: dict[Adapter, asyncio.Task[None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Listeners {[one.url for one in self._doors]} leaving {len(self._leaving)}>"
+
+    @property
+    def adapters(self) -> list[Adapter]:
+        """Those that serve."""
+        return [one.adapter for one in self._doors]
+
+    async def prepare(self, urls: Sequence[str], house: House, *, anew: bool) -> Turnover:
+        """Open what is new. `anew`: all listeners are opened anew at their ports, for another house.
+
+        Raises OSError and ValueError with a sentence: everything is as it was.
+        """
+        wanted = self._match(urls, anew=anew)
+        turnover = Turnover(house)
+        adapters: dict[int, Adapter] = {}
+        handed: list[HandedOver] = []
+        try:
+            # Those that may fail first: a listener that takes over a port accepts from its start on.
+            for number, one in sorted(enumerate(wanted), key=lambda pair: pair[1].before is not None):
+                if one.kept is not None:
+                    continue
+                copies = one.before.adapter.copies() if one.before is not None else []
+                if one.before is not None and (not copies or listens_by_itself(one.listen)):
+                    _close(copies)
+                    turnover.fixed.append(one.url)
+                    one.kept = one.before
+                    continue
+                await asyncio.to_thread(load_for, one.listen)
+                adapter = self._make(one.listen, house, copies, handed)
+                adapters[number] = adapter
+                await adapter.start()
+        except BaseException:
+            await self._undo(adapters.values(), handed)
+            raise
+        for number, one in enumerate(wanted):
+            if one.kept is not None:
+                turnover.kept.append(one.kept)
+                turnover.doors.append(one.kept)
+                continue
+            opened = Door(one.url, adapters[number])
+            turnover.opened.append(opened)
+            turnover.doors.append(opened)
+            if one.before is not None:
+                turnover.replaced.append(one.before)
+        gone = [*turnover.kept, *turnover.replaced]
+        turnover.removed = [one for one in self._doors if not any(one is other for other in gone)]
+        return turnover
+
+    async def undo(self, turnover: Turnover) -> None:
+        """Close what was opened."""
+        await self._undo([one.adapter for one in turnover.opened], ())
+
+    def commit(self, turnover: Turnover, *, lame_s: float, drain_s: float) -> None:
+        """From now on those serve. Those whose place was taken drain at once, those that were removed as a
+        gateway does that ends: for `lame_s` they first serve on."""
+        self._doors = turnover.doors
+        self.house = turnover.house
+        for one in turnover.replaced:
+            self._retire(one.adapter, 0.0, drain_s)
+        for one in turnover.removed:
+            self._retire(one.adapter, lame_duck_s(lame_s, drain_s), drain_s)
+
+    def leaving(self) -> list[Adapter]:
+        """Those that drain, for who stops the gateway: nobody else looks after them any more."""
+        for task in self._leaving.values():
+            task.cancel()
+        return list(self._leaving)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _match(self, urls: Sequence[str], *, anew: bool) -> list[_Wanted]:
+        """Pairs each URL with the listener that has it now, else with one at the same address."""
+        left = list(self._doors)
+        wanted = [_Wanted(url, parse_listen(url)) for url in urls]
+        for one in wanted:
+            if (found := next((door for door in left if door.url == one.url), None)) is not None:
+                left.remove(found)
+                one.before, one.kept = (found, None) if anew else (None, found)
+        for one in wanted:
+            if one.kept is None and one.before is None:
+                one.before = next((door for door in left if _same_place(door, one.listen)), None)
+                if one.before is not None:
+                    left.remove(one.before)
+        return wanted
+
+    def _make(
+        self, listen: Listen, house: House, copies: list[socket.socket], handed: list[HandedOver]
+    ) -> Adapter:
+        if copies:
+            listener = HandedOver(copies)
+            handed.append(listener)
+            house = replace(house, accepting=lambda _: listener)
+        return make_adapter(listen, house)
+
+    async def _undo(self, adapters: Iterable[Adapter], handed: Iterable[HandedOver]) -> None:
+        for adapter in adapters:
+            try:
+                await adapter.stop()
+            except Exception:
+                _log.exception("a listener could not be closed again", what=repr(adapter))
+        for listener in handed:
+            listener.stop()
+
+    def _retire(self, adapter: Adapter, lame_s: float, drain_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(self._drain(adapter, lame_s, drain_s))
+        self._leaving[adapter] = task
+        task.add_done_callback(lambda _: self._leaving.pop(adapter, None))
+
+    async def _drain(self, adapter: Adapter, lame_s: float, drain_s: float) -> None:
+        ends, closing = self._clock.monotonic() + drain_s, closing_s(drain_s)
+        try:
+            if lame_s:
+                adapter.leave()
+                await pause(self._clock, lame_s)
+            await adapter.drain(ends - closing, ends - closing * (1 - DOORS_PART))
+            _log.info("a listener has closed", what=repr(adapter))
+        except Exception:
+            _log.exception("a listener could not be closed", what=repr(adapter))
+
+
+def _same_place(door: Door, listen: Listen) -> bool:
+    """Whether a listener is where another URL wants one; a port that the system chose stays."""
+    before = parse_listen(door.url)
+    return (before.host, before.port, before.path) == (listen.host, listen.port, listen.path)
+
+
+def _close(links: Iterable[socket.socket]) -> None:
+    for link in links:
+        link.close()

@@ -1,0 +1,75 @@
+"""The settings as they are now, read by a process beside, which builds everything and opens nothing.
+
+It is this program, with the command line and the environment that this process was started with, so that
+nothing but files can differ. What it found comes through a pipe: the file system may be read-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from typing import Any, cast
+
+from proxy.handing import TRIAL, Settled
+from proxy.wrong import SettingsWrong
+
+LONGEST_S = 60.0
+"""How long the process may take."""
+
+
+async def read_anew(command: Sequence[str] | None = None, longest_s: float = LONGEST_S) -> Settled:
+    """Raises SettingsWrong with the reason, also when the program does not start as it is on the disk now."""
+    pipe, theirs = os.pipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(command if command is not None else (sys.executable, *sys.orig_argv[1:])),
+            env={**os.environ, TRIAL: f"/dev/fd/{theirs}", "POPGATE_OUTPUT": "json"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            pass_fds=(theirs,),
+        )
+    except OSError as error:
+        os.close(pipe)
+        raise SettingsWrong(
+            f"the settings cannot be read: {(error.strerror or str(error)).lower()}"
+        ) from None
+    finally:
+        os.close(theirs)
+    handed = asyncio.ensure_future(asyncio.to_thread(_all_of, pipe))
+    try:
+        async with asyncio.timeout(longest_s):
+            _, told = await process.communicate()
+    except TimeoutError:
+        raise SettingsWrong(f"the settings were not read within {longest_s:g} s") from None
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        given = await handed
+    if process.returncode or not given:
+        raise SettingsWrong(reason_told(told.decode(errors="replace"), f"ended with {process.returncode}"))
+    return cast("Settled", pickle.loads(given))  # noqa: S301 - from our own child
+
+
+def _all_of(pipe: int) -> bytes:
+    with os.fdopen(pipe, "rb") as opened:
+        return opened.read()
+
+
+def reason_told(told: str, ended: str) -> str:
+    """What a process that read the settings said last that is a sentence for people; `ended`: how it did."""
+    lines = [line for line in told.splitlines() if line.strip()]
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError):
+            said: Any = json.loads(line)
+            if isinstance(said, dict) and isinstance(said.get("message"), str):
+                return str(said["message"])
+    last = f": {lines[-1][:300]}" if lines else ""
+    return f"the program does not start as it is now: it {ended}{last}"

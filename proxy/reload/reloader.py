@@ -1,0 +1,246 @@
+"""The transaction: settings are read, looked at, and taken as a whole; after a fault all is as it was."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from popgate.clock import Clock
+from processors.adjusting import adjust
+from protocols.adapter import House, parse_listen
+from proxy.door_tls import certificate, door_urls
+from proxy.handing import Settled
+from proxy.logs import logger, set_up_logs
+from proxy.reload.changes import Change, changes
+from proxy.reload.effects import Effect
+from proxy.reload.listeners import Listeners, Turnover
+from proxy.reload.reading import read_anew
+from proxy.values import house_values, limits_values, new_group
+from proxy.wrong import SettingsWrong
+
+if TYPE_CHECKING:
+    from processors.messaging import MessagingProcessor
+    from protocols.adapter import Adapter
+    from protocols.tls import Certificate
+    from proxy.admin.server import AdminServer
+    from proxy.settings import Settings
+
+_log = logger("popgate.reload")
+
+_OF_CERTIFICATE = frozenset({"tls.certificate", "tls.key", "tls.client_ca"})
+_OF_ADDRESSES = frozenset({"listen", "tls.mode"})
+"""They change the URLs of listeners, and only those that they are about."""
+
+
+class Gateway(Protocol):
+    """What is changed: a `proxy.app.App`."""
+
+    processor: MessagingProcessor
+    doors: Sequence[Adapter]
+    admin: AdminServer | None
+    certificate: Certificate | None
+    clock: Clock
+    drain_s: float
+    lame_duck_s: float
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def addresses(self) -> list[str]: ...
+
+
+class Reloads(Protocol):
+    """What the admin port asks."""
+
+    async def reload(self) -> Outcome:
+        """Raises SettingsWrong with the reason: nothing has changed."""
+        ...
+
+    async def look(self) -> list[Change]:
+        """What a reload would change. Raises SettingsWrong."""
+        ...
+
+    def standing(self) -> Standing: ...
+
+
+@dataclass(slots=True)
+class Standing:
+    """How the last reload ended; of a gateway that has only started, its start. `at_ms` is of the last good
+    one."""
+
+    at_ms: int
+    successful: bool = True
+    reason: str = ""
+    waiting: list[str] = field(default_factory=list)
+    """Settings, and addresses, whose new values count after a restart."""
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "successful": self.successful,
+            "reason": self.reason,
+            "last_good_at_ms": self.at_ms,
+            "needs_restart": self.waiting,
+        }
+
+    def figures(self) -> dict[str, float]:
+        """For the metrics."""
+        return {
+            "config_last_reload_successful": self.successful,
+            "config_last_reload_success_timestamp_seconds": self.at_ms / 1000,
+            "config_restart_pending": len(self.waiting),
+        }
+
+
+@dataclass(slots=True, frozen=True)
+class Outcome:
+    """Of a reload that went well."""
+
+    message: str
+    changes: list[Change]
+    waiting: list[str]
+    listening: list[str]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "message": self.message,
+            "changes": [one.facts() for one in self.changes],
+            "needs_restart": self.waiting,
+            "listening": self.listening,
+        }
+
+
+class Reloader:
+    """Of a gateway of one process. `settings` are those that it runs with, and stay so."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        settings: Settled,
+        listeners: Listeners,
+        read: Callable[[], Awaitable[Settled]] = read_anew,
+    ) -> None:
+        self._gateway = gateway
+        self._running = settings
+        self._listeners = listeners
+        self.read = read
+        self._lock = asyncio.Lock()
+        self._standing = Standing(gateway.clock.now_ms())
+        self._asked: asyncio.Task[None] | None = None
+        self._again = False
+
+    def __repr__(self) -> str:
+        return f"<Reloader {'good' if self._standing.successful else 'failed'}>"
+
+    def standing(self) -> Standing:
+        return self._standing
+
+    def ask(self) -> None:
+        """Reload in the background; the log has the outcome. Said again meanwhile, it is done once more."""
+        if self._asked is not None and not self._asked.done():
+            self._again = True
+            return
+        self._asked = asyncio.get_running_loop().create_task(self._reload_asked())
+
+    async def _reload_asked(self) -> None:
+        while True:
+            self._again = False
+            try:
+                await self.reload()
+            except SettingsWrong:
+                pass  # it is in the log
+            except Exception:
+                _log.exception("the reload failed")
+            if not self._again:
+                return
+
+    async def look(self) -> list[Change]:
+        return changes(self._running, await self.read())
+
+    async def reload(self) -> Outcome:
+        async with self._lock:
+            try:
+                read = await self.read()
+                self._check_ready()
+                return await self._take(read)
+            except (SettingsWrong, OSError, ValueError) as error:
+                reason = str(error)
+                self._standing = replace(self._standing, successful=False, reason=reason)
+                _log.error("the settings were not reloaded; all goes on as it was", why=reason)
+                raise SettingsWrong(reason) from None
+
+    def _check_ready(self) -> None:
+        if self._gateway.state != "ready":
+            raise SettingsWrong(f"the gateway is {self._gateway.state}: it takes no settings")
+
+    async def _take(self, read: Settled) -> Outcome:
+        """Raises SettingsWrong, OSError, ValueError: nothing has changed."""
+        found = changes(self._running, read)
+        taken = [one.name for one in found if one.effect is not Effect.RESTART]
+        # New values of what is taken beside old ones of what needs a restart: they have to fit together, too.
+        wanted = copy.deepcopy(self._running)
+        for name in taken:
+            wanted.take(read, name)
+        settings = cast("Settings", wanted)
+        limits = limits_values(settings, new_group(settings))
+        turnover = await self._turnover(settings, frozenset(taken))
+        try:
+            self._check_ready()  # it may have been told to end meanwhile
+        except SettingsWrong:
+            await self._listeners.undo(turnover)
+            raise
+        gateway = self._gateway
+        for name in taken:
+            self._running.take(wanted, name)
+        adjust(gateway.processor, limits)
+        if any(name.startswith("log.") for name in taken):
+            set_up_logs(settings.log)
+        gateway.drain_s, gateway.lame_duck_s = settings.stopping.drain_s, settings.stopping.lame_duck_s
+        if gateway.admin is not None:
+            gateway.admin.allow_hosts(settings.api.hosts)
+        self._listeners.commit(turnover, lame_s=gateway.lame_duck_s, drain_s=gateway.drain_s)
+        gateway.doors = self._listeners.adapters
+        gateway.certificate = turnover.house.certificate
+        return self._done(found, turnover)
+
+    async def _turnover(self, settings: Settings, names: frozenset[str]) -> Turnover:
+        """New listeners, open. Raises SettingsWrong, OSError, ValueError."""
+        urls, house = door_urls(settings), self._listeners.house
+        anew = {one for one in names if _is_of_listeners(one)} - _OF_ADDRESSES
+        if anew or names & _OF_ADDRESSES:
+            house = replace(
+                house, **house_values(settings), certificate=await self._certificate(settings, house, names)
+            )
+        return await self._listeners.prepare(urls, house, anew=bool(anew))
+
+    async def _certificate(
+        self, settings: Settings, house: House, names: frozenset[str]
+    ) -> Certificate | None:
+        """The one that is watched already, unless other files are meant."""
+        listens = [parse_listen(url) for url in door_urls(settings)]
+        made = certificate(settings, listens)
+        if made is None or (house.certificate is not None and not names & _OF_CERTIFICATE):
+            return house.certificate if made is not None else None
+        await asyncio.to_thread(made.open)
+        return made
+
+    def _done(self, found: list[Change], turnover: Turnover) -> Outcome:
+        waiting = [one.name for one in found if one.effect is Effect.RESTART]
+        waiting += [f"listen: {url}" for url in turnover.fixed]
+        self._standing = Standing(self._gateway.clock.now_ms(), waiting=waiting)
+        taken = [one.name for one in found if one.effect is not Effect.RESTART]
+        _log.info("settings reloaded", changed=taken, listening=self._gateway.addresses)
+        if waiting:
+            _log.warning("old values count until a restart", needs_restart=waiting)
+        message = f"reloaded: {len(taken)} changed" if found or waiting else "reloaded: nothing differs"
+        if waiting:
+            message += f", {len(waiting)} need a restart"
+        return Outcome(message, found, waiting, self._gateway.addresses)
+
+
+def _is_of_listeners(name: str) -> bool:
+    from proxy.reload.effects import effect_of
+
+    return effect_of(name) is Effect.LISTENERS

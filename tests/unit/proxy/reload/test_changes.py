@@ -1,0 +1,47 @@
+"""proxy.reload.changes: what differs, without a secret in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from proxy.handing import Settled, settle
+from proxy.layers import load_settings
+from proxy.reload.changes import changes, shown_changes
+from proxy.reload.effects import Effect
+
+
+def settled(**flags: Any) -> Settled:
+    return settle(load_settings(environment={}, flags=flags))
+
+
+def test_what_differs_is_told_with_both_values_and_when_it_counts() -> None:
+    found = changes(settled(), settled(limits={"max_found": 3}, retention={"age_s": "1d"}))
+    assert [(one.name, one.before, one.after, one.effect) for one in found] == [
+        ("limits.max_found", 1024, 3, Effect.LIVE),
+        ("retention.age_s", 259_200.0, 86_400.0, Effect.RESTART),
+    ]
+    assert changes(settled(), settled()) == []
+
+
+def test_a_secret_that_changed_is_told_and_not_shown() -> None:
+    before, after = settled(shared={"secret": "old-secret"}), settled(shared={"secret": "new-secret"})
+    (found,) = changes(before, after)
+    assert (found.name, found.before, found.after) == ("shared.secret", "********", "(changed)")
+    assert changes(before, settled(shared={"secret": "old-secret"})) == []
+
+
+def test_settings_that_are_only_shown_are_compared_as_they_show_themselves() -> None:
+    before, after = settled(), settled(limits={"max_found": 3})
+    found = shown_changes(before.model_dump(mode="json"), after.model_dump(mode="json"))
+    assert [one.facts() for one in found] == [
+        {"name": "limits.max_found", "running": 1024, "new": 3, "effect": "live"}
+    ]
+
+
+def test_one_setting_is_taken_from_others_and_shown_so() -> None:
+    mine, other = settled(), settled(limits={"max_found": 3, "max_waiting": 4}, namespaces="prefixed")
+    mine.take(other, "limits.max_found")
+    mine.take(other, "namespaces")
+    told = mine.model_dump(mode="json")
+    assert (told["limits"]["max_found"], told["namespaces"]) == (3, "prefixed")
+    assert [one.name for one in changes(mine, other)] == ["limits.max_waiting"]

@@ -1,0 +1,226 @@
+"""proxy.reload: new settings for a gateway in this process, taken as a whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from popgate.testing.papers import Papers
+from proxy.app import App, build
+from proxy.handing import Settled, settle
+from proxy.logs import set_up_logs
+from proxy.reload.reloader import Reloader
+from proxy.settings import Settings
+from proxy.wrong import SettingsWrong
+from tests.support.waiting import until
+
+Change = Callable[..., Any]
+ANY = "grpc://127.0.0.1:0"
+
+
+@pytest.fixture
+def reload(app: App, settings_for: Callable[..., Settings]) -> Change:
+    """Reload with these settings in the place of those that the app was built with; the outcome."""
+    reloader = app.reloader
+    assert reloader is not None
+
+    async def change(**flags: Any) -> Any:
+        async def read() -> Settled:
+            return settle(settings_for(**flags))
+
+        reloader.read = read
+        return await reloader.reload()
+
+    return change
+
+
+@pytest.fixture
+async def taken_port() -> AsyncIterator[int]:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        yield taken.getsockname()[1]
+
+
+def reloader_of(app: App) -> Reloader:
+    assert app.reloader is not None
+    return app.reloader
+
+
+async def test_limits_count_in_every_part_that_has_them(app: App, reload: Change) -> None:
+    budgets = {"process_bytes": 1 << 17, "group_bytes": 1 << 18, "connection_bytes": 1 << 19}
+    await reload(
+        limits={"max_body_bytes": 3, "max_wait_s": 300},
+        budgets=budgets,
+        holding={
+            "max_clients": 5,
+            "max_held": 6,
+            "max_topics_per_client": 7,
+            "client_expiry_s": 8,
+            "release_grace_s": 9,
+        },
+        broadcast={"expiry_s": 61, "max_members": 62},
+        topics={"queues": 3},
+        groups={"max_attempts": 4},
+    )
+    processor = app.processor
+    assert processor.limits.max_body_bytes == 3
+    assert {name: getattr(processor.budgets, name) for name in budgets} == budgets
+    clients = processor.clients
+    assert (clients.max_clients, clients.max_topics, clients.expiry_s) == (5, 7, 8)
+    holdings = processor.renewing.holdings
+    assert (holdings.max_clients, holdings.max_held) == (5, 6)
+    assert processor.renewing.releasing.grace_s == 9
+    assert (processor.broadcasting.expiry_s, processor.broadcasting.max_members) == (61, 62)
+    assert (processor.limits.new_topic_queues, processor.limits.new_group.max_attempts) == (3, 4)
+
+
+async def test_what_the_admin_port_makes_goes_by_new_defaults(app: App, reload: Change, api: Any) -> None:
+    await reload(topics={"queues": 3}, groups={"max_attempts": 4})
+    assert (await api.post("/api/topics", {"name": "orders"}))[1]["queues"] == 3
+    assert (await api.post("/api/groups", {"name": "billing"}))[1]["max_attempts"] == 4
+    told = (await api.get("/api/settings"))[1]
+    assert (told["topics"]["queues"], told["groups"]["max_attempts"]) == (3, 4)
+
+
+async def test_the_log_the_end_and_hosts_of_the_admin_port_are_live(
+    app: App, reload: Change, settings_for: Callable[..., Settings]
+) -> None:
+    try:
+        await reload(
+            log={"level": "error"}, stopping={"drain_s": 33, "lame_duck_s": 3}, api={"hosts": ["a.b"]}
+        )
+        assert logging.getLogger().level == logging.ERROR
+        assert (app.drain_s, app.lame_duck_s) == (33, 3)
+        assert app.admin is not None
+        assert app.admin._hosts == {"a.b"}
+    finally:
+        set_up_logs(settings_for().log)
+
+
+async def test_what_needs_a_restart_is_named_and_keeps_its_value(app: App, reload: Change, api: Any) -> None:
+    outcome = await reload(retention={"age_s": 3600}, limits={"max_delay_s": 5, "max_found": 9})
+    assert outcome.waiting == ["limits.max_delay_s", "retention.age_s"]
+    assert app.processor.limits.max_found == 9
+    assert app.processor.limits.max_delay_ms == 86_400_000
+    assert (await api.get("/api/settings"))[1]["retention"]["age_s"] == 259_200
+    assert reloader_of(app).standing().figures()["config_restart_pending"] == 2
+
+
+async def test_a_listener_that_stays_is_the_same_one(app: App, reload: Change) -> None:
+    (door,) = app.doors
+    await reload(listen=[ANY, ANY])
+    assert app.doors[0] is door
+    assert len(set(app.addresses)) == 2
+    await reload(listen=[ANY])
+    assert list(app.doors) == [door]
+
+
+async def test_a_listener_that_is_opened_anew_keeps_its_port(app: App, reload: Change) -> None:
+    (door,), addresses = app.doors, app.addresses
+    for number in (31, 32, 33):
+        await reload(connections={"ping_s": number})
+        assert app.addresses == addresses
+        assert app.doors[0] is not door
+        (door,) = app.doors
+        host, _, port = addresses[0].partition("://")[2].rpartition(":")
+        _, writer = await asyncio.open_connection(host, int(port))
+        writer.close()
+
+
+@pytest.mark.parametrize("wrong", ["port", "protocol", "limits", "certificate"])
+async def test_after_a_fault_all_is_as_it_was(
+    app: App, reload: Change, taken_port: int, wrong: str, api: Any
+) -> None:
+    before, doors = (await api.get("/api/settings"))[1], list(app.doors)
+    flags: dict[str, Any] = {
+        "port": {"listen": [ANY, ANY, f"grpc://127.0.0.1:{taken_port}"], "limits": {"max_found": 3}},
+        "protocol": {"listen": [ANY, "odd://127.0.0.1:0"], "limits": {"max_found": 3}},
+        "limits": {"limits": {"min_invisible_s": 5, "max_invisible_s": 4}},
+        "certificate": {"tls": {"certificate": "/nowhere"}, "limits": {"max_found": 3}},
+    }[wrong]
+    with pytest.raises(SettingsWrong):
+        await reload(**flags)
+    assert (await api.get("/api/settings"))[1] == before
+    assert list(app.doors) == doors
+    assert app.processor.limits.max_found == 1024
+    standing = reloader_of(app).standing()
+    assert (standing.successful, bool(standing.reason)) == (False, True)
+    assert (await api.get("/api/reload"))[1]["reason"] == standing.reason
+    assert standing.figures()["config_last_reload_successful"] == 0
+    await reload()
+    assert reloader_of(app).standing().successful
+
+
+async def test_a_certificate_comes_with_a_reload(app: App, reload: Change, tmp_path: Path) -> None:
+    certificate, key = Papers(tmp_path).pair("one")
+    addresses = app.addresses
+    await reload(tls={"mode": "required", "certificate": str(certificate), "key": str(key)})
+    assert app.addresses == addresses
+    assert app.certificate is not None
+    watched = app.certificate
+    # Another setting leaves it, and the sessions that it knows, alone.
+    await reload(
+        tls={"mode": "required", "certificate": str(certificate), "key": str(key)}, connections={"ping_s": 30}
+    )
+    assert app.certificate is watched
+
+
+async def test_a_socket_in_the_file_system_keeps_its_options_and_is_named(
+    settings_for: Callable[..., Settings], socket_folder: Path
+) -> None:
+    url = f"grpc+unix:{socket_folder}/s"
+    app = build(settings_for(listen=[url]))
+    await app.start()
+    try:
+        reloader, (door,) = reloader_of(app), app.doors
+
+        async def read() -> Settled:
+            return settle(settings_for(listen=[f"{url}?mode=666"]))
+
+        reloader.read = read
+        outcome = await reloader.reload()
+        assert outcome.waiting == [f"listen: {url}?mode=666"]
+        assert list(app.doors) == [door]
+    finally:
+        await app.stop()
+
+
+async def test_reloads_that_are_asked_for_meanwhile_are_one_more(app: App) -> None:
+    reloader, reads, go = reloader_of(app), 0, asyncio.Event()
+
+    async def read() -> Settled:
+        nonlocal reads
+        reads += 1
+        await go.wait()
+        return reloader._running
+
+    reloader.read = read
+    for _ in range(5):
+        reloader.ask()
+        await asyncio.sleep(0)
+    go.set()
+    await until(lambda: reloader._asked is not None and reloader._asked.done())
+    assert reads == 2
+
+
+async def test_the_admin_port_reloads_and_looks(
+    app: App, api: Any, settings_for: Callable[..., Settings]
+) -> None:
+    async def read() -> Settled:
+        return settle(settings_for(topics={"queues": 3}))
+
+    reloader_of(app).read = read
+    change = {"name": "topics.queues", "running": 8, "new": 3, "effect": "live"}
+    assert await api.post("/api/reload", {"dry_run": True}) == (200, {"changes": [change]})
+    assert app.processor.limits.new_topic_queues == 8
+    status, told = await api.post("/api/reload", {})
+    assert (status, told["changes"], told["needs_restart"]) == (200, [change], [])
+    assert app.processor.limits.new_topic_queues == 3
+    assert (await api.post("/api/reload", {"dry": True}))[0] == 400
