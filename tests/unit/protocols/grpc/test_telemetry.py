@@ -433,6 +433,7 @@ class Nameless:
         return ""
 
     peer = local = "127.0.0.1:9"
+    names = ()
 
     def time_remaining(self) -> float | None:
         return None
