@@ -41,6 +41,7 @@ def parts() -> dict[str, Callable[[], object]]:
     made["mqadmin driver"] = tools.classes
     made["h2spec"] = partial(go_programs.go_program, "h2spec", test_h2spec.PACKAGE)
     made["helm"] = charts.helm
+    made["promrules"] = partial(go_programs.go_program, "promrules", ".")
     made["containers"] = partial(go_programs.go_program, "containers", ".")
     made["gogrpc"] = partial(go_programs.go_program, "gogrpc", ".")
     made["interop"] = partial(go_programs.go_program, "interop", test_interop.PACKAGE)

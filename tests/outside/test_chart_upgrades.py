@@ -5,12 +5,17 @@ from __future__ import annotations
 import base64
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from popgate.testing.made import Missing
 from tests.outside import charts
 from tests.outside.cluster_api import cluster_api
+from tests.outside.go_programs import go_program
+from tests.support.needed import missing
 
 pytestmark = pytest.mark.timeout(1800)  # the first one compiles Helm
 
@@ -113,3 +118,45 @@ def test_the_alert_of_memory_comes_before_the_budget_is_used_up(
     (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateMemoryBudget"]
     assert rule["expr"].endswith(f" > {most * 4 // 5}")
     assert f"at {most} bytes" in rule["annotations"]["summary"]
+
+
+@pytest.fixture(scope="module")
+def judged_rules() -> Callable[[dict[str, Any], Path], subprocess.CompletedProcess[str]]:
+    """Has rules checked as `promtool check rules` does, by its package."""
+    try:
+        program = go_program("promrules", ".")
+    except Missing as what:
+        missing(what)
+
+    def check(spec: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+        file = folder / "rules.yaml"
+        file.write_text(yaml.safe_dump({"groups": spec["groups"]}))
+        command = [str(program), str(file)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+    return check
+
+
+@pytest.mark.parametrize("mode", [(), CLUSTER], ids=["embedded", "cluster"])
+def test_prometheus_takes_the_alerts(
+    render: Render, judged_rules: Any, tmp_path: Path, mode: tuple[str, ...]
+) -> None:
+    ended = render(*mode, "--set", "prometheusRule.enabled=true")
+    spec = of_kind(ended, "PrometheusRule")["spec"]
+    checked = judged_rules(spec, tmp_path)
+    assert checked.returncode == 0, checked.stderr
+    assert checked.stdout.split()[1] == str(len(spec["groups"][0]["rules"]))
+
+
+def test_an_alert_that_prometheus_does_not_take_is_told(
+    render: Render, judged_rules: Any, tmp_path: Path
+) -> None:
+    """What the test before rests on."""
+    spec = of_kind(render("--set", "prometheusRule.enabled=true"), "PrometheusRule")["spec"]
+    spec["groups"][0]["rules"][0] |= {
+        "expr": "sum(popgate_ready",
+        "annotations": {"summary": "{{ $labels.pod "},
+    }
+    checked = judged_rules(spec, tmp_path)
+    assert checked.returncode != 0
+    assert "could not parse expression" in checked.stderr
