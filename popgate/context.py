@@ -41,8 +41,10 @@ class Context:
     """The circumstances of one request.
 
     `deadline` is in loop seconds (None: the caller set none). `door` is the scheme of the
-    listener, `peer` and `local` are the two ends of the connection as "host:port". `traceparent`
-    is the caller's W3C trace context as it came.
+    listener, `peer` and `local` are the two ends of the connection as "host:port". `certificate` is what
+    the certificate of the client names it, for rules of access, like ("CN:orders", "DNS:orders.example.com");
+    empty where it showed none that an authority of `tls.client_ca` signed. `traceparent` is the caller's W3C
+    trace context as it came.
     A broker that takes messages for a request with an `allowance` asks it for room in the same
     step, and tells it what it took.
     """
@@ -56,6 +58,7 @@ class Context:
     local: str = ""
     deadline: float | None = None
     principal: Principal = ANONYMOUS
+    certificate: tuple[str, ...] = ()
     connection: object = None
     traceparent: str = ""
     allowance: Allowance | None = None

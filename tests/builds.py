@@ -21,8 +21,7 @@ from popgate.testing.made import Missing
 from popgate.testing.rocketmq import fetching
 from tests.classic import conftest as classic
 from tests.conformance import drivers
-from tests.outside import charts, test_h2spec, test_interop
-from tests.outside import conftest as judges
+from tests.outside import charts, go_programs, test_h2spec, test_interop
 from tests.support import proxies
 from tests.tools import conftest as tools
 
@@ -40,9 +39,12 @@ def parts() -> dict[str, Callable[[], object]]:
     for version in classic.VERSIONS:
         made[f"classic client {version}"] = partial(classic.jars, version)
     made["mqadmin driver"] = tools.classes
-    made["h2spec"] = partial(judges.go_program, "h2spec", test_h2spec.PACKAGE)
+    made["h2spec"] = partial(go_programs.go_program, "h2spec", test_h2spec.PACKAGE)
     made["helm"] = charts.helm
-    made["interop"] = partial(judges.go_program, "interop", test_interop.PACKAGE)
+    made["promrules"] = partial(go_programs.go_program, "promrules", ".")
+    made["containers"] = partial(go_programs.go_program, "containers", ".")
+    made["gogrpc"] = partial(go_programs.go_program, "gogrpc", ".")
+    made["interop"] = partial(go_programs.go_program, "interop", test_interop.PACKAGE)
     for proxy in proxies.PACKAGES:
         made[f"proxy {proxy}"] = partial(proxies.command_of, proxy)
     made["load generator"] = driving.build

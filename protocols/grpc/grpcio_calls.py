@@ -24,10 +24,10 @@ _GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asynci
 
 _NAMES = {
     "CN": "x509_common_name",
-    "DNS": "x509_dns",
-    "URI": "x509_uri",
-    "email": "x509_email",
-    "IP Address": "x509_ip",
+    "DNS": "peer_dns",
+    "URI": "peer_uri",
+    "email": "peer_email",
+    "IP Address": "peer_ip",
 }
 """Where gRPC tells the names of a client's certificate, by their kind."""
 

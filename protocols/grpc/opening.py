@@ -18,7 +18,9 @@ _LONGEST = 256
 
 def open_context(call: Call, clock: Clock) -> Context:
     """The Context of an RPC, its caller not authenticated yet and its client id not checked."""
-    context = Context(door="grpc", peer=call.peer, local=call.local, connection=call.peer)
+    context = Context(
+        door="grpc", peer=call.peer, local=call.local, certificate=call.names, connection=call.peer
+    )
     header = call.header
     context.client_id = _text(header("x-mq-client-id"), _LONGEST_ID)
     context.language = _text(header("x-mq-language"), _LONGEST).upper()

@@ -84,3 +84,13 @@ def may_be_new_id(context: Context, message_id: str) -> bool:
 def code_for(context: Context, code: Code) -> Code:
     """The code to tell this client: Rust's panics on those that it does not know (seen of 5.0.0)."""
     return _OLDER_WORDS.get(code, code) if is_rust(context) else code
+
+
+def notices_only_an_end(context: Context) -> bool:
+    """Whether the client's streams have to end when its connections are told to go, lest a call of it fails.
+
+    Rust's looks whether a connection takes calls no longer when it makes the next one, which then fails with
+    "transport error"; one that has ended it knows of before, and with an open stream it does not end (seen of
+    5.0.0 on tonic and hyper: exactly one call of each client).
+    """
+    return is_rust(context)

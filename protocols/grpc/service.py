@@ -32,7 +32,7 @@ from protocols.grpc.offsets import Positions
 from protocols.grpc.packing import EncodedAnswer, Packer, encode_sent
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
-from protocols.grpc.peculiarities import can_receive
+from protocols.grpc.peculiarities import can_receive, notices_only_an_end
 from protocols.grpc.telemetry import TelemetryClient, TelemetryStream
 from protocols.grpc.transport import Answers, Commands
 
@@ -60,6 +60,8 @@ class MessagingService(Positions):
         self._open = 0
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = Waits()
+        self._streams_first = Waits()
+        """Those that end when a drain begins, also where the others last as long as it does."""
         self._departures = Departures(clock)
         self._packer = Packer(processor.limits)
 
@@ -315,16 +317,18 @@ class MessagingService(Positions):
         self._open += 1
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
-        watch = self._departures.watch(context.client_id, partial(self._streams.call_back, task))
+        streams = self._streams_first if notices_only_an_end(context) else self._streams
+        watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
         try:
-            await TelemetryStream(context, commands, self._processor, self._clock).run(self._streams)
+            await TelemetryStream(context, commands, self._processor, self._clock).run(streams)
         finally:
             self._open -= 1
             if watch is not None:
                 watch.cancel()
 
     def drain(self) -> None:
-        """Answer long polls now, empty."""
+        """Answer long polls now, empty, and end the streams of clients that would not notice."""
+        self._streams_first.end()
         self._polls.end()
 
     def end_streams(self) -> None:

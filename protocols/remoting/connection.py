@@ -18,6 +18,7 @@ from protocols.remoting.door import WAITS
 from protocols.remoting.outgoing import Outgoing, lose
 from protocols.remoting.peer import ConnectedPeer
 from protocols.remoting.requests import Request
+from protocols.tls import names_of
 
 _PROGRESS: Final = 4096
 """Bytes that a request, or an answer, has to go on by in a while, if there are as many."""
@@ -44,6 +45,8 @@ class RemotingConnection(WireDriver[Command]):
         self.left_at: float | None = None
         """Since when nothing is served here but what nobody waits an answer for."""
         self.peer = ConnectedPeer(self, loop)
+        self.names: tuple[str, ...] = ()
+        """Of the client's certificate: `protocols.tls.names_of`."""
         self.place: str | None = None
         """What it is counted by: `protocols.admission`."""
         self.local = ""
@@ -82,6 +85,9 @@ class RemotingConnection(WireDriver[Command]):
     # -- the transport ----------------------------------------------------------------------------
 
     def on_open(self, transport: asyncio.Transport) -> None:
+        tls = transport.get_extra_info("ssl_object")
+        if tls is not None:
+            self.names = names_of(tls)
         self.peer.address = _address(transport.get_extra_info("peername"), self)
         self.local = _address(transport.get_extra_info("sockname"), self)
         self.key = f"remoting:{self.peer.address}"
@@ -259,6 +265,7 @@ class RemotingConnection(WireDriver[Command]):
             door="remoting",
             peer=peer.address,
             local=self.local,
+            certificate=self.names,
             connection=self.key,
             allowance=self._host.allowance(self),
         )

@@ -37,9 +37,13 @@ LONG_DRAIN_S = 240
 """Longer than any client takes to end: what ends before was not ended by the drain's own time."""
 
 
+ENDED_WHEN_TOLD = ("rust",)
+"""Such a client does not notice that it has to connect anew while its stream is open."""
+
+
 def stay(client: str, broker: str) -> int:
     """How many streams outlast the beginning of a drain."""
-    return 2 if broker == CLUSTER and client not in CLOSE_WHEN_TOLD else 0
+    return 2 if broker == CLUSTER and client not in (*CLOSE_WHEN_TOLD, *ENDED_WHEN_TOLD) else 0
 
 
 @dataclass(slots=True)

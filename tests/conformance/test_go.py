@@ -23,6 +23,7 @@ from popgate.testing.gateway import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
+from tests.conformance.go_channel import GoChannel
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
@@ -36,7 +37,7 @@ GROUPS = "abcd"
 class Raw:
     """Sends requests under the headers of a language."""
 
-    def __init__(self, channel: grpc.Channel, language: str) -> None:
+    def __init__(self, channel: grpc.Channel | GoChannel, language: str) -> None:
         self._channel = channel
         self._metadata = (
             ("x-mq-language", language),

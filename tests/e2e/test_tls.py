@@ -14,8 +14,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from popgate.testing.frames import PREFACE, settings
 from popgate.testing.gateway import GatewayDidNotStart, GatewayProcess
 from popgate.testing.papers import Papers
+from popgate.wire.remoting import Command, encode_command
 from tests.support.waiting import PATIENCE_S, wait_until
 
 TRANSPORTS = ("http2", "grpcio")
@@ -162,6 +164,59 @@ def test_scenario_17_a_certificate_is_renewed_without_a_restart(
             wait_until(lambda: shown(gateway.endpoint) == "renewed")
             assert serves(channel), "the connection from before goes on"
         assert gateway.terminate() == 0, gateway.log
+
+
+def greeting(scheme: str) -> bytes:
+    """What a client of a door says first, so that the door answers."""
+    return PREFACE + settings() if scheme == "grpc" else encode_command(Command(105, opaque=1))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_clients_that_come_again_go_on_with_their_session(
+    papers: Papers, tmp_path: Path, version: ssl.TLSVersion
+) -> None:
+    """And after the certificate was renewed they are served all the same, and shown the new one."""
+    pair = tmp_path / "tls.crt", tmp_path / "tls.key"
+
+    def install(name: str) -> None:
+        for target, source in zip(pair, papers.pair(name), strict=True):
+            target.write_bytes(source.read_bytes())
+
+    def dial(
+        context: ssl.SSLContext, address: str, session: ssl.SSLSession | None
+    ) -> tuple[bool, str, ssl.SSLSession | None]:
+        """Whether it went on with the session, whom the door names itself, and a session for next time."""
+        scheme, _, place = address.partition("://")
+        host, _, port = place.partition("?")[0].rpartition(":")
+        with (
+            socket.create_connection((host, int(port)), PATIENCE_S) as link,
+            context.wrap_socket(link, server_hostname=host, session=session) as secure,
+        ):
+            secure.sendall(greeting(scheme))
+            assert secure.recv(1), "it answers; of TLS 1.3 the ticket comes before that"
+            told = secure.getpeercert()
+            assert told is not None
+            return bool(secure.session_reused), told["subject"][0][0][1], secure.session
+
+    install("gateway")
+    listen = ("grpc://127.0.0.1:0?tls=permissive", "remoting://127.0.0.1:0?tls=permissive")
+    with GatewayProcess(listen=listen, options=options(pair)) as gateway:
+        contexts, sessions = {}, {}
+        for address in gateway.addresses:
+            context = contexts[address] = ssl.create_default_context(cafile=papers.authority)
+            context.maximum_version = version
+            if address.startswith("grpc"):
+                context.set_alpn_protocols(["h2"])
+            reused, name, session = dial(context, address, None)
+            assert (reused, name) == (False, "gateway")
+            reused, _, sessions[address] = dial(context, address, session)
+            assert reused, address
+        install("renewed")
+        for address, context in contexts.items():
+            wait_until(lambda c=context, a=address: dial(c, a, None)[1] == "renewed")
+            reused, name, session = dial(context, address, sessions[address])
+            assert (reused, name) == (False, "renewed"), address
+            assert dial(context, address, session)[0], address
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ class Call:
         self._headers = dict(metadata)
         self.peer = "10.0.0.9:40000"
         self.local = "127.0.0.1:8081"
+        self.names = ()
 
     def header(self, name: str) -> str | bytes:
         return self._headers.get(name, "")

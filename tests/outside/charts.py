@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from proxy.chart_schema import CHART
-from tests.outside.conftest import go_program
+from tests.outside.go_programs import go_program
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -10,23 +10,11 @@ from typing import NoReturn
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from popgate.testing.made import FETCH_TRIES, Missing, digest, made_once, run_tool
+from popgate.testing.made import Missing
 from popgate.testing.papers import Papers
+from tests.outside import charts
+from tests.outside.go_programs import go_program
 from tests.support.needed import missing
-
-HERE = Path(__file__).parent
-
-
-def go_program(name: str, package: str) -> Path:
-    """A command of the modules that the folder `name` pins, compiled once. Raises Missing."""
-    sources = sorted(path for path in (HERE / name).iterdir() if path.suffix in (".go", ".mod", ".sum"))
-
-    def compile_in(folder: Path) -> None:
-        for source in sources:
-            shutil.copy2(source, folder)
-        run_tool(["go", "build", "-o", name, package], folder, tries=FETCH_TRIES)
-
-    return made_once(name, digest(package, sources, HERE), compile_in, making=("go",)) / name
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +34,24 @@ def judge() -> Callable[[str, str], Path]:
 def refuse() -> Callable[[Exception], NoReturn]:
     """`missing`, for what tests find out for themselves."""
     return missing
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    try:
+        return charts.helm()
+    except Missing as what:
+        missing(what)
+
+
+@pytest.fixture
+def render(helm: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Renders the chart with options of Helm."""
+
+    def with_options(*options: str) -> subprocess.CompletedProcess[str]:
+        return charts.render(helm, *options, home=tmp_path)
+
+    return with_options
 
 
 @pytest.fixture(scope="session")

@@ -12,42 +12,26 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 import kubernetes_validate
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from popgate.testing.made import Missing
 from proxy.layers import load_settings
 from proxy.metrics.names import SPECS
 from proxy.settings import Settings
 from tests.outside import charts
 from tests.support.waiting import wait_until
 
+CLUSTER = ("mode=cluster", "cluster.nameServers={ns:9876}")
 pytestmark = pytest.mark.timeout(1800)  # the first one compiles Helm
 
 VERSIONS = ("1.28", "1.34")
 """Of Kubernetes: one of the oldest that are in use, and a late one."""
 _CUSTOM = {"GRPCRoute", "TCPRoute", "ServiceMonitor", "PrometheusRule"}
 """Kinds that are not Kubernetes' own, so its schemas do not know them."""
-
-
-@pytest.fixture(scope="module")
-def helm(refuse: Callable[[Exception], NoReturn]) -> Path:
-    try:
-        return charts.helm()
-    except Missing as what:
-        refuse(what)
-
-
-@pytest.fixture
-def render(helm: Path, tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    def with_options(*options: str) -> subprocess.CompletedProcess[str]:
-        return charts.render(helm, *options, home=tmp_path)
-
-    return with_options
 
 
 @functools.cache
@@ -244,6 +228,22 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
         (["config.limits.max_properties=5000"], "max_properties"),
         (["config.remote.secret_key=x"], "secret_key"),
         (["config.listen={grpc://0.0.0.0:1}"], "listen"),
+        (
+            [*CLUSTER, "config.remote.transaction_key_file=/k"],
+            "config.remote.transaction_key_file is given, and cluster.transactionKey,",
+        ),
+        (
+            [*CLUSTER, "cluster.credentials.existingSecret=a", "config.remote.access_key=b"],
+            "config.remote.access_key is given, and cluster.credentials,",
+        ),
+        (
+            [*CLUSTER, "cluster.tls.enabled=true", "config.remote.tls=false"],
+            "config.remote.tls is given, and cluster.tls.enabled,",
+        ),
+        (
+            ["prometheusRule.enabled=true", "config.budgets.process_bytes=many"],
+            '"many" is no size',
+        ),
         (["mode=local"], "mode"),
         (["image.digest=latest"], "digest"),
     ],

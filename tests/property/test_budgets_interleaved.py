@@ -53,6 +53,7 @@ class Call:
     """One RPC of a client; the connection is the peer."""
 
     local = "127.0.0.1:8081"
+    names = ()
 
     def __init__(self, connection: int) -> None:
         self.peer = f"10.0.0.{connection}:5"

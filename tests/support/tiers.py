@@ -36,6 +36,7 @@ _PLACES = {
     "tests/tools": "live",
     "tests/conformance": "live",
     "tests/classic": "live",
+    "tests/rolls": "live",
     "tests/spark": "live",
     "tests/crash/test_kills.py": LONG,
     "tests/replicas/test_asked_again.py": LONG,
@@ -52,6 +53,7 @@ LANES = {
     "tests/conformance/test_interrupted.py": "interruptions",
     "tests/conformance": "clients",
     "tests/classic": "interruptions",
+    "tests/rolls": "interruptions",
     "tests/spark": "clients",
 }
 """Tests of the live tier that run one after the other in a worker of their own, beside its others.
@@ -84,6 +86,7 @@ SERIES = {
     "cluster": Series(("tests/cluster",), {"TEST_CLUSTER": "true"}),
     "replicas": Series((REPLICAS, "tests/replicas/test_asked_again.py"), {"TEST_CLUSTER": "true"}),
     "drains": Series((), programs=(("tests/replicas/drains.py", "--drains", "30"),)),
+    "rolls": Series((), programs=(("tests/rolls/run.py",),)),
     "crash": Series(("tests/crash/test_kills.py",)),
     "classic": Series(
         ("tests/classic", "tests/replicas/test_replicas_classic.py"),
@@ -142,7 +145,8 @@ def paths_of(tier: str) -> list[str]:
             CONTRACT.rstrip("/"),
             "tests/scenarios",
             *(path for path, its in _PLACES.items() if its == tier and path.endswith(".py")),
-            *("tests/live", "tests/tools", "tests/classic", "tests/conformance", "tests/spark"),
+            *("tests/live", "tests/tools", "tests/rolls", "tests/classic", "tests/conformance"),
+            "tests/spark",
         ]
     # What takes longest first, and run in this order: else one worker has it alone at the end.
     found = [place for place, its in _PLACES.items() if its == tier]

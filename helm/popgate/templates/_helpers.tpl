@@ -44,6 +44,24 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- default (printf "%s-transactions" (include "popgate.fullname" .)) .Values.cluster.transactionKey.existingSecret -}}
 {{- end -}}
 
+{{/*
+The Secret with the transaction key, as the cluster has it now; empty where there is none, or nobody can look.
+Fails where it lacks a key that the pods would read.
+*/}}
+{{- define "popgate.transactionSecretNow" -}}
+{{- $name := include "popgate.transactionSecret" . -}}
+{{- $there := lookup "v1" "Secret" .Release.Namespace $name -}}
+{{- if $there -}}
+{{- $has := keys (default dict $there.data) | sortAlpha -}}
+{{- range $value, $key := dict "key" .Values.cluster.transactionKey.key "previousKey" .Values.cluster.transactionKey.previousKey -}}
+{{- if and $key (not (has $key $has)) -}}
+{{- fail (printf "cluster.transactionKey.%s is %q, and the Secret %s has no such key, only %s: name one of those, or add it to the Secret" $value $key $name (join ", " $has)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $there.data -}}
+{{- end -}}
+{{- end -}}
+
 {{/* The address of a door: (dict "root" $ "name" "remoting" "door" .Values.doors.remoting) */}}
 {{- define "popgate.listen" -}}
 {{- $options := list -}}
@@ -108,6 +126,44 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/* Bytes of a size as settings have it: 268435456, 256MiB, 1.5GiB, 10MB (proxy/units.py). */}}
+{{- define "popgate.bytes" -}}
+{{- $text := kindIs "string" . | ternary (toString .) (printf "%.0f" (float64 .)) | trim | lower -}}
+{{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}
+{{- $unit := trimPrefix $number $text | trim -}}
+{{- $factors := dict "" 1 "b" 1 "kb" 1000 "mb" 1000000 "gb" 1000000000 "tb" 1000000000000
+    "k" 1024 "m" 1048576 "g" 1073741824 "t" 1099511627776
+    "kib" 1024 "mib" 1048576 "gib" 1073741824 "tib" 1099511627776 -}}
+{{- if or (not $number) (not (hasKey $factors $unit)) -}}
+{{- fail (printf "%q is no size: write bytes, or like 64KiB, 4MiB, 10GiB" (toString .)) -}}
+{{- end -}}
+{{- int64 (mulf (float64 $number) (float64 (get $factors $unit))) -}}
+{{- end -}}
+
+{{/* What all processes of a pod may have under way together; 256 MiB each is the setting's default. */}}
+{{- define "popgate.budget" -}}
+{{- $each := dig "budgets" "process_bytes" "256MiB" .Values.config -}}
+{{- mul (int64 (include "popgate.bytes" $each)) (max 1 (int .Values.workers)) -}}
+{{- end -}}
+
+{{/* A setting that both `config` and a value of the chart give: (dict "config" .Values.config "own" what the chart writes) */}}
+{{- define "popgate.checkBoth" -}}
+{{- $values := dict
+    "transaction_key_file" "cluster.transactionKey"
+    "transaction_key_before_file" "cluster.transactionKey.previousKey"
+    "access_key" "cluster.credentials"
+    "secret_key_file" "cluster.credentials"
+    "tls" "cluster.tls.enabled"
+    "ca_file" "cluster.tls.existingSecret"
+    "cert_file" "cluster.tls.clientCertificate"
+    "key_file" "cluster.tls.clientCertificate" -}}
+{{- range $name, $_ := .own -}}
+{{- if hasKey (default dict $.config.remote) $name -}}
+{{- fail (printf "config.remote.%s is given, and %s, which writes that setting too: leave one of them out" $name (get $values $name)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* popgate.toml: what the chart knows, above it what `config` says. */}}
 {{- define "popgate.settings" -}}
 {{- $listen := list -}}
@@ -149,6 +205,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 {{- end -}}
+{{- $account := ternary (dict "access_key" "") dict (not (empty .Values.cluster.credentials.existingSecret)) -}}
+{{- include "popgate.checkBoth" (dict "config" .Values.config "own" (merge $account $remote)) -}}
 {{- $_ := set $settings "remote" $remote -}}
 {{- end -}}
 {{- include "popgate.toml" (mergeOverwrite $settings (deepCopy .Values.config)) | trim -}}

@@ -13,6 +13,7 @@ from protocols.grpc.opening import check_client_id, credentials_in, open_context
 class FakeCall:
     peer = "10.0.0.9:5000"
     local = "127.0.0.1:8081"
+    names = ("CN:orders",)
 
     def __init__(self, *metadata: tuple[str, str | bytes], remaining: float | None = None) -> None:
         self._headers = dict(metadata)
@@ -38,6 +39,7 @@ def test_the_headers_that_mean_something_are_read() -> None:
     assert (context.client_id, context.language) == ("host@1@0@abc#7", "JAVA")
     assert (context.client_version, context.namespace) == ("5.2.0", "ns")
     assert (context.door, context.peer, context.local) == ("grpc", "10.0.0.9:5000", "127.0.0.1:8081")
+    assert context.certificate == ("CN:orders",)
     assert context.deadline == 102.5
 
 

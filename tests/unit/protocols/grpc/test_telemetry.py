@@ -433,6 +433,7 @@ class Nameless:
         return ""
 
     peer = local = "127.0.0.1:9"
+    names = ()
 
     def time_remaining(self) -> float | None:
         return None
@@ -473,6 +474,23 @@ async def test_a_drain_leaves_streams_alone_until_its_end_where_others_serve(
     assert await asyncio.wait_for(stream.read(), 60) is grpc.aio.EOF
     await asyncio.wait_for(drain, 60)
     assert gateway.adapter.farewell().streams == 1
+
+
+@pytest.mark.parametrize("transport", ["http2", "grpcio"])
+async def test_a_drain_ends_the_streams_of_clients_of_rust_at_once(town: Any, transport: str) -> None:
+    """While one is open they do not notice that their connection takes no more calls, and fail the next."""
+    gateway = await town.gateway(
+        leaves_streams=lambda: True, listen=f"grpc://127.0.0.1:0?transport={transport}"
+    )
+    rust = town.client(gateway, client_id="rust", language="RUST")
+    java = town.client(gateway)
+    ending, staying = await rust.introduce(rust.producing()), await java.introduce(java.producing())
+    drain = asyncio.ensure_future(gateway.adapter.drain(gateway.clock.monotonic() + 3600))
+    assert await asyncio.wait_for(ending.read(), 60) is grpc.aio.EOF
+    assert not drain.done()
+    await staying.done_writing()
+    assert await asyncio.wait_for(staying.read(), 60) is grpc.aio.EOF
+    await asyncio.wait_for(drain, 60)
 
 
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])

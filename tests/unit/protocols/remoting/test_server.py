@@ -771,6 +771,29 @@ async def test_tls(make: Make, tmp_path: Path) -> None:
     await draining
 
 
+async def test_requests_know_the_names_in_the_certificate_of_their_client(make: Make, tmp_path: Path) -> None:
+    papers = Papers(tmp_path)
+    certificate = Certificate(*papers.pair("gateway"), client_ca=papers.authority)
+    house = await make(tls=certificate.current)
+    context = ssl.create_default_context(cafile=papers.authority)
+    context.load_cert_chain(*papers.pair("orders"))
+    client = await house.client(tls=context)
+
+    assert (await client.call(ECHO)).code == ResponseCode.SUCCESS
+
+    named = house.room.requests[0].context.certificate
+    assert named == ("CN:orders", "DNS:localhost", "IP Address:127.0.0.1")
+
+
+async def test_requests_without_a_certificate_have_no_names_of_one(make: Make, tmp_path: Path) -> None:
+    papers = Papers(tmp_path)
+    for tls in (None, ssl.create_default_context(cafile=papers.authority)):
+        house = await make(tls=Certificate(*papers.pair("gateway")).current if tls is not None else None)
+        client = await house.client(tls=tls)
+        assert (await client.call(ECHO)).code == ResponseCode.SUCCESS
+        assert house.room.requests[0].context.certificate == ()
+
+
 @pytest.mark.parametrize("at_once", [1, 5, 1000])
 async def test_the_header_of_a_balancer_comes_before_the_handshake(
     make: Make, tmp_path: Path, at_once: int

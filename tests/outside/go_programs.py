@@ -1,0 +1,22 @@
+"""Programs of Go, compiled once and kept in the cache of tests."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from popgate.testing.made import FETCH_TRIES, digest, made_once, run_tool
+
+HERE = Path(__file__).parent
+
+
+def go_program(name: str, package: str) -> Path:
+    """A command of the modules that the folder `name` pins, compiled once. Raises Missing."""
+    sources = sorted(path for path in (HERE / name).iterdir() if path.suffix in (".go", ".mod", ".sum"))
+
+    def compile_in(folder: Path) -> None:
+        for source in sources:
+            shutil.copy2(source, folder)
+        run_tool(["go", "build", "-o", name, package], folder, tries=FETCH_TRIES)
+
+    return made_once(name, digest(package, sources, HERE), compile_in, making=("go",)) / name
