@@ -66,7 +66,8 @@ NOT_YET: Final = (
 )
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
-    *("deliveryGuarantee", "sinkId", "dedupeKeyColumn", "sendBatchRows", "sendBatchBytes", "sendInFlight"),
+    *("deliveryGuarantee", "sinkId", "ledgerTopic", "dedupeKeyColumn"),
+    *("sendBatchRows", "sendBatchBytes", "sendInFlight"),
     *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
 )
 """Those of the sink (`popgate.spark.sink_options`)."""
