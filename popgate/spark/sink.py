@@ -87,7 +87,7 @@ class _Writing:
             commit_batch(self._options, [part_of(each) for each in parts])
 
     def _abort(self, messages: _Messages) -> None:
-        """What was sent stays sent. Spark calls this after a commit that failed, too, with all that is there."""
+        """What was sent stays sent. Spark calls this after a commit that failed, too, with all messages."""
         parts = [each for each in messages if isinstance(each, Written)]
         if self._options.transactional:
             drop_batch(self._options, [part_of(each) for each in parts], _log.warning)

@@ -67,8 +67,8 @@ def _check_whole(names: list[str], options: SinkOptions) -> None:
     if refused:
         raise SparkSourceError(
             Code.ILLEGAL_SCHEMA,
-            f"column {refused[0]} cannot be written with deliveryGuarantee = {options.guarantee}: half messages"
-            " have none, select others, or take effectively-once",
+            f"column {refused[0]} cannot be written with deliveryGuarantee = {options.guarantee}: half"
+            " messages have none, select others, or take effectively-once",
         )
     key = options.dedupe_key
     if key and key not in names:

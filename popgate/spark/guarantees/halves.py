@@ -38,8 +38,8 @@ def commit_halves(
         if error.fault not in PASSING or times == options.numbers["send.numRetries"]:
             raise SparkSourceError(
                 Code.GATEWAY,
-                f"{error.fault.name}: {error.sentence} ({len(failed)} of {len(halves)} half messages could not"
-                f" be committed, option endpoints = {options.gateway.endpoints})",
+                f"{error.fault.name}: {error.sentence} ({len(failed)} of {len(halves)} half messages could"
+                f" not be committed, option endpoints = {options.gateway.endpoints})",
             ) from error
         rest(min(options.numbers["send.retryIntervalMs"] / 1000 * 2 ** min(times, 20), _LONGEST_REST_S))
         times += 1

@@ -6,7 +6,7 @@ three kinds of records, each superseding the one before it of its key:
 - `open`: a driver is about to write a batch. It has a token of its own, what was done before, and where
   the queues ended before anything of the batch was sent. The last one is the sink's owner: tasks and
   commits of any other driver fail.
-- `task`: an attempt of a task is about to send, so that the next attempt of it knows that it is not the first.
+- `task`: an attempt of a task is about to send, so that the next attempt knows that it is not the first.
 - `done`: the batch with that token was written as a whole. One with another token than the last `open` has
   is of a driver that was late, and counts for nothing.
 

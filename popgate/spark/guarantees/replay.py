@@ -87,20 +87,21 @@ def _is_done(options: SinkOptions, opened: Opened, batch: tuple[str, int]) -> bo
     if opened.query and opened.query != query:
         raise ledger_error(
             options,
-            f"the sink was written by the query {opened.query}, and this is the query {query}: it has a checkpoint"
-            " of its own, and counts its batches anew. Give it another sinkId",
+            f"the sink was written by the query {opened.query}, and this is the query {query}: it has a"
+            " checkpoint of its own, and counts its batches anew. Give it another sinkId",
         )
     if number < opened.batch:
         raise ledger_error(
             options,
-            f"batch {number} comes again, though batch {opened.batch} is done: the checkpoint is older than what"
-            " was written, and nothing tells whether its batches are the same. Give the query another sinkId",
+            f"batch {number} comes again, though batch {opened.batch} is done: the checkpoint is older than"
+            " what was written, and nothing tells whether its batches are the same. Give the query another"
+            " sinkId",
         )
     return number == opened.batch
 
 
 def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Outgoing]:
-    unpickler = pickle.Unpickler(file)
+    unpickler = pickle.Unpickler(file)  # noqa: S301 - this process has written it
     for _ in range(count):
         yield Outgoing(*unpickler.load())
 
@@ -128,8 +129,9 @@ class _Rest:
         if self._own:
             raise SparkSourceError(
                 Code.REPLAY,
-                f"an earlier attempt sent {len(self._own)} rows of partition {self._identity.partition} that it"
-                " does not have now: the query makes others each time, or shares them out to other partitions,"
-                " and nothing tells which rows are there. With dedupeKeyColumn the key tells it; with another"
-                " sinkId the batch is sent as a whole, and what was sent of it already is there twice",
+                f"an earlier attempt sent {len(self._own)} rows of partition {self._identity.partition} that"
+                " it does not have now: the query makes others each time, or shares them out to other"
+                " partitions, and nothing tells which rows are there. With dedupeKeyColumn the key tells it;"
+                " with another sinkId the batch is sent as a whole, and what was sent of it already is there"
+                " twice",
             )

@@ -1,4 +1,4 @@
-"""What an earlier attempt has sent of a batch: the ids of all messages that came to a topic since it began."""
+"""What an earlier attempt has sent of a batch: the ids of what came to a topic since it began."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ from popgate.spark.sink_options import SinkOptions
 
 _log: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 1.0
-"""Before it is looked what is there: what a process sent that is gone may still be on its way, and a broker of
-RocketMQ shows what it has stored up to 300 ms later."""
+"""Before it is looked what is there: what a process sent that is gone may still be on its way, and a broker
+of RocketMQ shows what it has stored up to 300 ms later."""
+_UNKNOWN: Final = (
+    "nothing tells what of the batch was sent. With another sinkId it is sent as a whole, and what was sent"
+    " of it already is there twice"
+)
 Connect = Callable[[Any], AbstractContextManager[QueueClient]]
 
 
@@ -93,16 +97,14 @@ class Scan:
             if begin > ends[queue]:
                 raise ledger_error(
                     self._options,
-                    f"{named(queue)} ends at {ends[queue]}, and ended at {begin} when the batch was opened: it was"
-                    " made anew, and nothing tells what of the batch was sent. With another sinkId the batch is"
-                    " sent as a whole",
+                    f"{named(queue)} ends at {ends[queue]}, and ended at {begin} when the batch was opened:"
+                    f" it was made anew, {_UNKNOWN}",
                 )
             if queue in self._opened.begins and begin < minimums[queue]:
                 raise ledger_error(
                     self._options,
-                    f"{named(queue)} keeps nothing before {minimums[queue]}, and ended at {begin} when the batch"
-                    " was opened: nothing tells what of the batch was sent. With another sinkId the batch is sent"
-                    " as a whole, and what was sent of it already is there twice",
+                    f"{named(queue)} keeps nothing before {minimums[queue]}, and ended at {begin} when the"
+                    f" batch was opened: {_UNKNOWN}",
                 )
         return [
             Range(queue, max(begin, minimums[queue]), ends[queue])
