@@ -17,6 +17,7 @@ Whoever writes reads before and after: what came in between was written by anoth
 from __future__ import annotations
 
 import json
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -44,6 +45,8 @@ _PULL: Final = 32
 _MOST_OPENINGS: Final = 8
 """So often another driver may come first before this one gives up."""
 _LONGEST_REST_S: Final = 5.0
+_KIND: Final = re.compile("(open|done|task)(?:(?<=task):[0-9]+)?")
+"""What a key has behind the name of its sink."""
 _SKEW_MS: Final = 60_000
 """So far a broker's clock may be behind a driver's."""
 
@@ -276,9 +279,10 @@ class Ledger:
         found = []
         for record in self._records(client, queue, begin, end):
             key = (find_property(record.properties, KEYS.encode()) or b"").decode("utf-8", "replace")
-            kind = key.removeprefix(self._prefix).partition(":")[0]
-            if key.startswith(self._prefix) and kind in ("open", "task", "done"):
-                found.append(self._entry(record, kind))
+            # Sinks may have names that begin alike.
+            kind = _KIND.fullmatch(key.removeprefix(self._prefix)) if key.startswith(self._prefix) else None
+            if kind is not None:
+                found.append(self._entry(record, kind[1]))
         return found
 
     def _entry(self, record: Record, kind: str) -> _Entry:

@@ -96,8 +96,8 @@ class Connection:
         queues = gateway.topics[topic].items()
         return TopicRoute(tuple(QueueData(broker, 9, count) for broker, count in queues), ())
 
-    def start_send(self, queue: QueuePlace, messages: Any, *, once: bool) -> int:
-        assert once
+    def start_send(self, queue: QueuePlace, messages: Any, *, once: bool, half: bool) -> int:
+        assert once and not half
         self._check()
         gateway = self.gateway
         gateway.sends.append((queue, [body for body, _ in messages]))
