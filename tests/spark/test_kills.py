@@ -1,4 +1,4 @@
-"""The short form of `kills.py`: the gateway and a Python worker are killed under one query of the session's."""
+"""The short form of `kills.py`: a Python worker and the gateway are killed under a query of the session."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class Connection:
         return TopicRoute(tuple(QueueData(broker, 9, count) for broker, count in queues), ())
 
     def start_send(self, queue: QueuePlace, messages: Any, *, once: bool, half: bool) -> int:
-        assert once and not half
+        assert (once, half) == (True, False)
         self._check()
         gateway = self.gateway
         gateway.sends.append((queue, [body for body, _ in messages]))

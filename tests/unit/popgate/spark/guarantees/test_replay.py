@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from popgate.errors import BrokerTimeout
+from popgate.errors import BrokerTimeout, Forbidden
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.halves import drop_halves
 from tests.unit.popgate.spark.guarantees.broker import OUT, Broker, Death, dying, gone, rows
 
 SMALL = {"sendBatchRows": "1", "sendInFlight": "1"}
@@ -394,3 +395,26 @@ def test_a_driver_that_was_taken_over_commits_no_half_message() -> None:
     broker.ledger().open()
     assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part, **given))
     assert broker.ended == []
+
+
+def test_an_abort_after_a_commit_that_failed_half_way_takes_nothing_back() -> None:
+    """Spark calls it with the messages of all tasks."""
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional", "sendInFlight": "1", "send.numRetries": "0"}
+    part = broker.task(broker.ledger().open(), rows("a", "b", "c"), **given)
+
+    def fail(name: str, told: Any) -> None:
+        if name == "end" and broker.ended:
+            raise Forbidden("no")
+
+    broker.before = fail
+    assert "FORBIDDEN" in refused(Code.GATEWAY, lambda: broker.commit(part, **given))
+    broker.before = _nothing
+    assert drop_halves(part.outcome.halves, broker.options(**given), connect=broker.connect) == 0
+    assert broker.bodies() == ["a"]
+    assert broker.ended[-3:] == [(100, False), (101, False), (102, False)]
+    broker.before = gone("end", 9)
+    assert drop_halves(part.outcome.halves, broker.options(**given), connect=broker.connect) == 3
+    broker.before = _nothing
+    broker.batch(0, ["a", "b", "c"], **given)
+    assert sorted(broker.bodies()) == ["a", "b", "c"]
