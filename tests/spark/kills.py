@@ -3,11 +3,11 @@
     python tests/spark/kills.py                        # thirty kills, about ten minutes
     python tests/spark/kills.py --seed 7 --kills 8 --guarantee transactional
 
-A query counts messages by key and window, with its state in its checkpoint, and writes the counts into a
-topic with message groups. The driver (Python and JVM), Python workers of its tasks, and the gateway with the
+One query counts messages by key and window, with its state in its checkpoint, another one copies messages
+with message groups. The driver (Python and JVM), Python workers of its tasks, and the gateway with the
 embedded broker in it are killed at moments that the seed chooses, and started again. The broker is told to
-know no ids again. Afterwards the counts in the topic must be those of the messages, each once, and of each
-key in the order of its windows. Exit code 1 when that is not so.
+know no ids again. Afterwards each count and each copy must be there once, and the copies of each group in
+order. Exit code 1 when that is not so.
 
 The seed decides who is killed and when; how that falls together is a matter of the machine.
 """
@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,7 +40,7 @@ from popgate.wire.codes import ResponseCode
 from popgate.wire.records import decode_records
 from tests.support.waiting import PATIENCE_S
 
-IN, OUT, LEDGER = "numbers", "counts", "books"
+IN, COUNTS, COPIES, LEDGER = "numbers", "counts", "copies", "books"
 QUEUES = 3
 WINDOW_S, LATE_S = 10, 120
 PORTION = 60
@@ -73,10 +73,11 @@ class Stage:
     def open(cls, data: Path, guarantee: str) -> Stage:
         stage = cls(GatewayProcess(data, listen=("remoting://127.0.0.1:0",), options=OPTIONS), guarantee)
         stage.gateway.start()
-        kinds = {"effectively-once": "FIFO", "transactional": "TRANSACTION"}
+        transactional = guarantee == "transactional"
         for told in (
             {"name": IN, "queues": QUEUES},
-            {"name": OUT, "queues": QUEUES, "types": [kinds[guarantee]]},
+            {"name": COUNTS, "queues": QUEUES, "types": ["TRANSACTION" if transactional else "NORMAL"]},
+            {"name": COPIES, "queues": QUEUES, "types": ["TRANSACTION" if transactional else "FIFO"]},
             {"name": LEDGER, "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
         ):
             request = urllib.request.Request(
@@ -116,78 +117,74 @@ class Stage:
         self.send(*range(self.sent, self.sent + PORTION))
         self.sent += PORTION
 
-    def found(self) -> list[list[dict[str, Any]]]:
-        """What the query wrote, by queue in order."""
+    def bodies(self, topic: str) -> list[list[bytes]]:
+        """What a query wrote, by queue in order."""
         told = []
         with self.client() as client:
-            for queue in client.queues(OUT):
-                at, end, rows = 0, client.maximums([queue])[queue], []
+            for queue in client.queues(topic):
+                at, end, rows = 0, client.maximums([queue])[queue], list[bytes]()
                 while at < end:
                     answer = client.pull(queue, at, most=32)
                     assert answer.code == ResponseCode.SUCCESS
-                    rows += [json.loads(record.body) for record in decode_records(answer.body)]
+                    rows += [record.body for record in decode_records(answer.body)]
                     at = answer.next_offset
                 told.append(rows)
         return told
 
     def complaints(self) -> list[str]:
         """One sentence for everything that should not be; empty when all is well."""
-        expected = Counter((key_of(number), number - number % WINDOW_S) for number in range(self.sent))
-        queues = self.found()
-        rows = [(row["k"], row["s"], row["n"]) for queue in queues for row in queue]
-        wanted = Counter((key, start, count) for (key, start), count in expected.items())
-        complaints = [
-            f"{row} is there {count} times instead of {wanted[row]}"
-            for row, count in Counter(rows).items()
-            if count != wanted[row]
-        ]
-        complaints += [f"{row} is missing" for row in wanted if row not in set(rows)]
+        numbers = range(self.sent)
+        windows = Counter((key_of(number), number - number % WINDOW_S) for number in numbers)
+        counts = [json.loads(body) for queue in self.bodies(COUNTS) for body in queue]
+        copies = [[int(body) for body in queue] for queue in self.bodies(COPIES)]
+        found = _differences(
+            COUNTS,
+            [(row["k"], row["s"], row["n"]) for row in counts],
+            [(key, start, count) for (key, start), count in windows.items()],
+        )
+        found += _differences(COPIES, [number for queue in copies for number in queue], [*numbers, LAST])
         if self.guarantee == "effectively-once":
-            for queue in queues:
-                starts: dict[str, list[int]] = defaultdict(list)
-                for row in queue:
-                    starts[row["k"]].append(row["s"])
-                complaints += [
-                    f"the windows of {key} are not in their order: {found}"
-                    for key, found in starts.items()
-                    if found != sorted(found)
-                ]
-        return complaints
+            for queue in copies:
+                for group in range(QUEUES):
+                    own = [number for number in queue if number % QUEUES == group and number != LAST]
+                    if own != sorted(own):
+                        found.append(f"{COPIES}: group {group} is not in order: {own}")
+        return found
 
 
-def writer(spark: Any, endpoint: str, checkpoint: Path, guarantee: str) -> Any:
-    """The query, which is started with a trigger."""
-    stream = spark.readStream.schema("tag string, body binary").format("rocketmq")
-    stream.options(
-        endpoints=endpoint, topic=IN, startingOffsets="earliest", maxOffsetsPerTrigger=str(PORTION)
-    )
-    numbers = stream.load().selectExpr("tag k", "timestamp_seconds(cast(cast(body as string) as bigint)) t")
+def _differences(topic: str, there: list[Any], wanted: list[Any]) -> list[str]:
+    has, should = Counter(there), Counter(wanted)
+    return [
+        f"{topic}: {each} is there {has[each]} times instead of {should[each]}"
+        for each in {*has, *should}
+        if has[each] != should[each]
+    ]
+
+
+def writers(spark: Any, endpoint: str, checkpoint: Path, guarantee: str) -> list[Any]:
+    """The two queries, which are started with a trigger."""
+
+    def stream() -> Any:
+        found = spark.readStream.schema("tag string, body binary, queue_id int").format("rocketmq")
+        found.options(endpoints=endpoint, topic=IN, startingOffsets="earliest")
+        return found.option("maxOffsetsPerTrigger", str(PORTION)).load()
+
+    def sink(rows: Any, topic: str) -> Any:
+        found = rows.writeStream.format("rocketmq").options(
+            endpoints=endpoint, topic=topic, sendBatchRows="2"
+        )
+        found.options(deliveryGuarantee=guarantee, sinkId=topic, ledgerTopic=LEDGER)
+        return found.option("checkpointLocation", str(checkpoint / topic))
+
+    numbers = stream().selectExpr("tag k", "timestamp_seconds(cast(cast(body as string) as bigint)) t")
     counts = (
         numbers.withWatermark("t", f"{LATE_S} seconds")
         .groupBy("k", _window(f"{WINDOW_S} seconds"))
         .count()
-        .selectExpr("k", "unix_seconds(window.start) s", "count n")
+        .selectExpr("to_json(struct(k, unix_seconds(window.start) s, count n)) body")
     )
-    columns = ["to_json(struct(k, s, n)) body"]
-    if guarantee == "effectively-once":
-        columns.append("k message_group")
-    rows = counts.mapInArrow(_in_order(), "k string, s bigint, n bigint").selectExpr(*columns)
-    sink = rows.writeStream.format("rocketmq").options(endpoints=endpoint, topic=OUT, sendBatchRows="2")
-    sink.options(deliveryGuarantee=guarantee, sinkId="counts", ledgerTopic=LEDGER)
-    return sink.option("checkpointLocation", str(checkpoint))
-
-
-def _in_order() -> Any:
-    """Sorts a partition by the start of the windows: streams have no `sortWithinPartitions`."""
-
-    def in_order(batches: Any) -> Any:
-        import pyarrow as pa
-
-        found = list(batches)
-        if found:
-            yield from pa.Table.from_batches(found).sort_by("s").to_batches()
-
-    return in_order
+    group = ["concat('g', queue_id) message_group"] if guarantee == "effectively-once" else []
+    return [sink(counts, COUNTS), sink(stream().selectExpr("body", *group), COPIES)]
 
 
 def _window(size: str) -> Any:
@@ -295,22 +292,26 @@ def drive(endpoint: str, checkpoint: Path, guarantee: str) -> int:
     }
     spark = rocketmq_session("kills", master="local[2,4]", settings=settings)
     spark.sparkContext.setLogLevel("ERROR")
-    query = writer(spark, endpoint, checkpoint, guarantee).trigger(processingTime="0 seconds").start()
+    queries = [
+        each.trigger(processingTime="0 seconds").start()
+        for each in writers(spark, endpoint, checkpoint, guarantee)
+    ]
     print("started", flush=True)
     reader = sys.stdin.fileno()
     os.set_blocking(reader, False)
-    while query.isActive:
+    while all(query.isActive for query in queries):
         try:
             if os.read(reader, 1) == b"":
                 break
         except BlockingIOError:
             time.sleep(0.05)
-    if query.exception() is not None:
-        print(query.exception(), file=sys.stderr)
-        return 1
-    query.stop()
-    last = writer(spark, endpoint, checkpoint, guarantee).trigger(availableNow=True).start()
-    last.awaitTermination()
+    for query in queries:
+        if query.exception() is not None:
+            print(query.exception(), file=sys.stderr)
+            return 1
+        query.stop()
+    for each in writers(spark, endpoint, checkpoint, guarantee):
+        each.trigger(availableNow=True).start().awaitTermination()
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The short form of `kills.py`: a Python worker and the gateway are killed under a query of the session."""
+"""The short form of `kills.py`: a Python worker and the gateway are killed under two queries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import LONGEST_S, SPARK_S
-from tests.spark.kills import LAST, Stage, kill, workers_under, writer
+from tests.spark.kills import COPIES, COUNTS, LAST, Stage, kill, workers_under, writers
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
@@ -25,46 +25,49 @@ def test_a_query_writes_each_result_once_over_kills(spark: Any, tmp_path: Path) 
     stage = Stage.open(tmp_path / "data", "effectively-once")
     checkpoint = tmp_path / "checkpoint"
 
-    def start() -> Any:
-        return (
-            writer(spark, stage.gateway.endpoint, checkpoint, stage.guarantee)
-            .trigger(availableNow=True)
-            .start()
-        )
+    def start(number: int) -> Any:
+        writer = writers(spark, stage.gateway.endpoint, checkpoint, stage.guarantee)[number]
+        return writer.trigger(availableNow=True).start()
 
     def kill_worker() -> bool:
         workers = workers_under(os.getpid())
         return bool(workers) and kill(dice.choice(workers))
 
+    def finish(number: int, query: Any) -> None:
+        """To its end, and once more: what was sent while a query ran is the next one's."""
+        for _ in range(10):
+            with contextlib.suppress(StreamingQueryException):
+                assert query.awaitTermination(SPARK_S), query.status
+                query = start(number)
+                assert query.awaitTermination(SPARK_S), query.status
+                return
+            query = start(number)
+        raise AssertionError("the query does not come to its end")
+
     try:
-        for _ in range(6):
+        for _ in range(5):
             stage.send_portion()
-        query = start()
+        queries = [start(0), start(1)]
         for victim in ("worker", "gateway"):
-            batch = dice.randint(1, 2) + len(query.recentProgress)
+            query, more = dice.choice(queries), dice.randint(1, 2)
+            batch = more + len(query.recentProgress)
             wait_until(lambda: len(query.recentProgress) >= batch or not query.isActive, SPARK_S)  # noqa: B023
             if victim == "worker":
                 wait_until(kill_worker, SPARK_S)
             else:
                 stage.kill_gateway()
-            if not query.isActive:
-                query = start()
+            queries = [each if each.isActive else start(at) for at, each in enumerate(queries)]
         stage.send(LAST)
-        # What is sent while a query runs is the next one's.
-        for _ in range(10):
-            with contextlib.suppress(StreamingQueryException):
-                assert query.awaitTermination(SPARK_S), query.status
-                query = start()
-                assert query.awaitTermination(SPARK_S), query.status
-                break
-            query = start()
+        for number, query in enumerate(queries):
+            finish(number, query)
         assert stage.complaints() == []
-        # As after a death between the ledger and Spark's own note: the last batch with rows comes again.
-        commits = checkpoint / "commits"
-        last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
-        for name in (f"{last}", f".{last}.crc"):
-            (commits / name).unlink(missing_ok=True)
-        assert start().awaitTermination(SPARK_S)
+        # As after a death between the ledger's note and Spark's own: the last batch comes again.
+        for number, name in enumerate((COUNTS, COPIES)):
+            commits = checkpoint / name / "commits"
+            last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+            for file in (f"{last}", f".{last}.crc"):
+                (commits / file).unlink(missing_ok=True)
+            assert start(number).awaitTermination(SPARK_S)
         assert stage.complaints() == []
     finally:
         for query in spark.streams.active:
