@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
-from popgate.errors import Fault, GatewayError
+from popgate.errors import Fault, GatewayError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.ages import made_anew
 from popgate.spark.connecting import client_of, passes
@@ -25,6 +25,8 @@ T = TypeVar("T")
 Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
 Plan = list[list[Range]]
 _LONGEST_REST_S: Final = 5.0
+_MISSING_REST_S: Final = 1.0
+"""Before it is looked again whether a topic is there."""
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
@@ -37,7 +39,7 @@ def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_
         ends = {queue: max(end, begins[queue]) for queue, end in ends.items()}
         return _plan(client, begins, ends, options, warn)
 
-    return asked(options, ask, connect=connect)
+    return asked(options, ask, connect=connect, wait_s=options.wait_for_topic_s)
 
 
 class Stream:
@@ -187,7 +189,9 @@ class Stream:
         return queues_of(client, self._options)
 
     def _ask(self, work: Callable[[QueueClient], T]) -> T:
-        return asked(self._options, work, connect=self._connect)
+        # A topic that was there and is gone ends the query.
+        wait_s = 0.0 if self._seen else self._options.wait_for_topic_s
+        return asked(self._options, work, connect=self._connect, wait_s=wait_s)
 
 
 def asked(
@@ -196,19 +200,26 @@ def asked(
     *,
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
+    wait_s: float = 0.0,
 ) -> T:
     """What `work` finds out; it only asks, so that it is done again when it fails for now.
+
+    For so long as `wait_s` it is also done again when a topic is not there.
 
     The pause doubles each time: by default there is a minute for a gateway that is started anew. `rest` takes
     seconds. Raises SparkSourceError.
     """
-    retries, times = options.number("fetchOffset.numRetries"), 0
+    retries, times, waited_s = options.number("fetchOffset.numRetries"), 0, 0.0
     first_rest_s = options.number("fetchOffset.retryIntervalMs") / 1000
     while True:
         try:
             with connect(options) as client:
                 return work(client)
         except SparkSourceError as error:
+            if isinstance(error.__cause__, TopicNotFound) and waited_s < wait_s:
+                rest(min(_MISSING_REST_S, wait_s - waited_s))
+                waited_s += _MISSING_REST_S
+                continue
             if times == retries or not passes(error):
                 raise
             rest(min(first_rest_s * 2 ** min(times, 20), max(first_rest_s, _LONGEST_REST_S)))

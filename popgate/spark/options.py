@@ -50,7 +50,7 @@ _NUMBERS: Final = {
 }
 KNOWN: Final = (
     *(*SHARED, "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
-    *("maxTriggerDelay", "schemaStyle"),
+    *("maxTriggerDelay", "schemaStyle", "waitForTopic"),
     *("startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
@@ -58,7 +58,6 @@ NOT_YET: Final = (
         "rocketmq.client.namespace",
         "transport",
         "pushdown",
-        "waitForTopic",
         "idleTick",
         "rules",
         "rulesVersion",
@@ -128,6 +127,8 @@ class SourceOptions:
     """Whether columns are those of the connector for Spark 2."""
     trigger_delay_s: float
     """So long a batch may wait for as many offsets as it should have at least."""
+    wait_for_topic_s: float = 0.0
+    """So long a query waits when it starts for a topic that is not there."""
     numbers: Mapping[str, int | None] = field(default_factory=dict)
     """By the option's name."""
 
@@ -160,6 +161,8 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         if name in options:
             kind = "a stream has no end" if streaming else "it is an option of streams"
             raise illegal_option(name, options[name], f"{kind}, leave it out")
+    if "waitForTopic" in options and "subscribePattern" in options:
+        raise illegal_option("waitForTopic", options["waitForTopic"], "subscribePattern waits for nothing")
     topics, assigned = _queues(options)
     group = options.get("group", "")
     if group:
@@ -192,6 +195,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         sql92=options.get("sql92", ""),
         legacy=is_legacy(options),
         trigger_delay_s=duration_s(options, "maxTriggerDelay", "15m"),
+        wait_for_topic_s=duration_s(options, "waitForTopic", "0s"),
         numbers=numbers,
     )
 

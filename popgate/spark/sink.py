@@ -73,10 +73,15 @@ class _Writing:
             partition=task.partitionId() if task else 0,
             streaming=self._streaming,
         )
-        if self._opened is None:
+        if not self._options.has_ledger:
             return Written(written(iterator, self._options, identity))
         from popgate.spark.guarantees.replay import written_once
 
+        if self._opened is None:
+            raise SparkSourceError(
+                Code.UNSUPPORTED,
+                "this Spark gives tasks a writer that no ledger was opened for: leave deliveryGuarantee out",
+            )
         batch = batch_of(told)
         outcome = written_once(iterator, self._options, identity, self._opened, batch)
         return Written(outcome.sent, self._opened, batch, outcome)

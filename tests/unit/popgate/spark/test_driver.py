@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -18,9 +19,11 @@ from popgate.errors import (
     GroupNotFound,
     Internal,
     TooManyRequests,
+    TopicNotFound,
 )
 from popgate.model import Bounds
 from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
+from popgate.spark import driver as driver_module
 from popgate.spark.driver import Stream, asked, batch_plan
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
@@ -584,3 +587,45 @@ def test_a_refusal_is_not_asked_for_again() -> None:
     with pytest.raises(SparkSourceError):
         doors.ask()
     assert doors.rests == []
+
+
+def test_a_topic_that_is_not_there_yet_is_waited_for_when_a_query_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests: list[float] = []
+    queues = Queues(A=(0, 5))
+    there = dict(queues.bounds)
+    queues.bounds.clear()
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 3:
+            queues.bounds |= there
+
+    def asks(topic: str) -> list[QueuePlace]:
+        if not queues.bounds:
+            raise TopicNotFound(topic)
+        return sorted(queues.bounds)
+
+    monkeypatch.setattr(queues, "queues", asks)
+    monkeypatch.setattr(driver_module, "asked", partial(asked, rest=rest))
+    options = read_source_options(
+        {**LEAST, "waitForTopic": "2500ms", "startingOffsets": "earliest"}, streaming=True
+    )
+    stream = Stream(options, print, connect=queues.connect)
+    start = stream.initial()
+    assert (rests, start["q"]) == ([1.0, 1.0, 0.5], {"t": {"broker-a": {"0": 0}}})
+    stream.latest(start)
+    queues.bounds.clear()
+    # One that was there and is gone is not waited for.
+    with pytest.raises(SparkSourceError, match="TOPIC_NOT_FOUND"):
+        stream.latest(start)
+    assert len(rests) == 3
+    # And after its time it is told, as it is without.
+    with pytest.raises(SparkSourceError, match="TOPIC_NOT_FOUND"):
+        batch_plan(
+            read_source_options({**LEAST, "waitForTopic": "2s"}, streaming=False),
+            print,
+            connect=queues.connect,
+        )
+    assert rests[3:] == [1.0, 1.0]

@@ -141,6 +141,8 @@ def test_a_write_outside_of_streams_has_no_ledger(books: Books, monkeypatch: pyt
         "popgate.spark.guarantees.replay.written_once",
         lambda _rows, _options, identity, _opened, batch: sink.Outcome(identity.partition, 0, batch[1]),
     )
+    with pytest.raises(SparkSourceError, match="a writer that no ledger was opened for"):
+        writer.__class__(ROWS, read_sink_options(LEDGERED), overwrite=False).write(iter([]))
     # In foreachBatch Spark says which batch it is.
     told = task.write(iter([]))
     assert (told.batch, told.rows, told.outcome.rows) == (("q", 4), 4, 2)
