@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, TypeVar
 
-from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, TopicNotFound
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError, TopicNotFound
 from popgate.message_id import decode_offset_message_id
 from popgate.queue_client import HalfMessage, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.connecting import PASSING, client_of
@@ -30,11 +30,14 @@ from popgate.spark.places import (
 from popgate.spark.sink_options import SinkOptions
 from popgate.wire.properties import UNIQ_KEY, find_property
 
+_REFUSALS: Final = frozenset({Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS})
+"""After these nothing was carried out."""
 _LONGEST_REST_S: Final = 5.0
 _MOST_HELD: Final = 16 << 20
 """Bytes of rows in batches that are not full yet, over all queues."""
 T = TypeVar("T")
 Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]
+FindSent = Callable[[str], set[str]]
 
 
 @dataclass(slots=True, eq=False)
@@ -75,10 +78,12 @@ class Sender:
         connect: Connect = client_of,
         rest: Callable[[float], None] = time.sleep,
         once: bool = True,
+        find_sent: FindSent | None = None,
     ) -> None:
         """`partition`: each begins at another queue. `rest` takes seconds.
 
         `once` False: what came under its id lately is stored again, also where the broker knows that.
+        `find_sent`: what is in a topic, by id; what has no answer is looked for before it is sent again.
         """
         numbers = options.numbers
         self._rows, self._bytes = numbers["sendBatchRows"], numbers["sendBatchBytes"]
@@ -97,6 +102,9 @@ class Sender:
         self._acknowledged = 0
         # A half message that was dropped does not come again under its id.
         self._half, self._once = options.transactional, once and not options.transactional
+        self._find_sent = find_sent
+        self._looked: tuple[QueueClient, str, set[str]] | None = None
+        """What was there of a topic when one of the requests by a connection had no answer."""
         self.halves: list[HalfMessage] = []
         """Those that are stored, of a transactional sink."""
 
@@ -237,12 +245,28 @@ class Sender:
                 if lot.client is None or lot.client is self._client:
                     self._rest_after(error, lot.times)
                     self._queues.pop(lot.topic, None)
+                if error.fault not in _REFUSALS and self._leave_out_sent(lot):
+                    return
                 self._begin(lot)
             else:
                 if self._half:
                     self.halves.append(half_of(answer, lot.messages[0][1]))
                 self._acknowledged += len(lot.messages)
                 return
+
+    def _leave_out_sent(self, lot: _Lot) -> bool:
+        """Of a request without an answer nobody knows whether it was carried out. Whether all of it is there."""
+        if self._find_sent is None or lot.client is None:
+            return False
+        told = self._looked
+        if lot.client.connection.is_open or told is None or told[:2] != (lot.client, lot.topic):
+            told = lot.client, lot.topic, self._find_sent(lot.topic)
+        # By a connection that is closed nothing comes any more: one look is enough for all that went there.
+        self._looked = told
+        left = [(body, block) for body, block in lot.messages if _id_in(block) not in told[2]]
+        self._acknowledged += len(lot.messages) - len(left)
+        lot.messages = left
+        return not left
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -299,11 +323,14 @@ class Sender:
 
 def half_of(answer: SendAnswer, block: bytes) -> HalfMessage:
     """Where a half message lies. Raises SparkSourceError (GATEWAY) for an answer that does not say it."""
-    message_id = (find_property(block, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")
     try:
         _, commit_offset = decode_offset_message_id(answer.message_ids[0])
     except (IndexError, ValueError) as error:
         raise SparkSourceError(
             Code.GATEWAY, f"INTERNAL: the answer to a half message does not say where it lies: {error}"
         ) from error
-    return HalfMessage(answer.queue.topic, answer.queue.broker, answer.offset, commit_offset, message_id)
+    return HalfMessage(answer.queue.topic, answer.queue.broker, answer.offset, commit_offset, _id_in(block))
+
+
+def _id_in(block: bytes) -> str:
+    return (find_property(block, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")

@@ -22,7 +22,7 @@ from popgate.spark.guarantees.ledger import Ledger, Opened, ledger_error
 from popgate.spark.guarantees.scan import Scan
 from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing
-from popgate.spark.sending import Sender
+from popgate.spark.sending import FindSent, Sender
 from popgate.spark.sink_options import SinkOptions
 from popgate.wire.properties import UNIQ_KEY, find_property
 
@@ -33,7 +33,12 @@ _UNIQ: Final = UNIQ_KEY.encode()
 
 class _MakeSender(Protocol):
     def __call__(
-        self, options: SinkOptions, partition: int, *, once: bool = True
+        self,
+        options: SinkOptions,
+        partition: int,
+        *,
+        once: bool = True,
+        find_sent: FindSent | None = None,
     ) -> AbstractContextManager[Sender]: ...
 
 
@@ -54,9 +59,17 @@ def written_once(
     if _is_done(options, opened, batch):
         deque(messages, maxlen=0)
         return Outcome(encoder.count, encoder.checksum, 0, skipped=True)
+    scan = make_scan(options, opened)
+
+    def find_sent(topic: str) -> set[str]:
+        scan.settle()
+        return scan.ids([topic])
+
+    # Of half messages that are there twice one is delivered.
+    looks = None if options.transactional else find_sent
     came_before = make_ledger(options).begin_task(opened, identity.partition)
     if not (opened.again or came_before):
-        with make_sender(options, identity.partition) as sender:
+        with make_sender(options, identity.partition, find_sent=looks) as sender:
             for message in messages:
                 sender.add(message)
             sent = sender.finish()
@@ -69,11 +82,11 @@ def written_once(
             pickler.clear_memo()
         file.seek(0)
         rows = _kept(file, encoder.count)
-        rest = _Rest(options, identity, make_scan(options, opened), sorted(topics))
+        rest = _Rest(identity, scan, sorted(topics))
         again = [rest.is_there(each) for each in rows]
         rest.check()
         file.seek(0)
-        with make_sender(options, identity.partition, once=not rest.compacted) as sender:
+        with make_sender(options, identity.partition, once=not rest.compacted, find_sent=looks) as sender:
             for there, message in zip(again, _kept(file, encoder.count), strict=True):
                 if not there:
                     sender.add(message)
@@ -109,7 +122,7 @@ def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Ou
 class _Rest:
     """Tells which rows of a task are there already."""
 
-    def __init__(self, options: SinkOptions, identity: Identity, scan: Scan, topics: Sequence[str]) -> None:
+    def __init__(self, identity: Identity, scan: Scan, topics: Sequence[str]) -> None:
         self._identity = identity
         scan.settle()
         compacted = [topic for topic in topics if scan.is_compacted(topic)]

@@ -90,7 +90,14 @@ class Scan:
         try:
             queues = client.queues(topic)
         except TopicNotFound:
-            return []
+            queues = []
+        gone = [each for each in self._opened.begins if each.topic == topic and each not in queues]
+        if gone:
+            raise ledger_error(
+                self._options,
+                f"{named(min(gone))} is not there, and was when the batch was opened: start the query again"
+                f" when it is, until then {_UNKNOWN}",
+            )
         minimums, ends = client.minimums(queues), client.maximums(queues)
         begins = self._begins(client, queues)
         for queue, begin in begins.items():

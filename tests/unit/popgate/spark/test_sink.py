@@ -160,3 +160,8 @@ def test_half_messages_have_no_groups_and_no_times() -> None:
         with pytest.raises(SparkSourceError, match=f"column {name} cannot be written with") as refused:
             check_sink_columns([("body", "binary"), (name, kind)], options)
         assert refused.value.code is Code.ILLEGAL_SCHEMA
+    once = read_sink_options(LEDGERED)
+    check_sink_columns([("body", "binary"), ("message_group", "string"), ("priority", "int")], once)
+    for name, kind in (("delivery_timestamp", "timestamp"), ("lite_topic", "string")):
+        with pytest.raises(SparkSourceError, match=f"column {name} cannot be written with"):
+            check_sink_columns([("body", "binary"), (name, kind)], once)

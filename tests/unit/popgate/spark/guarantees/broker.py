@@ -119,8 +119,8 @@ class Broker:
     def scan(self, options: SinkOptions, opened: Opened) -> Scan:
         return Scan(options, opened, connect=self.connect, rest=self.rests.append)
 
-    def sender(self, options: SinkOptions, partition: int, *, once: bool = True) -> Sender:
-        return Sender(options, partition, connect=self.connect, rest=self.rests.append, once=once)
+    def sender(self, options: SinkOptions, partition: int, **given: Any) -> Sender:
+        return Sender(options, partition, connect=self.connect, rest=self.rests.append, **given)
 
     def task(
         self,
@@ -130,7 +130,7 @@ class Broker:
         batch: int = 0,
         partition: int = 0,
         query: str = "q",
-        **given: str,
+        **given: Any,
     ) -> Part:
         """One attempt of a task, with rows as columns by name."""
         options = self.options(**given)
@@ -155,7 +155,7 @@ class Broker:
     def commit(self, *parts: Part, **given: str) -> None:
         commit_batch(self.options(**given), parts, make_ledger=self.ledger, commit=self._commit_halves)
 
-    def batch(self, number: int, *tasks: Sequence[str], query: str = "q", **given: str) -> list[Outcome]:
+    def batch(self, number: int, *tasks: Sequence[str], query: str = "q", **given: Any) -> list[Outcome]:
         """A whole batch of one driver, a task for each list of bodies."""
         opened = self.ledger(self.options(**given)).open()
         parts = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from popgate.errors import BrokerTimeout, Forbidden
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.halves import drop_halves
@@ -260,6 +260,18 @@ def test_a_queue_that_lost_what_was_sent_is_told() -> None:
     assert "made anew" in sentence
 
 
+def test_a_queue_that_is_gone_is_waited_for() -> None:
+    """Its broker may be down, and what was sent to it cannot be looked at."""
+    broker = Broker(out=2)
+    broker.task(broker.ledger().open(), rows(*NUMBERS), **SMALL)
+    queue = QueuePlace(OUT, "b", 1)
+    held = broker.queues.pop(queue)
+    assert "start the query again when it is" in refused(Code.LEDGER, lambda: broker.batch(0, NUMBERS))
+    broker.queues[queue] = held
+    broker.batch(0, NUMBERS)
+    assert sorted(broker.bodies()) == NUMBERS
+
+
 def test_a_compacted_topic_gets_all_rows_again_in_their_order() -> None:
     """What a later row of a key took away would come behind it."""
     broker = Broker(out=1)
@@ -297,6 +309,29 @@ def test_message_groups_keep_their_order_over_deaths() -> None:
             assert found == [f"{group}{at:02}" for at in range(12)], (times, given)
 
 
+@pytest.mark.parametrize("error", [BrokerTimeout("slow"), BrokerUnavailable("gone")])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_request_without_an_answer_is_looked_for_before_it_is_sent_again(
+    error: GatewayError, stored: bool
+) -> None:
+    broker = Broker(out=2)
+    failures = [error, None, error]
+
+    def fail(name: str, told: Any) -> None:
+        if name == "send" and told[0].topic == OUT and failures and (failure := failures.pop(0)):
+            raise failure
+
+    if stored:
+        broker.after = fail
+    else:
+        broker.before = fail
+    [outcome] = broker.batch(0, NUMBERS, sendBatchRows="2")
+    assert outcome.sent == 10
+    assert sorted(broker.bodies()) == NUMBERS
+    assert failures == []
+    assert (1.0 in broker.rests) == stored
+
+
 def test_deaths_everywhere_leave_each_row_once() -> None:
     """A driver that dies at any request, again and again, and Spark that brings the batch again."""
     for seed in range(60):
@@ -309,14 +344,15 @@ def test_deaths_everywhere_leave_each_row_once() -> None:
             while True:
                 name = dice.choice(["send", "maximums", "pull", "queues", "config"])
                 die = dying(name, dice.randint(1, 9))
+                lose = _losing(dice)
                 broker.before, broker.after = dice.choice(
-                    [(die, _nothing), (_nothing, die), (_nothing, _nothing)]
+                    [(die, _nothing), (_nothing, die), (die, lose), (_nothing, lose)]
                 )
                 try:
                     dice.shuffle(batch)
                     tasks = [[each for each in batch if int(each) % 2 == at] for at in (0, 1)]
                     broker.batch(number, *tasks, **SMALL)
-                except Death:
+                except (Death, SparkSourceError):
                     continue
                 finally:
                     broker.before = broker.after = _nothing
@@ -327,6 +363,16 @@ def test_deaths_everywhere_leave_each_row_once() -> None:
 
 def _nothing(_name: str, _told: Any) -> None:
     pass
+
+
+def _losing(dice: random.Random) -> Any:
+    """One answer in eight is lost."""
+
+    def lose(name: str, _told: Any) -> None:
+        if name == "send" and dice.random() < 0.125:
+            raise dice.choice([BrokerTimeout("slow"), BrokerUnavailable("gone")])
+
+    return lose
 
 
 def test_half_messages_are_seen_when_the_batch_is_committed() -> None:
