@@ -255,7 +255,7 @@ class Sender:
                 return
 
     def _leave_out_sent(self, lot: _Lot) -> bool:
-        """Of a request without an answer nobody knows whether it was carried out. Whether all of it is there."""
+        """Whether all of it is there: of a request without an answer nobody knows if it was carried out."""
         if self._find_sent is None or lot.client is None:
             return False
         told = self._looked
