@@ -57,6 +57,7 @@ class Stream:
         """`now_ms` is the time of day, `now` is in seconds and never goes back."""
         self._options, self._warn, self._connect, self._now_ms = options, warn, connect, now_ms
         self._limits = Limits(options, now)
+        self._now, self._idle_since = now, now()
         self._seen: set[QueuePlace] = set()
         """The queues that were there when that was asked last."""
         self._committed: dict[QueuePlace, int] = {}
@@ -97,10 +98,24 @@ class Stream:
         if before.initial:
             self._limits.began()
             return StreamOffset(ends, starts=begins, at_ms=at_ms).encode()
+        tick = before.tick
         if not new and ends == dict(before.queues):
-            return start
+            if not self._is_idle():
+                return start
+            tick += 1
+        self._idle_since = self._now()
         self._limits.began()
-        return StreamOffset(ends, new=new, at_ms=at_ms).encode()
+        return StreamOffset(ends, new=new, at_ms=at_ms, tick=tick).encode()
+
+    def _is_idle(self) -> bool:
+        """Whether it is time to say that nothing came; a stream that ends somewhere never does."""
+        after_s = self._options.idle_tick_s
+        return bool(after_s) and self._last is None and self._now() - self._idle_since >= after_s
+
+    def tick(self, start: dict[str, Any], end: dict[str, Any]) -> int | None:
+        """When it was (ms since 1970) that nothing had come for a while, of a batch that says so."""
+        after = StreamOffset.decode(end)
+        return after.at_ms if after.tick > StreamOffset.decode(start).tick else None
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
         """What lies between two offsets: the same ranges each time it is asked."""

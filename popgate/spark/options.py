@@ -50,7 +50,7 @@ _NUMBERS: Final = {
 }
 KNOWN: Final = (
     *(*SHARED, "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
-    *("maxTriggerDelay", "schemaStyle", "waitForTopic"),
+    *("maxTriggerDelay", "schemaStyle", "waitForTopic", "idleTick"),
     *("startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
@@ -58,7 +58,6 @@ NOT_YET: Final = (
         "rocketmq.client.namespace",
         "transport",
         "pushdown",
-        "idleTick",
         "rules",
         "rulesVersion",
     ),
@@ -72,7 +71,7 @@ SINKS_ONLY: Final = (
 """Those of the sink (`popgate.spark.sink_options`)."""
 _STREAMS_ONLY: Final = (
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    "commitOffsets",
+    *("commitOffsets", "idleTick"),
 )
 
 
@@ -129,6 +128,8 @@ class SourceOptions:
     """So long a batch may wait for as many offsets as it should have at least."""
     wait_for_topic_s: float = 0.0
     """So long a query waits when it starts for a topic that is not there."""
+    idle_tick_s: float = 0.0
+    """After so long without a message a stream has a row that says so; 0: none."""
     numbers: Mapping[str, int | None] = field(default_factory=dict)
     """By the option's name."""
 
@@ -196,6 +197,7 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         legacy=is_legacy(options),
         trigger_delay_s=duration_s(options, "maxTriggerDelay", "15m"),
         wait_for_topic_s=duration_s(options, "waitForTopic", "0s"),
+        idle_tick_s=duration_s(options, "idleTick", "0s"),
         numbers=numbers,
     )
 

@@ -629,3 +629,38 @@ def test_a_topic_that_is_not_there_yet_is_waited_for_when_a_query_starts(
             connect=queues.connect,
         )
     assert rests[3:] == [1.0, 1.0]
+
+
+def test_an_idle_stream_ticks() -> None:
+    queues, times = Queues(A=(0, 5)), [100.0]
+    options = read_source_options({**LEAST, "idleTick": "10s", "startingOffsets": "earliest"}, streaming=True)
+    stream = Stream(
+        options, print, connect=queues.connect, now_ms=lambda: int(times[0] * 1000), now=lambda: times[0]
+    )
+    first = stream.latest(stream.initial())
+    assert stream.tick(stream.initial(), first) is None
+    times[0] += 9
+    assert stream.latest(first) is first
+    times[0] += 1
+    tick = stream.latest(first)
+    assert (tick["tick"], tick["q"]) == (1, first["q"])
+    assert stream.plan(first, tick) == []
+    # The same each time that the batch is planned, whatever time it is then.
+    assert stream.tick(first, tick) == 110_000
+    times[0] += 9
+    assert stream.latest(tick) is tick
+    queues.bounds[A] = (0, 6)
+    more = stream.latest(tick)
+    assert (more["tick"], stream.tick(tick, more)) == (1, None)
+    times[0] += 10
+    assert stream.latest(more)["tick"] == 2
+
+
+def test_a_stream_with_an_end_never_ticks() -> None:
+    queues, times = Queues(A=(0, 5)), [100.0]
+    options = read_source_options({**LEAST, "idleTick": "10s", "startingOffsets": "earliest"}, streaming=True)
+    stream = Stream(options, print, connect=queues.connect, now=lambda: times[0])
+    stream.end_here()
+    first = stream.latest(stream.initial())
+    times[0] += 100
+    assert stream.latest(first) is first
