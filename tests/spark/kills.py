@@ -47,6 +47,7 @@ PORTION = 60
 """Messages that come between two kills: fewer than the seconds for which late ones are waited for."""
 ENDED = "(a query ended)"
 MOST_ENDED = 5
+MOST_AWAITED_S = 8.0
 LAST = 10_000_000
 """A message so late that all windows end."""
 OPTIONS = (
@@ -117,6 +118,14 @@ class Stage:
         self.send(*range(self.sent, self.sent + PORTION))
         self.sent += PORTION
 
+    def await_rows(self, topic: str) -> None:
+        """Until a query begins to write into a topic, or does not for a while."""
+        with self.client() as client:
+            queues = client.queues(topic)
+            before, end = client.maximums(queues), time.monotonic() + MOST_AWAITED_S
+            while client.maximums(queues) == before and time.monotonic() < end:
+                time.sleep(0.001)
+
     def bodies(self, topic: str) -> list[list[bytes]]:
         """What a query wrote, by queue in order."""
         told = []
@@ -170,9 +179,9 @@ def writers(spark: Any, endpoint: str, checkpoint: Path, guarantee: str) -> list
         return found.option("maxOffsetsPerTrigger", str(PORTION)).load()
 
     def sink(rows: Any, topic: str) -> Any:
-        found = rows.writeStream.format("rocketmq").options(
-            endpoints=endpoint, topic=topic, sendBatchRows="2"
-        )
+        found = rows.writeStream.format("rocketmq").options(endpoints=endpoint, topic=topic)
+        # Row by row: the time in which a batch goes out is what kills are to meet.
+        found.options(sendBatchRows="1", sendInFlight="2" if topic == COUNTS else "1")
         found.options(deliveryGuarantee=guarantee, sinkId=topic, ledgerTopic=LEDGER)
         return found.option("checkpointLocation", str(checkpoint / topic))
 
@@ -333,8 +342,12 @@ def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, lis
                         return stage, ["queries end at once", (folder / "driver.log").read_text()[-4000:]]
                     continue
             stage.send_portion()
-            # The seed chooses by it at which moment of a batch the kill comes.
-            time.sleep(dice.uniform(0.0, 3.0))
+            if dice.random() < 0.25:
+                # The seed chooses by it at which moment of a batch the kill comes.
+                time.sleep(dice.uniform(0.0, 3.0))
+            else:
+                stage.await_rows(dice.choice((COPIES, COPIES, COUNTS)))
+                time.sleep(dice.choice((0.0, 0.02, 0.1, 0.3)) * dice.random())
             victim = dice.choices(("driver", "worker", "gateway"), (4, 3, 3))[0]
             if victim == "gateway":
                 stage.kill_gateway()
