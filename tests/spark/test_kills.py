@@ -52,6 +52,8 @@ def test_a_query_writes_each_result_once_over_kills(spark: Any, tmp_path: Path) 
             query, more = dice.choice(queries), dice.randint(1, 2)
             batch = more + len(query.recentProgress)
             wait_until(lambda: len(query.recentProgress) >= batch or not query.isActive, SPARK_S)  # noqa: B023
+            if query.isActive:
+                stage.await_rows((COUNTS, COPIES)[queries.index(query)])
             if victim == "worker":
                 wait_until(kill_worker, SPARK_S)
             else:
