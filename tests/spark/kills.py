@@ -261,9 +261,8 @@ class Driver:
     def pid(self) -> int:
         return self._process.pid
 
-    def kill(self) -> None:
-        """With its JVM; Python workers end when nobody speaks to them."""
-        workers = workers_under(self.pid)
+    def kill(self, workers: list[int]) -> None:
+        """With its JVM, and these Python workers."""
         os.killpg(self.pid, signal.SIGKILL)
         for pid in workers:
             kill(pid)
@@ -342,21 +341,23 @@ def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, lis
                         return stage, ["queries end at once", (folder / "driver.log").read_text()[-4000:]]
                     continue
             stage.send_portion()
+            victim = dice.choices(("driver", "workers", "gateway"), (4, 3, 3))[0]
+            # Looked up before the moment comes, which is over soon.
+            workers = workers_under(driver.pid)
             if dice.random() < 0.25:
                 # The seed chooses by it at which moment of a batch the kill comes.
                 time.sleep(dice.uniform(0.0, 3.0))
             else:
                 stage.await_rows(dice.choice((COPIES, COPIES, COUNTS)))
                 time.sleep(dice.choice((0.0, 0.02, 0.1, 0.3)) * dice.random())
-            victim = dice.choices(("driver", "worker", "gateway"), (4, 3, 3))[0]
             if victim == "gateway":
                 stage.kill_gateway()
             elif victim == "driver":
-                driver.kill()
+                driver.kill(workers)
                 stage.ends.append("driver")
                 driver = None
-            elif (workers := workers_under(driver.pid)) and kill(dice.choice(workers)):
-                stage.ends.append("worker")
+            elif any([kill(pid) for pid in workers]):
+                stage.ends.append("workers")
         stage.ends = [each for each in stage.ends if each != ENDED]
         stage.send(LAST)
         for _ in range(5):
