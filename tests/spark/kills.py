@@ -356,7 +356,7 @@ def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, lis
                 driver.kill(workers)
                 stage.ends.append("driver")
                 driver = None
-            elif any([kill(pid) for pid in workers]):
+            elif [pid for pid in workers if kill(pid)]:
                 stage.ends.append("workers")
         stage.ends = [each for each in stage.ends if each != ENDED]
         stage.send(LAST)
