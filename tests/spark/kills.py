@@ -341,7 +341,7 @@ def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, lis
                         return stage, ["queries end at once", (folder / "driver.log").read_text()[-4000:]]
                     continue
             stage.send_portion()
-            victim = dice.choices(("driver", "workers", "gateway"), (4, 3, 3))[0]
+            victim = dice.choices(("driver", "workers", "gateway"), (5, 3, 2))[0]
             # Looked up before the moment comes, which is over soon.
             workers = workers_under(driver.pid)
             if dice.random() < 0.25:
