@@ -20,6 +20,8 @@ from popgate.naming import is_derived_topic, is_system_topic
 from popgate.wire.batches import encode_batch
 from popgate.wire.bodies import TopicList
 from popgate.wire.codes import SEND_ONCE, RequestCode, ResponseCode
+from popgate.wire.configs import TopicConfig
+from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from popgate.wire.remoting import Command
 from popgate.wire.routes import ClusterInfo, TopicRoute
 
@@ -69,6 +71,16 @@ class SendAnswer:
     offset: int
 
 
+class HalfMessage(NamedTuple):
+    """A half message, as its end names it: where its send was answered that it lies, and its own id."""
+
+    topic: str
+    broker: str
+    queue_offset: int
+    commit_offset: int
+    message_id: str
+
+
 class QueueClient:
     """What a connection can be asked about queues. `group` is whose permissions pulls need."""
 
@@ -97,6 +109,14 @@ class QueueClient:
             if each.readable
             for number in range(each.read_queues)
         )
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        """Raises TopicNotFound and what the connection raises."""
+        body = self._good(self.connection.call(RequestCode.GET_TOPIC_CONFIG, {"topic": topic}), topic).body
+        try:
+            return TopicConfig.decode(body)
+        except PeerWireError as error:
+            raise Internal(f"{self.connection.endpoint} answered with no topic: {error}") from error
 
     def topics(self) -> list[str]:
         """The topics of users, by name. Raises what the connection raises.
@@ -221,11 +241,13 @@ class QueueClient:
         *,
         now_ms: int | None = None,
         once: bool = False,
+        half: bool = False,
     ) -> int:
         """Begin to send messages (body and properties block of each), several of them as one batch.
 
         A queue below 0 is any. `once`: what was sent under its id lately is answered and not stored again,
-        where the broker knows that (the embedded one does, within its window).
+        where the broker knows that (the embedded one does, within its window). `half`: of one message whose
+        properties say that it is half (TRAN_MSG), of the producer group `PRODUCER_GROUP` (PGROUP).
 
         Raises LocalWireError for properties that are too long for the layout.
         """
@@ -237,7 +259,7 @@ class QueueClient:
             "c": "TBW102",
             "d": _NO_DELAY_QUEUES,
             "e": str(queue.queue_id),
-            "f": "0",
+            "f": str(TRANSACTION_PREPARED) if half else "0",
             "g": str(int(time.time() * 1000) if now_ms is None else now_ms),
             "h": "0",
             "i": properties.decode("utf-8", "replace"),
@@ -259,6 +281,25 @@ class QueueClient:
         place = QueuePlace(queue.topic, queue.broker, self._number(answer, "queueId"))
         ids = tuple(filter(None, answer.fields.get("msgId", "").split(",")))
         return SendAnswer(ids, place, self._number(answer, "queueOffset"))
+
+    def start_end(self, half: HalfMessage, *, commit: bool) -> int:
+        """Begin to deliver a half message, or to drop it. `finish_end` waits."""
+        fields = {
+            "topic": half.topic,
+            "producerGroup": PRODUCER_GROUP,
+            "tranStateTableOffset": str(half.queue_offset),
+            "commitLogOffset": str(half.commit_offset),
+            "commitOrRollback": str(TRANSACTION_COMMIT if commit else TRANSACTION_ROLLBACK),
+            "fromTransactionCheck": "false",
+            "msgId": half.message_id,
+            "transactionId": half.message_id,
+            "bname": half.broker,
+        }
+        return self.connection.start(RequestCode.END_TRANSACTION, fields)
+
+    def finish_end(self, opaque: int, half: HalfMessage, *, timeout_s: float | None = None) -> None:
+        """Raises what the answer tells; after BrokerTimeout nobody knows how it ended."""
+        self._good(self.connection.finish(opaque, timeout_s=timeout_s), half.topic)
 
     def send(
         self,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final, TypeVar
 
-from popgate.errors import Fault, GatewayError
+from popgate.errors import Fault, GatewayError, TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.ages import made_anew
 from popgate.spark.connecting import client_of, passes
@@ -25,6 +25,8 @@ T = TypeVar("T")
 Connect = Callable[[SourceOptions], AbstractContextManager[QueueClient]]
 Plan = list[list[Range]]
 _LONGEST_REST_S: Final = 5.0
+_MISSING_REST_S: Final = 1.0
+"""Before it is looked again whether a topic is there."""
 
 
 def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_of) -> Plan:
@@ -37,7 +39,7 @@ def batch_plan(options: SourceOptions, warn: Warn, *, connect: Connect = client_
         ends = {queue: max(end, begins[queue]) for queue, end in ends.items()}
         return _plan(client, begins, ends, options, warn)
 
-    return asked(options, ask, connect=connect)
+    return asked(options, ask, connect=connect, wait_s=options.wait_for_topic_s)
 
 
 class Stream:
@@ -55,6 +57,7 @@ class Stream:
         """`now_ms` is the time of day, `now` is in seconds and never goes back."""
         self._options, self._warn, self._connect, self._now_ms = options, warn, connect, now_ms
         self._limits = Limits(options, now)
+        self._now, self._idle_since = now, now()
         self._seen: set[QueuePlace] = set()
         """The queues that were there when that was asked last."""
         self._committed: dict[QueuePlace, int] = {}
@@ -95,10 +98,24 @@ class Stream:
         if before.initial:
             self._limits.began()
             return StreamOffset(ends, starts=begins, at_ms=at_ms).encode()
+        tick = before.tick
         if not new and ends == dict(before.queues):
-            return start
+            if not self._is_idle():
+                return start
+            tick += 1
+        self._idle_since = self._now()
         self._limits.began()
-        return StreamOffset(ends, new=new, at_ms=at_ms).encode()
+        return StreamOffset(ends, new=new, at_ms=at_ms, tick=tick).encode()
+
+    def _is_idle(self) -> bool:
+        """Whether it is time to say that nothing came; a stream that ends somewhere never does."""
+        after_s = self._options.idle_tick_s
+        return bool(after_s) and self._last is None and self._now() - self._idle_since >= after_s
+
+    def tick(self, start: dict[str, Any], end: dict[str, Any]) -> int | None:
+        """When it was (ms since 1970) that nothing had come for a while, of a batch that says so."""
+        after = StreamOffset.decode(end)
+        return after.at_ms if after.tick > StreamOffset.decode(start).tick else None
 
     def plan(self, start: dict[str, Any], end: dict[str, Any]) -> Plan:
         """What lies between two offsets: the same ranges each time it is asked."""
@@ -187,7 +204,9 @@ class Stream:
         return queues_of(client, self._options)
 
     def _ask(self, work: Callable[[QueueClient], T]) -> T:
-        return asked(self._options, work, connect=self._connect)
+        # A topic that was there and is gone ends the query.
+        wait_s = 0.0 if self._seen else self._options.wait_for_topic_s
+        return asked(self._options, work, connect=self._connect, wait_s=wait_s)
 
 
 def asked(
@@ -196,19 +215,26 @@ def asked(
     *,
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
+    wait_s: float = 0.0,
 ) -> T:
     """What `work` finds out; it only asks, so that it is done again when it fails for now.
+
+    For so long as `wait_s` it is also done again when a topic is not there.
 
     The pause doubles each time: by default there is a minute for a gateway that is started anew. `rest` takes
     seconds. Raises SparkSourceError.
     """
-    retries, times = options.number("fetchOffset.numRetries"), 0
+    retries, times, waited_s = options.number("fetchOffset.numRetries"), 0, 0.0
     first_rest_s = options.number("fetchOffset.retryIntervalMs") / 1000
     while True:
         try:
             with connect(options) as client:
                 return work(client)
         except SparkSourceError as error:
+            if isinstance(error.__cause__, TopicNotFound) and waited_s < wait_s:
+                rest(min(_MISSING_REST_S, wait_s - waited_s))
+                waited_s += _MISSING_REST_S
+                continue
             if times == retries or not passes(error):
                 raise
             rest(min(first_rest_s * 2 ** min(times, 20), max(first_rest_s, _LONGEST_REST_S)))

@@ -15,19 +15,23 @@ import pyarrow as pa
 
 from popgate.errors import BadRequest, shown
 from popgate.naming import check_topic
+from popgate.queue_client import PRODUCER_GROUP
 from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing, illegal_row
 from popgate.spark.sink_options import SinkOptions
 from popgate.wire.properties import (
+    CHECK_IMMUNITY_TIME_IN_SECONDS,
     KEYS,
     LITE_TOPIC,
     LONGEST_IN_BATCH,
+    PGROUP,
     PRIORITY,
     RESERVED,
     SHARDING_KEY,
     TAGS,
     TIMER_DELIVER_MS,
     TRACE_CONTEXT,
+    TRAN_MSG,
     TRANSIENT_PREFIX,
     UNIQ_KEY,
 )
@@ -35,17 +39,26 @@ from popgate.wire.properties import (
 _control: Final = re.compile("[\x00-\x1f\x7f-\x9f]").search
 """What a block of properties cannot carry, and no message may have in its texts."""
 _NOT_FOR_USERS: Final = RESERVED | {SHARDING_KEY, TRACE_CONTEXT}
+_HALF: Final = (
+    f"{TRAN_MSG}\x01true\x02{PGROUP}\x01{PRODUCER_GROUP}\x02{CHECK_IMMUNITY_TIME_IN_SECONDS}\x013600\x02"
+)
+"""Of a half message: nobody is asked about it for an hour, and nobody is there who could answer."""
+_LAST_U64: Final = (1 << 64) - 1
 _LONGEST_ID: Final = 255
 """Bytes, as over gRPC."""
 
 
 class Encoder:
-    """Makes messages of what one task writes; it counts the rows."""
+    """Makes messages of what one task writes, and counts the rows; they are told apart as `identity` says."""
 
     def __init__(self, options: SinkOptions, identity: Identity) -> None:
         self._options = options
         self._partition = identity.partition
         self._row_id, self._key_id = identity.of_rows(), identity.of_keys()
+        self._digest = identity.digest_of_contents() if identity.by_contents else None
+        self.checksum = 0
+        """Of all rows, in whatever order they came; 0 where rows are not known by their contents."""
+        self._front = _HALF if options.transactional else ""
         self.count = 0
         self._topics: dict[str, str] = {}
 
@@ -81,10 +94,16 @@ class Encoder:
                     block = ""
                 else:
                     block = _block(tag, keys, group, properties, due_ms, priority, lite)
-                message_id = find_key(at, number, block, body)
+                if self._digest is None:
+                    message_id = find_key(at, number, block, body)
+                else:
+                    rest = f"{topic}\x01{broker or ''}\x01{queue_id}\x02{block}"
+                    digest = self._digest(rest.encode(), body)
+                    self.checksum = self.checksum + int.from_bytes(digest[:8], "big") & _LAST_U64
+                    message_id = find_key(at, number, block, digest)
             except _Wrong as wrong:
                 self._refuse(number, wrong.column, wrong.why)
-            packed = f"{block}{UNIQ_KEY}\x01{message_id}\x02".encode()
+            packed = f"{self._front}{block}{UNIQ_KEY}\x01{message_id}\x02".encode()
             if queue_id is not None and queue_id < 0:
                 self._refuse(number, "queue_id", f"is {queue_id}")
             if broker and queue_id is None:
@@ -93,7 +112,13 @@ class Encoder:
                 self._refuse(
                     number, "priority", f"is {priority}, and chooses the queue: queue_id is null then"
                 )
-            alone = due_ms is not None or priority is not None or bool(lite) or len(packed) > LONGEST_IN_BATCH
+            alone = (
+                due_ms is not None
+                or priority is not None
+                or bool(lite)
+                or bool(self._front)
+                or len(packed) > LONGEST_IN_BATCH
+            )
             yield Outgoing(number, topic, body, packed, group or "", broker or "", queue_id, alone)
 
     # -- inside -----------------------------------------------------------------------------------

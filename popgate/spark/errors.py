@@ -22,6 +22,8 @@ class Code(Enum):
     ILLEGAL_ROW = "ROCKETMQ_ILLEGAL_ROW"
     DAMAGED = "ROCKETMQ_DAMAGED_MESSAGE"
     GATEWAY = "ROCKETMQ_GATEWAY"
+    LEDGER = "ROCKETMQ_LEDGER"
+    REPLAY = "ROCKETMQ_REPLAY"
 
 
 class SparkSourceError(Exception):
@@ -31,8 +33,13 @@ class SparkSourceError(Exception):
         super().__init__(f"[{code.value}] {sentence}")
         self.code = code
 
+    @property
+    def sentence(self) -> str:
+        """What it says without the code."""
+        return str(self.args[0]).partition("] ")[2]
+
     def __reduce__(self) -> tuple[type[SparkSourceError], tuple[Code, str]]:
-        return SparkSourceError, (self.code, self.args[0].partition("] ")[2])
+        return SparkSourceError, (self.code, self.sentence)
 
 
 def illegal_option(name: str, value: str, why: str) -> SparkSourceError:

@@ -21,6 +21,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 """Properties of Spark's tasks. They are there in foreachBatch, too."""
 _VERSION: Final = "01"
 """What the ids of the gRPC clients begin with."""
+_OF_CONTENTS: Final = "02"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +31,23 @@ class Identity:
     write: tuple[str, ...]
     sink_id: str
     partition: int
+    by_contents: bool = False
+    """Whether rows are known by what they say, wherever they stand in their partition."""
+
+    @property
+    def batch_tag(self) -> str:
+        """What the ids of a batch begin with, those of all its partitions, when they are `by_contents`."""
+        return _OF_CONTENTS + _hash("batch", *self.write, self.sink_id).hexdigest()[:16].upper()
+
+    @property
+    def tag(self) -> str:
+        """What those of this partition begin with."""
+        return f"{self.batch_tag}{self.partition:08X}"
 
     def of_rows(self) -> Callable[[int, bytes, bytes], str]:
         """The id of a row: its number, the block of its properties, and its body."""
+        if self.by_contents:
+            return self._of_contents()
         base = _hash("row", *self.write, self.sink_id, str(self.partition))
 
         def row_id(number: int, block: bytes, body: bytes) -> str:
@@ -41,6 +56,33 @@ class Identity:
             return _VERSION + one.hexdigest().upper()
 
         return row_id
+
+    def _of_contents(self) -> Callable[[int, bytes, bytes], str]:
+        """Rows that say the same are counted: whichever comes first has the same id each time.
+
+        In the place of the body these take what `digest_of_contents` makes.
+        """
+        tag, seen = self.tag, dict[bytes, int]()
+
+        def row_id(_number: int, _block: bytes, digest: bytes) -> str:
+            count = seen.get(digest, 0)
+            seen[digest] = count + 1
+            if count:
+                digest = hashlib.blake2b(b"%b again %d" % (digest, count), digest_size=16).digest()
+            return tag + digest.hex().upper()
+
+        return row_id
+
+    def digest_of_contents(self) -> Callable[[bytes, bytes], bytes]:
+        """Of what a row says, beside its body: the same in whichever partition and place it is."""
+        base = _hash("content", *self.write, self.sink_id)
+
+        def digest(rest: bytes, body: bytes) -> bytes:
+            one = base.copy()
+            one.update(b"%d " % len(rest) + rest + body)
+            return one.digest()
+
+        return digest
 
     def of_keys(self) -> Callable[[bytes], str]:
         """The id of a row by its key: the same for all writes of a sink."""
@@ -77,9 +119,21 @@ def identity_of(
             f"Spark does not tell the task which batch of which stream it writes ({QUERY_ID}, {BATCH_ID}):"
             " what is sent again could not be known again; give dedupeKeyColumn",
         )
+    if options.has_ledger and not in_query:
+        raise illegal_option(
+            "deliveryGuarantee",
+            options.guarantee,
+            "this batch belongs to no stream, nothing tells it when it comes again: leave it out",
+        )
     if in_query and (streaming or sink_id):
-        return Identity(("stream" if streaming else "each", query, batch), sink_id, partition)
+        write = ("stream" if streaming else "each", query, batch)
+        return Identity(write, sink_id, partition, options.has_ledger)
     return Identity(("batch", run), sink_id, partition)
+
+
+def batch_of(properties: Mapping[str, str]) -> tuple[str, int]:
+    """Of a stream's task: its query and its batch, as `identity_of` has found them there."""
+    return properties[QUERY_ID], int(properties[BATCH_ID])
 
 
 def _hash(*parts: str) -> hashlib.blake2b:

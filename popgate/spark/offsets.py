@@ -5,8 +5,8 @@ queue.
 `from`, in the first end offset alone, is where that batch began: Spark asks for the initial offset anew when
 it restarts before the first commit, and the end would have moved by then. `new` is where queues began that
 appeared in this batch. A replay plans the same ranges by them. `at` is when the gateway was asked (ms since
-1970): everything before `q` was stored by then, by which a topic is known that was made anew since. Spark
-compares offsets as text, so that keys have one order.
+1970): everything before `q` was stored by then, by which a topic is known that was made anew since. `tick`
+counts the ticks of an idle stream. Spark compares offsets as text, so that keys have one order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from popgate.spark.errors import Code, SparkSourceError
 VERSION: Final = 1
 LARGEST_OFFSET: Final = (1 << 63) - 1
 LARGEST_QUEUE: Final = (1 << 31) - 1
-_KEYS: Final = frozenset({"v", "q", "from", "new", "initial", "at"})
+_KEYS: Final = frozenset({"v", "q", "from", "new", "initial", "at", "tick"})
 
 Offsets = Mapping[QueuePlace, int]
 
@@ -36,6 +36,7 @@ class StreamOffset:
     new: Offsets = field(default_factory=dict)
     initial: bool = False
     at_ms: int | None = None
+    tick: int = 0
 
     def encode(self) -> dict[str, Any]:
         """For Spark, with keys in their one order, queue numbers by their value."""
@@ -48,6 +49,8 @@ class StreamOffset:
             told["initial"] = True
         if self.at_ms is not None:
             told["at"] = self.at_ms
+        if self.tick:
+            told["tick"] = self.tick
         return told
 
     @classmethod
@@ -64,12 +67,16 @@ class StreamOffset:
         at_ms = told.get("at")
         if at_ms is not None and (isinstance(at_ms, bool) or not isinstance(at_ms, int)):
             raise _illegal("at is no time in ms")
+        tick = told.get("tick", 0)
+        if isinstance(tick, bool) or not isinstance(tick, int) or tick < 0:
+            raise _illegal("tick is no number")
         return cls(
             flat(told.get("q")),
             flat(told["from"]) if "from" in told else None,
             flat(told["new"]) if "new" in told else {},
             told.get("initial", False),
             at_ms,
+            tick,
         )
 
 

@@ -50,7 +50,7 @@ _NUMBERS: Final = {
 }
 KNOWN: Final = (
     *(*SHARED, "group", "commitOffsets", "failOnDataLoss", "tag", "sql92", "startingOffsetsFallback"),
-    *("maxTriggerDelay", "schemaStyle"),
+    *("maxTriggerDelay", "schemaStyle", "waitForTopic", "idleTick"),
     *("startingOffsetsByTimestampStrategy", *_QUEUES, *_START, *_END, *_NUMBERS),
 )
 NOT_YET: Final = (
@@ -58,21 +58,20 @@ NOT_YET: Final = (
         "rocketmq.client.namespace",
         "transport",
         "pushdown",
-        "waitForTopic",
-        "idleTick",
         "rules",
         "rulesVersion",
     ),
 )
 """Of the design, and of no effect yet."""
 SINKS_ONLY: Final = (
-    *("deliveryGuarantee", "sinkId", "dedupeKeyColumn", "sendBatchRows", "sendBatchBytes", "sendInFlight"),
+    *("deliveryGuarantee", "sinkId", "ledgerTopic", "dedupeKeyColumn"),
+    *("sendBatchRows", "sendBatchBytes", "sendInFlight"),
     *("sendTimeoutMs", "send.numRetries", "send.retryIntervalMs"),
 )
 """Those of the sink (`popgate.spark.sink_options`)."""
 _STREAMS_ONLY: Final = (
     *("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    "commitOffsets",
+    *("commitOffsets", "idleTick"),
 )
 
 
@@ -127,6 +126,10 @@ class SourceOptions:
     """Whether columns are those of the connector for Spark 2."""
     trigger_delay_s: float
     """So long a batch may wait for as many offsets as it should have at least."""
+    wait_for_topic_s: float = 0.0
+    """So long a query waits when it starts for a topic that is not there."""
+    idle_tick_s: float = 0.0
+    """After so long without a message a stream has a row that says so; 0: none."""
     numbers: Mapping[str, int | None] = field(default_factory=dict)
     """By the option's name."""
 
@@ -159,6 +162,8 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         if name in options:
             kind = "a stream has no end" if streaming else "it is an option of streams"
             raise illegal_option(name, options[name], f"{kind}, leave it out")
+    if "waitForTopic" in options and "subscribePattern" in options:
+        raise illegal_option("waitForTopic", options["waitForTopic"], "subscribePattern waits for nothing")
     topics, assigned = _queues(options)
     group = options.get("group", "")
     if group:
@@ -191,6 +196,8 @@ def read_source_options(given: Mapping[str, str], *, streaming: bool) -> SourceO
         sql92=options.get("sql92", ""),
         legacy=is_legacy(options),
         trigger_delay_s=duration_s(options, "maxTriggerDelay", "15m"),
+        wait_for_topic_s=duration_s(options, "waitForTopic", "0s"),
+        idle_tick_s=duration_s(options, "idleTick", "0s"),
         numbers=numbers,
     )
 

@@ -25,6 +25,7 @@ from popgate.wire.codes import ResponseCode
 _REST_S: Final = 0.05
 """Before a pull is asked again that found nothing where something must be, or that failed."""
 _LONGEST_REST_S: Final = 1.0
+_STORED: Final = ("store_timestamp", "storeTimestamp")
 _PATIENCE_S: Final = 60.0
 """So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
 
@@ -52,6 +53,17 @@ def batches(
                 held, count, bytes_held = [], 0, 0
         if held:
             yield decoded(b"".join(held), each, schema, options)
+
+
+def tick_row(at_ms: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The row of a stream to which nothing came for a while: the time, and no message."""
+    columns = [
+        pa.array([at_ms * 1000 if field.name in _STORED else None], pa.int64()).cast(field.type)
+        if pa.types.is_timestamp(field.type)
+        else pa.nulls(1, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def decoded(data: bytes, range_: Range, schema: pa.Schema, options: SourceOptions) -> pa.RecordBatch:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, TypeVar
 
-from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, TopicNotFound
-from popgate.queue_client import QueueClient, QueuePlace
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError, TopicNotFound
+from popgate.message_id import decode_offset_message_id
+from popgate.queue_client import HalfMessage, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.connecting import PASSING, client_of
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.messages import Outgoing, illegal_row
@@ -27,12 +28,16 @@ from popgate.spark.places import (
     writable_queues,
 )
 from popgate.spark.sink_options import SinkOptions
+from popgate.wire.properties import UNIQ_KEY, find_property
 
+_REFUSALS: Final = frozenset({Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS})
+"""After these nothing was carried out."""
 _LONGEST_REST_S: Final = 5.0
 _MOST_HELD: Final = 16 << 20
 """Bytes of rows in batches that are not full yet, over all queues."""
 T = TypeVar("T")
 Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]
+FindSent = Callable[[str], set[str]]
 
 
 @dataclass(slots=True, eq=False)
@@ -72,8 +77,14 @@ class Sender:
         *,
         connect: Connect = client_of,
         rest: Callable[[float], None] = time.sleep,
+        once: bool = True,
+        find_sent: FindSent | None = None,
     ) -> None:
-        """`partition`: each begins at another queue. `rest` takes seconds."""
+        """`partition`: each begins at another queue. `rest` takes seconds.
+
+        `once` False: what came under its id lately is stored again, also where the broker knows that.
+        `find_sent`: what is in a topic, by id; what has no answer is looked for before it is sent again.
+        """
         numbers = options.numbers
         self._rows, self._bytes = numbers["sendBatchRows"], numbers["sendBatchBytes"]
         self._depth, self._retries = numbers["sendInFlight"], numbers["send.numRetries"]
@@ -89,6 +100,13 @@ class Sender:
         self._held = 0
         self._under_way: deque[_Lot] = deque()
         self._acknowledged = 0
+        # A half message that was dropped does not come again under its id.
+        self._half, self._once = options.transactional, once and not options.transactional
+        self._find_sent = find_sent
+        self._looked: tuple[QueueClient, str, set[str]] | None = None
+        """What was there of a topic when one of the requests by a connection had no answer."""
+        self.halves: list[HalfMessage] = []
+        """Those that are stored, of a transactional sink."""
 
     def __enter__(self) -> Sender:
         return self
@@ -197,7 +215,7 @@ class Sender:
         try:
             client = self._reached()
             lot.to = lot.place or self._next(self._known(client, lot.topic))
-            lot.opaque = client.start_send(lot.to, lot.messages, once=True)
+            lot.opaque = client.start_send(lot.to, lot.messages, once=self._once, half=self._half)
             lot.client = client
         except GatewayError as error:
             if error.fault not in PASSING:
@@ -219,7 +237,7 @@ class Sender:
             try:
                 if lot.client is None or lot.to is None:
                     raise lot.why or BrokerUnavailable("the gateway was not reached")
-                lot.client.finish_send(lot.opaque, lot.to, timeout_s=self._options.timeout_s)
+                answer = lot.client.finish_send(lot.opaque, lot.to, timeout_s=self._options.timeout_s)
             except GatewayError as error:
                 if error.fault not in PASSING or lot.times > self._retries:
                     raise self._lost(error, lot) from error
@@ -227,10 +245,28 @@ class Sender:
                 if lot.client is None or lot.client is self._client:
                     self._rest_after(error, lot.times)
                     self._queues.pop(lot.topic, None)
+                if error.fault not in _REFUSALS and self._leave_out_sent(lot):
+                    return
                 self._begin(lot)
             else:
+                if self._half:
+                    self.halves.append(half_of(answer, lot.messages[0][1]))
                 self._acknowledged += len(lot.messages)
                 return
+
+    def _leave_out_sent(self, lot: _Lot) -> bool:
+        """Whether all of it is there: of a request without an answer nobody knows if it was carried out."""
+        if self._find_sent is None or lot.client is None:
+            return False
+        told = self._looked
+        if lot.client.connection.is_open or told is None or told[:2] != (lot.client, lot.topic):
+            told = lot.client, lot.topic, self._find_sent(lot.topic)
+        # By a connection that is closed nothing comes any more: one look is enough for all that went there.
+        self._looked = told
+        left = [(body, block) for body, block in lot.messages if _id_in(block) not in told[2]]
+        self._acknowledged += len(lot.messages) - len(left)
+        lot.messages = left
+        return not left
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -283,3 +319,18 @@ class Sender:
             f"{error.fault.name}: {error.sentence} ({rows} of partition {self._partition} to topic"
             f" {topic}{tried}, option endpoints = {self._options.gateway.endpoints})",
         )
+
+
+def half_of(answer: SendAnswer, block: bytes) -> HalfMessage:
+    """Where a half message lies. Raises SparkSourceError (GATEWAY) for an answer that does not say it."""
+    try:
+        _, commit_offset = decode_offset_message_id(answer.message_ids[0])
+    except (IndexError, ValueError) as error:
+        raise SparkSourceError(
+            Code.GATEWAY, f"INTERNAL: the answer to a half message does not say where it lies: {error}"
+        ) from error
+    return HalfMessage(answer.queue.topic, answer.queue.broker, answer.offset, commit_offset, _id_in(block))
+
+
+def _id_in(block: bytes) -> str:
+    return (find_property(block, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")

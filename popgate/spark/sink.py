@@ -1,4 +1,8 @@
-"""The sink `rocketmq` of Spark. Rows are acknowledged before their task ends: nothing is left to commit."""
+"""The sink `rocketmq` of Spark. Rows are acknowledged before their task ends.
+
+At least once, nothing is left to commit. With a ledger the driver opens a batch when it plans it, and says
+that it is done when Spark commits it (`popgate.spark.guarantees`).
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,16 @@ import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.identities import BATCH_ID, QUERY_ID, identity_of
+from popgate.spark.guarantees.commit import Outcome, Part, commit_batch, drop_batch
+from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.identities import BATCH_ID, QUERY_ID, batch_of, identity_of
 from popgate.spark.sink_columns import check_sink_columns
 from popgate.spark.sink_options import SinkOptions
 
@@ -27,9 +33,12 @@ _Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task tells the driver: how many rows it sent, and what it knows of a batch with a ledger."""
 
     rows: int
+    opened: Opened | None = None
+    batch: tuple[str, int] = ("", -1)
+    outcome: Outcome | None = None
 
 
 class _Writing:
@@ -40,6 +49,13 @@ class _Writing:
         self._options, self._streaming = options, streaming
         # Tasks get a copy: all of one write have the same, also those that are run again.
         self._run = uuid.uuid4().hex
+        self._opened: Opened | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The writer is pickled where a batch is planned, just before its tasks begin, and nowhere else.
+        if self._options.has_ledger and self._opened is None:
+            self._opened = Ledger(self._options).open()
+        return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         # Here, so that whoever only looks the sink up does not load Arrow.
@@ -57,7 +73,32 @@ class _Writing:
             partition=task.partitionId() if task else 0,
             streaming=self._streaming,
         )
-        return Written(written(iterator, self._options, identity))
+        if not self._options.has_ledger:
+            return Written(written(iterator, self._options, identity))
+        from popgate.spark.guarantees.replay import written_once
+
+        if self._opened is None:
+            raise SparkSourceError(
+                Code.UNSUPPORTED,
+                "this Spark gives tasks a writer that no ledger was opened for: leave deliveryGuarantee out",
+            )
+        batch = batch_of(told)
+        outcome = written_once(iterator, self._options, identity, self._opened, batch)
+        return Written(outcome.sent, self._opened, batch, outcome)
+
+    def _commit(self, messages: _Messages) -> None:
+        parts = [each for each in messages if isinstance(each, Written)]
+        if self._options.has_ledger:
+            commit_batch(self._options, [part_of(each) for each in parts])
+
+    def _abort(self, messages: _Messages) -> None:
+        """What was sent stays sent. Spark calls this after a commit that failed, too, with all messages."""
+        parts = [each for each in messages if isinstance(each, Written)]
+        if self._options.transactional:
+            drop_batch(self._options, [part_of(each) for each in parts], _log.warning)
+        else:
+            rows = sum(each.rows for each in parts)
+            _log.warning("a write was given up; at least %d rows of it were sent, and stay", rows)
 
 
 class RocketMQWriter(_Writing, DataSourceArrowWriter):
@@ -72,10 +113,10 @@ class RocketMQWriter(_Writing, DataSourceArrowWriter):
             )
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Nothing: everything is acknowledged."""
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell_abort(messages)
+        self._abort(messages)
 
 
 class RocketMQStreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -85,13 +126,13 @@ class RocketMQStreamWriter(_Writing, DataSourceStreamArrowWriter):
         super().__init__(schema, options, streaming=True)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        """Nothing: everything is acknowledged."""
+        self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        _tell_abort(messages)
+        self._abort(messages)
 
 
-def _tell_abort(messages: _Messages) -> None:
-    """What was sent stays sent. Spark calls this after a commit that failed, too, with all that is there."""
-    rows = sum(each.rows for each in messages if isinstance(each, Written))
-    _log.warning("a write was given up; at least %d rows of it were sent, and stay", rows)
+def part_of(written: Written) -> Part:
+    """What a task told of a batch with a ledger."""
+    assert written.opened is not None and written.outcome is not None  # noqa: S101, PT018 - `write` made it
+    return Part(written.opened, written.batch, written.outcome)

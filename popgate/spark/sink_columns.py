@@ -26,6 +26,10 @@ SINK_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "message_id": ("string",),
 }
 """Names and Spark's types."""
+_NOT_HALF: Final = ("message_group", "delivery_timestamp", "priority", "lite_topic")
+"""What no half message has."""
+_NOT_FOUND: Final = ("delivery_timestamp", "lite_topic")
+"""Of messages that cannot be found in their topic when they were sent."""
 _KEY_TYPES: Final = ("string", "binary", "bigint", "int", "smallint", "tinyint")
 """What a column that tells rows apart may have: one text for each value."""
 
@@ -61,6 +65,21 @@ def _check_whole(names: list[str], options: SinkOptions) -> None:
         )
     if "broker_name" in names and "queue_id" not in names:
         raise SparkSourceError(Code.ILLEGAL_SCHEMA, "column broker_name needs a column queue_id beside it")
+    refused = [name for name in _NOT_HALF if name in names] if options.transactional else []
+    if refused:
+        raise SparkSourceError(
+            Code.ILLEGAL_SCHEMA,
+            f"column {refused[0]} cannot be written with deliveryGuarantee = {options.guarantee}: half"
+            " messages have none, select others, or take effectively-once",
+        )
+    refused = [name for name in _NOT_FOUND if name in names] if options.has_ledger else []
+    if refused:
+        raise SparkSourceError(
+            Code.ILLEGAL_SCHEMA,
+            f"column {refused[0]} cannot be written with deliveryGuarantee = {options.guarantee}: such"
+            " messages are not in their topic when they were sent, and could not be found there when a batch"
+            " comes again",
+        )
     key = options.dedupe_key
     if key and key not in names:
         raise illegal_option("dedupeKeyColumn", key, f"the rows have no such column but {', '.join(names)}")

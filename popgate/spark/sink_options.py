@@ -12,7 +12,8 @@ from popgate.spark.given import named, number, one_of, topic_of
 from popgate.spark.options import KNOWN, NOT_YET, SINKS_ONLY
 
 AT_LEAST_ONCE: Final = "at-least-once"
-_NOT_YET_GUARANTEES: Final = ("effectively-once", "transactional")
+EFFECTIVELY_ONCE: Final = "effectively-once"
+TRANSACTIONAL: Final = "transactional"
 _SHARED: Final = ("topic", *SHARED)
 """Of the source too."""
 SINK_KNOWN: Final = (*_SHARED, *SINKS_ONLY)
@@ -41,6 +42,9 @@ class SinkOptions:
     sink_id: str
     dedupe_key: str
     """The column whose value makes a message's id; empty: its place in the query does."""
+    guarantee: str = AT_LEAST_ONCE
+    ledger_topic: str = ""
+    """Empty where the guarantee needs none."""
     numbers: Mapping[str, int] = field(default_factory=dict)
     """By the option's name."""
 
@@ -48,6 +52,14 @@ class SinkOptions:
     def group(self) -> str:
         """None: sends need no group of consumers."""
         return ""
+
+    @property
+    def has_ledger(self) -> bool:
+        return self.guarantee != AT_LEAST_ONCE
+
+    @property
+    def transactional(self) -> bool:
+        return self.guarantee == TRANSACTIONAL
 
     @property
     def timeout_s(self) -> float:
@@ -59,7 +71,7 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Raises SparkSourceError."""
     given = {name: value for name, value in given.items() if name.lower() not in _SPARKS_OWN}
     options = named(given, SINK_KNOWN, others=_SOURCES_ONLY, side="source", not_yet=NOT_YET)
-    _check_guarantee(options)
+    guarantee = one_of(options, "deliveryGuarantee", (AT_LEAST_ONCE, EFFECTIVELY_ONCE, TRANSACTIONAL))
     topic = options.get("topic", "")
     if "topic" in options:
         topic_of("topic", topic, topic)
@@ -69,6 +81,8 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     if "dedupeKeyColumn" in options and not options["dedupeKeyColumn"]:
         raise illegal_option("dedupeKeyColumn", "", "it names a column")
     return SinkOptions(
+        guarantee=guarantee,
+        ledger_topic=_ledger_topic(options, guarantee),
         gateway=gateway_of(options),
         topic=topic,
         sink_id=sink_id,
@@ -80,11 +94,22 @@ def read_sink_options(given: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _check_guarantee(options: Mapping[str, str]) -> None:
-    text = options.get("deliveryGuarantee", AT_LEAST_ONCE).lower()
-    if text in _NOT_YET_GUARANTEES:
-        raise SparkSourceError(
-            Code.UNSUPPORTED_OPTION,
-            f"option deliveryGuarantee = {text} is not supported yet, leave it out for {AT_LEAST_ONCE}",
-        )
-    one_of(options, "deliveryGuarantee", (AT_LEAST_ONCE,))
+def _ledger_topic(options: Mapping[str, str], guarantee: str) -> str:
+    """Empty: none is needed."""
+    if guarantee == AT_LEAST_ONCE:
+        if "ledgerTopic" in options:
+            raise illegal_option(
+                "ledgerTopic", options["ledgerTopic"], f"it needs deliveryGuarantee = {EFFECTIVELY_ONCE}"
+            )
+        return ""
+    for name, what in (
+        ("sinkId", "a name of the sink that no other has"),
+        ("ledgerTopic", "a compacted topic"),
+    ):
+        if name not in options:
+            raise SparkSourceError(
+                Code.MISSING_OPTION,
+                f"option {name} is missing, deliveryGuarantee = {guarantee} needs it: {what}",
+            )
+    text = options["ledgerTopic"]
+    return topic_of("ledgerTopic", text, text)

@@ -74,6 +74,10 @@ class RangePartition(InputPartition):
         ]
 
 
+class TickPartition(InputPartition):
+    """A row of an idle stream; the time in ms since 1970."""
+
+
 class RocketMQReader(DataSourceReader):
     """One batch: what lies between two positions when it is planned."""
 
@@ -118,7 +122,9 @@ class RocketMQStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.reported
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        return [RangePartition(each) for each in self._stream.plan(start, end)]
+        planned: list[InputPartition] = [RangePartition(each) for each in self._stream.plan(start, end)]
+        at_ms = self._stream.tick(start, end)
+        return planned if at_ms is None else [*planned, TickPartition(at_ms)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(partition, self._schema, self._options)
@@ -140,11 +146,14 @@ def _read(partition: InputPartition, schema: StructType, options: SourceOptions)
     from pyspark.sql.pandas.types import to_arrow_schema
 
     # Here, so that whoever only looks the source up does not load Arrow.
-    from popgate.spark.reading import batches
+    from popgate.spark.reading import batches, tick_row
 
     # Spark collects garbage after each task; what is loaded by now need not be looked at each time.
     if gc.get_freeze_count() == 0:
         gc.freeze()
-    assert isinstance(partition, RangePartition)  # noqa: S101 - what `partitions` made
     arrow = to_arrow_schema(schema, timezone="UTC")
+    if isinstance(partition, TickPartition):
+        yield tick_row(partition.value, arrow)
+        return
+    assert isinstance(partition, RangePartition)  # noqa: S101 - what `partitions` made
     yield from batches(partition.ranges, arrow, options, _log.warning)

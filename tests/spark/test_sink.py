@@ -5,6 +5,8 @@ Few tests: what the sink checks, encodes and sends again is tested in tests/unit
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +16,7 @@ import pytest
 
 from popgate.testing.gateway import GatewayProcess
 from tests.spark.conftest import LONGEST_S
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.timeout(LONGEST_S)]
 Send = Callable[[str, int, int], None]
@@ -99,3 +102,49 @@ def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_cop
         (commits / name).unlink(missing_ok=True)
     assert run() == [6]
     assert found() == sent(26)
+
+
+def test_a_stream_with_a_ledger_opens_each_batch_once_and_so_does_for_each_batch(
+    spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
+) -> None:
+    for told in (
+        {"name": "books", "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
+        {"name": "halves", "types": ["TRANSACTION"]},
+    ):
+        data, kind = json.dumps(told).encode(), {"content-type": "application/json"}
+        request = urllib.request.Request(f"{gateway.admin}/api/topics", data, kind)
+        urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+    send("booked", 0, 20)
+    stream = spark.readStream.schema("body binary, tag string").format("rocketmq")
+    stream.options(endpoints=gateway.endpoint, topic="booked", startingOffsets="earliest")
+    frame = stream.option("maxOffsetsPerTrigger", "12").load()
+    ledger = {"endpoints": gateway.endpoint, "ledgerTopic": "books"}
+
+    once = frame.writeStream.format("rocketmq").options(**ledger, topic="once", sinkId="once")
+    once.options(deliveryGuarantee="effectively-once", checkpointLocation=str(tmp_path / "once"))
+    assert finished(once) == [12, 8]
+
+    def write(batch: Any, _number: int) -> None:
+        written = batch.write.format("rocketmq").options(**ledger, topic="halves", sinkId="halves")
+        written.option("deliveryGuarantee", "transactional").mode("append").save()
+
+    halves = frame.writeStream.foreachBatch(write).option("checkpointLocation", str(tmp_path / "halves"))
+    assert finished(halves) == [12, 8]
+
+    def bodies(topic: str) -> Counter[bytes]:
+        return Counter(bytes(row.body) for row in table(spark, gateway, topic).select("body").collect())
+
+    assert bodies("once") == bodies("halves") == Counter(b"body %d" % number for number in range(20))
+    rows = table(spark, gateway, "books").selectExpr("keys", "cast(body as string) body").collect()
+    opened = [json.loads(row.body) for row in rows if row.body and '"kind":"open"' in row.body]
+    # The last opening of each, after compaction; had one been made twice, it would say so.
+    assert {row.get("batch") for row in opened} >= {0}
+    assert not any(row["again"] for row in opened)
+    # As after a death between the ledger's note and Spark's.
+    for name in ("once", "halves"):
+        commits = tmp_path / name / "commits"
+        last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+        for file in (f"{last}", f".{last}.crc"):
+            (commits / file).unlink(missing_ok=True)
+    assert finished(once) == finished(halves) == [8]
+    assert bodies("once") == bodies("halves") == Counter(b"body %d" % number for number in range(20))

@@ -94,6 +94,13 @@ SERIES = {
     ),
     "oldest": Series(("tests/conformance",), {"TEST_OLDEST_BEFORE_CLUSTER": "true"}),
     "spark": Series(("tests/spark",)),
+    "spark-kills": Series(
+        (),
+        programs=(
+            ("tests/spark/kills.py", "--kills", "30"),
+            ("tests/spark/kills.py", "--kills", "10", "--guarantee", "transactional"),
+        ),
+    ),
     "image": Series(("tests/outside/test_image.py",)),
     "restarts": Series(("tests/scenarios/test_restarts.py",), {"TEST_RESTART_SEEDS": "100"}),
     "models": Series(("tests/property",), {"TEST_HYPOTHESIS": "long"}),

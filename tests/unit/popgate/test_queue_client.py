@@ -12,10 +12,11 @@ import pytest
 
 from popgate.blocking import BlockingConnection
 from popgate.errors import BrokerTimeout, Fault, Forbidden, GatewayError, Internal, TopicNotFound
-from popgate.queue_client import QueueClient, QueuePlace
+from popgate.queue_client import PRODUCER_GROUP, HalfMessage, QueueClient, QueuePlace
 from popgate.wire.batches import decode_batch
 from popgate.wire.bodies import TopicList
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.configs import TopicConfig
 from popgate.wire.remoting import IS_RESPONSE, Command
 from popgate.wire.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 
@@ -225,3 +226,38 @@ def test_what_is_stored_and_not_safe_is_not_told_as_sent(code: int) -> None:
     client, _ = client_of(lambda *_: answer(code, queueId=1, queueOffset=1))
     with pytest.raises(BrokerTimeout):
         client.send(QUEUE, [(b"one", b"")])
+
+
+def test_a_topic_tells_its_attributes() -> None:
+    told = TopicConfig("orders", attributes={"cleanup.policy": "COMPACTION"})
+    client, connection = client_of(lambda *_: answer(body=told.encode()))
+    assert client.topic_config("orders").attributes == {"cleanup.policy": "COMPACTION"}
+    assert connection.asked[0][:2] == (RequestCode.GET_TOPIC_CONFIG, {"topic": "orders"})
+    client, _ = client_of(lambda *_: answer(body=b"["))
+    with pytest.raises(Internal, match="far:1 answered with no topic"):
+        client.topic_config("orders")
+    client, _ = client_of(lambda *_: answer(ResponseCode.TOPIC_NOT_EXIST))
+    with pytest.raises(TopicNotFound):
+        client.topic_config("orders")
+
+
+@pytest.mark.parametrize(("commit", "word"), [(True, "8"), (False, "12")])
+def test_a_half_message_is_sent_as_one_and_ended_by_its_place(commit: bool, word: str) -> None:
+    client, connection = client_of(lambda *_: answer())
+    client.start_send(QUEUE, [(b"x", b"TRAN_MSG\x01true\x02")], half=True)
+    client.start_send(QUEUE, [(b"x", b"")])
+    assert [fields["f"] for _, fields, _ in connection.asked] == ["4", "0"]
+    half = HalfMessage("orders", "broker-a", 7, 99, "ID")
+    client.finish_end(client.start_end(half, commit=commit), half)
+    code, fields, _ = connection.asked[-1]
+    assert code == RequestCode.END_TRANSACTION
+    assert fields["producerGroup"] == PRODUCER_GROUP
+    assert (fields["bname"], fields["tranStateTableOffset"], fields["commitLogOffset"]) == (
+        "broker-a",
+        "7",
+        "99",
+    )
+    assert (fields["msgId"], fields["commitOrRollback"]) == ("ID", word)
+    client, _ = client_of(lambda *_: answer(ResponseCode.NO_PERMISSION))
+    with pytest.raises(Forbidden):
+        client.finish_end(client.start_end(half, commit=commit), half)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -18,9 +19,11 @@ from popgate.errors import (
     GroupNotFound,
     Internal,
     TooManyRequests,
+    TopicNotFound,
 )
 from popgate.model import Bounds
 from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
+from popgate.spark import driver as driver_module
 from popgate.spark.driver import Stream, asked, batch_plan
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
@@ -584,3 +587,80 @@ def test_a_refusal_is_not_asked_for_again() -> None:
     with pytest.raises(SparkSourceError):
         doors.ask()
     assert doors.rests == []
+
+
+def test_a_topic_that_is_not_there_yet_is_waited_for_when_a_query_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rests: list[float] = []
+    queues = Queues(A=(0, 5))
+    there = dict(queues.bounds)
+    queues.bounds.clear()
+
+    def rest(seconds: float) -> None:
+        rests.append(seconds)
+        if len(rests) == 3:
+            queues.bounds |= there
+
+    def asks(topic: str) -> list[QueuePlace]:
+        if not queues.bounds:
+            raise TopicNotFound(topic)
+        return sorted(queues.bounds)
+
+    monkeypatch.setattr(queues, "queues", asks)
+    monkeypatch.setattr(driver_module, "asked", partial(asked, rest=rest))
+    options = read_source_options(
+        {**LEAST, "waitForTopic": "2500ms", "startingOffsets": "earliest"}, streaming=True
+    )
+    stream = Stream(options, print, connect=queues.connect)
+    start = stream.initial()
+    assert (rests, start["q"]) == ([1.0, 1.0, 0.5], {"t": {"broker-a": {"0": 0}}})
+    stream.latest(start)
+    queues.bounds.clear()
+    # One that was there and is gone is not waited for.
+    with pytest.raises(SparkSourceError, match="TOPIC_NOT_FOUND"):
+        stream.latest(start)
+    assert len(rests) == 3
+    # And after its time it is told, as it is without.
+    with pytest.raises(SparkSourceError, match="TOPIC_NOT_FOUND"):
+        batch_plan(
+            read_source_options({**LEAST, "waitForTopic": "2s"}, streaming=False),
+            print,
+            connect=queues.connect,
+        )
+    assert rests[3:] == [1.0, 1.0]
+
+
+def test_an_idle_stream_ticks() -> None:
+    queues, times = Queues(A=(0, 5)), [100.0]
+    options = read_source_options({**LEAST, "idleTick": "10s", "startingOffsets": "earliest"}, streaming=True)
+    stream = Stream(
+        options, print, connect=queues.connect, now_ms=lambda: int(times[0] * 1000), now=lambda: times[0]
+    )
+    first = stream.latest(stream.initial())
+    assert stream.tick(stream.initial(), first) is None
+    times[0] += 9
+    assert stream.latest(first) is first
+    times[0] += 1
+    tick = stream.latest(first)
+    assert (tick["tick"], tick["q"]) == (1, first["q"])
+    assert stream.plan(first, tick) == []
+    # The same each time that the batch is planned, whatever time it is then.
+    assert stream.tick(first, tick) == 110_000
+    times[0] += 9
+    assert stream.latest(tick) is tick
+    queues.bounds[A] = (0, 6)
+    more = stream.latest(tick)
+    assert (more["tick"], stream.tick(tick, more)) == (1, None)
+    times[0] += 10
+    assert stream.latest(more)["tick"] == 2
+
+
+def test_a_stream_with_an_end_never_ticks() -> None:
+    queues, times = Queues(A=(0, 5)), [100.0]
+    options = read_source_options({**LEAST, "idleTick": "10s", "startingOffsets": "earliest"}, streaming=True)
+    stream = Stream(options, print, connect=queues.connect, now=lambda: times[0])
+    stream.end_here()
+    first = stream.latest(stream.initial())
+    times[0] += 100
+    assert stream.latest(first) is first

@@ -18,7 +18,7 @@ from popgate.queue_client import PullAnswer, QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
-from popgate.spark.reading import batches, pulled, whole
+from popgate.spark.reading import batches, pulled, tick_row, whole
 from popgate.wire.codes import ResponseCode
 from popgate.wire.hosts import NOWHERE
 from popgate.wire.records import decode_records, encode_record
@@ -380,3 +380,20 @@ def test_damage_names_the_queue_and_the_offsets() -> None:
     with pytest.raises(SparkSourceError, match="queue 3 of orders on broker-a, offsets 0 to 4") as told:
         read(broker, 0, 5)
     assert told.value.code is Code.DAMAGED
+
+
+def test_a_tick_is_a_row_with_a_time_and_nothing_else() -> None:
+    micros = pa.timestamp("us", tz="UTC")
+    schema = pa.schema(
+        [
+            ("body", pa.binary()),
+            ("queue_id", pa.int32()),
+            ("store_timestamp", micros),
+            ("born_timestamp", micros),
+        ]
+    )
+    batch = tick_row(1_500, schema)
+    assert batch.schema == schema
+    [row] = batch.to_pylist()
+    assert row.pop("store_timestamp").timestamp() == 1.5
+    assert row == {"body": None, "queue_id": None, "born_timestamp": None}

@@ -46,6 +46,8 @@ class Gateway:
     connections: int = 0
     routes_asked: int = 0
     rests: list[float] = field(default_factory=list)
+    looked: list[str] | None = None
+    """Topics that were looked into for what has no answer; None: nobody looks."""
 
     @contextmanager
     def connect(self, options: SinkOptions) -> Iterator[QueueClient]:
@@ -57,7 +59,13 @@ class Gateway:
 
     def sender(self, partition: int = 0, **given: str) -> Sender:
         options = read_sink_options({"endpoints": "a:1", **given})
-        return Sender(options, partition, connect=self.connect, rest=self.rests.append)
+        looks = self.find_sent if self.looked is not None else None
+        return Sender(options, partition, connect=self.connect, rest=self.rests.append, find_sent=looks)
+
+    def find_sent(self, topic: str) -> set[str]:
+        assert self.looked is not None
+        self.looked.append(topic)
+        return {block.decode().split("\x01")[1].strip("\x02") for block in self.stored}
 
     def write(self, rows: Sequence[Outgoing], partition: int = 0, **given: str) -> int:
         with self.sender(partition, **given) as sender:
@@ -96,8 +104,8 @@ class Connection:
         queues = gateway.topics[topic].items()
         return TopicRoute(tuple(QueueData(broker, 9, count) for broker, count in queues), ())
 
-    def start_send(self, queue: QueuePlace, messages: Any, *, once: bool) -> int:
-        assert once
+    def start_send(self, queue: QueuePlace, messages: Any, *, once: bool, half: bool) -> int:
+        assert (once, half) == (True, False)
         self._check()
         gateway = self.gateway
         gateway.sends.append((queue, [body for body, _ in messages]))
@@ -322,3 +330,25 @@ def test_what_is_held_back_in_all_has_a_bound() -> None:
             sender.add(Outgoing(number, f"t{number}", b"x" * 500_000, b"id%d" % number))
         assert len(gateway.sends) >= 30
         assert sender.finish() == 40
+
+
+def test_what_has_no_answer_is_looked_for_before_it_is_sent_again() -> None:
+    gateway = Gateway({"t": {"broker-a": 1}}, looked=[])
+    gateway.failures = [BrokerBusy("busy"), None, BrokerTimeout("slow"), None]
+    told = [Outgoing(number, "t", b"%d" % number, b"UNIQ_KEY\x01id%d\x02" % number) for number in range(6)]
+    assert gateway.write(told, sendBatchRows="2") == 6
+    # Two are there though their answer was lost; what a busy broker refused is not.
+    assert [bodies for _, bodies in gateway.sends] == [
+        *([b"0", b"1"], [b"2", b"3"], [b"4", b"5"], [b"0", b"1"]),
+        *([b"4", b"5"],) * (len(gateway.sends) - 4),
+    ]
+    assert gateway.looked
+    assert len(gateway.stored) == 6
+
+
+def test_one_look_is_enough_for_all_that_went_by_a_connection_that_is_lost() -> None:
+    gateway = Gateway({"t": {"broker-a": 2}}, [BrokerUnavailable("gone")], looked=[])
+    told = [Outgoing(number, "t", b"%d" % number, b"UNIQ_KEY\x01id%d\x02" % number) for number in range(8)]
+    assert gateway.write(told, sendBatchRows="1") == 8
+    assert gateway.looked == ["t"]
+    assert len(gateway.sends) == 16

@@ -35,6 +35,15 @@ def test_what_is_not_said_has_its_default() -> None:
     assert found.group == ""
 
 
+def test_a_guarantee_says_what_it_needs() -> None:
+    given = {**LEAST, "sinkId": "s", "ledgerTopic": "books"}
+    found = read_sink_options({**given, "deliveryGuarantee": "Effectively-Once"})
+    assert (found.has_ledger, found.transactional, found.ledger_topic) == (True, False, "books")
+    found = read_sink_options({**given, "deliveryGuarantee": "transactional"})
+    assert (found.has_ledger, found.transactional) == (True, True)
+    assert not read_sink_options(LEAST).has_ledger
+
+
 def test_names_are_of_any_case_and_bytes_have_units() -> None:
     given = {"ENDPOINTS": "a:1", "sendbatchbytes": "2m", "DeliveryGuarantee": "At-Least-Once", "sinkid": "s"}
     found = read_sink_options(given)
@@ -69,8 +78,18 @@ def test_what_spark_says_of_a_query_is_left_alone() -> None:
         ({**LEAST, "sinkId": "a\x01b"}, Code.ILLEGAL_OPTION, "1 to 255 printable"),
         ({**LEAST, "dedupeKeyColumn": ""}, Code.ILLEGAL_OPTION, "names a column"),
         ({**LEAST, "deliveryGuarantee": "exactly-once"}, Code.ILLEGAL_OPTION, "it is one of at-least-once"),
-        ({**LEAST, "deliveryGuarantee": "effectively-once"}, Code.UNSUPPORTED_OPTION, "not supported yet"),
-        ({**LEAST, "deliveryGuarantee": "Transactional"}, Code.UNSUPPORTED_OPTION, "= transactional is not"),
+        ({**LEAST, "deliveryGuarantee": "effectively-once"}, Code.MISSING_OPTION, "option sinkId is missing"),
+        (
+            {**LEAST, "deliveryGuarantee": "Transactional", "sinkId": "s"},
+            Code.MISSING_OPTION,
+            "option ledgerTopic is missing, deliveryGuarantee = transactional needs it: a compacted topic",
+        ),
+        (
+            {**LEAST, "deliveryGuarantee": "transactional", "sinkId": "s", "ledgerTopic": "a b"},
+            Code.ILLEGAL_OPTION,
+            "option ledgerTopic = 'a b'",
+        ),
+        ({**LEAST, "ledgerTopic": "l"}, Code.ILLEGAL_OPTION, "it needs deliveryGuarantee = effectively-once"),
     ],
 )
 def test_what_cannot_be_right_is_refused(given: dict[str, str], code: Code, says: str) -> None:

@@ -1,0 +1,92 @@
+"""The commit of a batch with a ledger, in the driver: all tasks are done, and told what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from popgate.queue_client import HalfMessage
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.halves import commit_halves, drop_halves
+from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.sink_options import SinkOptions
+
+Visible = Callable[[set[str]], set[str]]
+_LAST_U64: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a task did: its rows, those that it sent, and whether the batch was done before."""
+
+    rows: int
+    checksum: int
+    sent: int
+    skipped: bool = False
+    halves: tuple[HalfMessage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Of one task: what was opened for it, query and number of the batch, and what it did."""
+
+    opened: Opened
+    batch: tuple[str, int]
+    outcome: Outcome
+
+
+def commit_batch(
+    options: SinkOptions,
+    parts: Sequence[Part],
+    *,
+    make_ledger: Callable[[SinkOptions], Ledger] = Ledger,
+    commit: Callable[[Sequence[HalfMessage], SinkOptions, Visible], None] = commit_halves,
+) -> None:
+    """Write that the batch is done; half messages are delivered before.
+
+    Raises SparkSourceError: another driver took over, or the batch was done before with other rows.
+    """
+    if not parts:
+        return
+    opened, (query, number) = parts[0].opened, parts[0].batch
+    rows = sum(each.outcome.rows for each in parts)
+    checksum = sum(each.outcome.checksum for each in parts) & _LAST_U64
+    if any(each.outcome.skipped for each in parts) and (rows, checksum) != (opened.rows, opened.checksum):
+        raise SparkSourceError(
+            Code.REPLAY,
+            f"batch {number} was done with {opened.rows} rows, and comes again with {rows}, which are others:"
+            " the checkpoint is older than what was written, the query makes other rows each time, or two"
+            f" writes of one batch have the same sinkId ({options.sink_id}). Nothing of it was sent now; with"
+            " another sinkId it is",
+        )
+    ledger = make_ledger(options)
+    halves = [half for each in parts for half in each.outcome.halves]
+    if halves:
+        # Nobody sees them yet: a driver that was late leaves it so.
+        ledger.check_owner(opened)
+        commit(halves, options, lambda topics: _visible(options, opened, topics))
+    ledger.finish(opened, query, number, rows, checksum)
+
+
+def drop_batch(options: SinkOptions, parts: Sequence[Part], warn: Callable[[str], object]) -> None:
+    """Drop the half messages of a batch that was given up, which may follow a commit that failed half way.
+
+    Those that are delivered stay. Never raises: what is left the broker drops by itself.
+    """
+    halves = [half for each in parts for half in each.outcome.halves]
+    try:
+        left = drop_halves(halves, options) if halves else 0
+    except SparkSourceError as error:
+        warn(f"a write was given up, and its half messages were not dropped: {error}")
+    else:
+        warn(f"a write was given up; of its {len(halves)} half messages {left} could not be dropped")
+
+
+def _visible(options: SinkOptions, opened: Opened, topics: set[str]) -> set[str]:
+    # Here, so that a commit that goes well does not load Arrow.
+    from popgate.spark.guarantees.scan import Scan
+
+    scan = Scan(options, opened)
+    scan.settle()
+    return scan.ids(sorted(topics))

@@ -1,0 +1,85 @@
+"""The ends of half messages: those of a batch are delivered when it is committed, or dropped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+
+from popgate.errors import GatewayError
+from popgate.queue_client import HalfMessage, QueueClient
+from popgate.spark.connecting import PASSING, client_of
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.sink_options import SinkOptions
+
+Connect = Callable[[Any], AbstractContextManager[QueueClient]]
+_LONGEST_REST_S: Final = 5.0
+
+
+def commit_halves(
+    halves: Sequence[HalfMessage],
+    options: SinkOptions,
+    visible: Callable[[set[str]], set[str]],
+    *,
+    connect: Connect = client_of,
+    rest: Callable[[float], None] = time.sleep,
+) -> None:
+    """Deliver all of them. Raises SparkSourceError; the batch comes again then, and sends what is missing.
+
+    Of an end that was not answered nobody knows whether it was done, and a broker of RocketMQ may deliver a
+    message again whose end is said twice: `visible` says which of these topics' messages are there, by id.
+    """
+    left, times = list(halves), 0
+    while left:
+        failed, error = _end(left, options, connect, commit=True)
+        if error is None:
+            return
+        if error.fault not in PASSING or times == options.numbers["send.numRetries"]:
+            raise SparkSourceError(
+                Code.GATEWAY,
+                f"{error.fault.name}: {error.sentence} ({len(failed)} of {len(halves)} half messages could"
+                f" not be committed, option endpoints = {options.gateway.endpoints})",
+            ) from error
+        rest(min(options.numbers["send.retryIntervalMs"] / 1000 * 2 ** min(times, 20), _LONGEST_REST_S))
+        times += 1
+        there = visible({half.topic for half in failed})
+        left = [half for half in failed if half.message_id not in there]
+
+
+def drop_halves(halves: Sequence[HalfMessage], options: SinkOptions, *, connect: Connect = client_of) -> int:
+    """Drop them, those that it can; how many were not. What is left the broker drops by itself."""
+    failed, _ = _end(halves, options, connect, commit=False)
+    return len(failed)
+
+
+def _end(
+    halves: Sequence[HalfMessage], options: SinkOptions, connect: Connect, *, commit: bool
+) -> tuple[list[HalfMessage], GatewayError | None]:
+    """Those that failed, and why the first of them did."""
+    failed: list[HalfMessage] = []
+    first: GatewayError | None = None
+    done = 0
+    try:
+        with connect(options) as client:
+            for lot in _lots(halves, options.numbers["sendInFlight"]):
+                asked = [(half, client.start_end(half, commit=commit)) for half in lot]
+                for half, opaque in asked:
+                    try:
+                        client.finish_end(opaque, half, timeout_s=options.timeout_s)
+                    except GatewayError as error:
+                        first = first or error
+                        failed.append(half)
+                    done += 1
+                if first is not None and commit:
+                    break
+    except SparkSourceError as error:
+        if not isinstance(error.__cause__, GatewayError):
+            raise
+        first = first or error.__cause__
+    return [*failed, *halves[done:]], first
+
+
+def _lots(halves: Sequence[HalfMessage], size: int) -> Iterator[Sequence[HalfMessage]]:
+    for begin in range(0, len(halves), size):
+        yield halves[begin : begin + size]

@@ -1,0 +1,150 @@
+"""A task of a sink with a ledger: rows that an earlier attempt has sent are left out.
+
+An attempt that is the first one of its task, in a batch that is the first time there, sends at once. Any
+other one takes all rows first, looks at what is there of them, and sends the rest.
+"""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, Protocol
+
+import pyarrow as pa
+
+from popgate.spark.encoding import Encoder
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.commit import Outcome
+from popgate.spark.guarantees.ledger import Ledger, Opened, ledger_error
+from popgate.spark.guarantees.scan import Scan
+from popgate.spark.identities import Identity
+from popgate.spark.messages import Outgoing
+from popgate.spark.sending import FindSent, Sender
+from popgate.spark.sink_options import SinkOptions
+from popgate.wire.properties import UNIQ_KEY, find_property
+
+_IN_MEMORY: Final = 64 << 20
+"""Bytes of rows that wait; more of them go to a file."""
+_UNIQ: Final = UNIQ_KEY.encode()
+
+
+class _MakeSender(Protocol):
+    def __call__(
+        self,
+        options: SinkOptions,
+        partition: int,
+        *,
+        once: bool = True,
+        find_sent: FindSent | None = None,
+    ) -> AbstractContextManager[Sender]: ...
+
+
+def written_once(
+    batches: Iterable[pa.RecordBatch],
+    options: SinkOptions,
+    identity: Identity,
+    opened: Opened,
+    batch: tuple[str, int],
+    *,
+    make_ledger: Callable[[SinkOptions], Ledger] = Ledger,
+    make_scan: Callable[[SinkOptions, Opened], Scan] = Scan,
+    make_sender: _MakeSender = Sender,
+) -> Outcome:
+    """Everything acknowledged, each row once. `batch`: query and number. Raises SparkSourceError."""
+    encoder = Encoder(options, identity)
+    messages = (message for each in batches for message in encoder.messages(each))
+    if _is_done(options, opened, batch):
+        deque(messages, maxlen=0)
+        return Outcome(encoder.count, encoder.checksum, 0, skipped=True)
+    scan = make_scan(options, opened)
+
+    def find_sent(topic: str) -> set[str]:
+        scan.settle()
+        return scan.ids([topic])
+
+    # Of half messages that are there twice one is delivered.
+    looks = None if options.transactional else find_sent
+    came_before = make_ledger(options).begin_task(opened, identity.partition)
+    if not (opened.again or came_before):
+        with make_sender(options, identity.partition, find_sent=looks) as sender:
+            for message in messages:
+                sender.add(message)
+            sent = sender.finish()
+            return Outcome(encoder.count, encoder.checksum, sent, halves=tuple(sender.halves))
+    with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
+        pickler, topics = pickle.Pickler(file), {options.topic} - {""}
+        for message in messages:
+            topics.add(message.topic)
+            pickler.dump(tuple(message))
+            pickler.clear_memo()
+        file.seek(0)
+        rows = _kept(file, encoder.count)
+        rest = _Rest(identity, scan, sorted(topics))
+        again = [rest.is_there(each) for each in rows]
+        rest.check()
+        file.seek(0)
+        with make_sender(options, identity.partition, once=not rest.compacted, find_sent=looks) as sender:
+            for there, message in zip(again, _kept(file, encoder.count), strict=True):
+                if not there:
+                    sender.add(message)
+            sent = sender.finish()
+            return Outcome(encoder.count, encoder.checksum, sent, halves=tuple(sender.halves))
+
+
+def _is_done(options: SinkOptions, opened: Opened, batch: tuple[str, int]) -> bool:
+    """Raises SparkSourceError for a batch that cannot be the next one of this sink."""
+    query, number = batch
+    if opened.query and opened.query != query:
+        raise ledger_error(
+            options,
+            f"the sink was written by the query {opened.query}, and this is the query {query}: it has a"
+            " checkpoint of its own, and counts its batches anew. Give it another sinkId",
+        )
+    if number < opened.batch:
+        raise ledger_error(
+            options,
+            f"batch {number} comes again, though batch {opened.batch} is done: the checkpoint is older than"
+            " what was written, and nothing tells whether its batches are the same. Give the query another"
+            " sinkId",
+        )
+    return number == opened.batch
+
+
+def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Outgoing]:
+    unpickler = pickle.Unpickler(file)  # noqa: S301 - this process has written it
+    for _ in range(count):
+        yield Outgoing(*unpickler.load())
+
+
+class _Rest:
+    """Tells which rows of a task are there already."""
+
+    def __init__(self, identity: Identity, scan: Scan, topics: Sequence[str]) -> None:
+        self._identity = identity
+        scan.settle()
+        compacted = [topic for topic in topics if scan.is_compacted(topic)]
+        self.compacted = bool(compacted)
+        """Where an earlier row may be gone because of a later one, all are sent again in their order."""
+        looked_at = [topic for topic in topics if topic not in compacted]
+        self._found = scan.ids(looked_at)
+        self._own = {each for each in self._found if each.startswith(identity.tag)}
+
+    def is_there(self, message: Outgoing) -> bool:
+        message_id = (find_property(message.block, _UNIQ) or b"").decode("utf-8", "replace")
+        self._own.discard(message_id)
+        return message_id in self._found
+
+    def check(self) -> None:
+        """After all rows. Raises SparkSourceError: an earlier attempt sent others."""
+        if self._own:
+            raise SparkSourceError(
+                Code.REPLAY,
+                f"an earlier attempt sent {len(self._own)} rows of partition {self._identity.partition} that"
+                " it does not have now: the query makes others each time, or shares them out to other"
+                " partitions, and nothing tells which rows are there. With dedupeKeyColumn the key tells it;"
+                " with another sinkId the batch is sent as a whole, and what was sent of it already is there"
+                " twice",
+            )

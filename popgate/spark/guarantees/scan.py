@@ -1,0 +1,136 @@
+"""What an earlier attempt has sent of a batch: the ids of what came to a topic since it began."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any, Final
+
+from popgate.errors import PeerWireError, TopicNotFound
+from popgate.model import CLEANUP_POLICY, COMPACTION
+from popgate.queue_client import QueueClient, QueuePlace
+from popgate.spark.connecting import client_of
+from popgate.spark.decoding import Records
+from popgate.spark.driver import asked
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.ledger import Opened, ledger_error
+from popgate.spark.offsets import named
+from popgate.spark.options import SourceOptions, read_source_options
+from popgate.spark.planning import Range
+from popgate.spark.reading import whole
+from popgate.spark.sink_options import SinkOptions
+
+_log: Final = logging.getLogger(__name__)
+SETTLE_S: Final = 1.0
+"""Before it is looked what is there: what a process sent that is gone may still be on its way, and a broker
+of RocketMQ shows what it has stored up to 300 ms later."""
+_UNKNOWN: Final = (
+    "nothing tells what of the batch was sent. With another sinkId it is sent as a whole, and what was sent"
+    " of it already is there twice"
+)
+Connect = Callable[[Any], AbstractContextManager[QueueClient]]
+
+
+class Scan:
+    """Looks into the topics of one write. All methods raise SparkSourceError."""
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        opened: Opened,
+        *,
+        connect: Connect = client_of,
+        rest: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._options, self._opened = options, opened
+        self._connect, self._rest = connect, rest
+
+    def settle(self) -> None:
+        """Wait until what was sent shows."""
+        self._rest(SETTLE_S)
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether messages may be gone because of later ones of their key."""
+
+        def ask(client: QueueClient) -> bool:
+            try:
+                return client.topic_config(topic).attributes.get(CLEANUP_POLICY) == COMPACTION
+            except TopicNotFound:
+                return False
+
+        return asked(self._reading(topic), ask, connect=self._connect, rest=self._rest)
+
+    def ids(self, topics: Iterable[str]) -> set[str]:
+        """Whoever sent them."""
+        return {each for topic in topics for each in self._ids_of_topic(topic)}
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    def _ids_of_topic(self, topic: str) -> set[str]:
+        reading = self._reading(topic)
+        ranges = asked(
+            reading, lambda client: self._ranges(client, topic), connect=self._connect, rest=self._rest
+        )
+        found: set[str] = set()
+        for each in ranges:
+            pulls = whole(each, reading, _log.warning, connect=self._connect, rest=self._rest)
+            for body, _ in pulls:
+                try:
+                    found.update(Records(body).column("message_id").drop_null().to_pylist())
+                except PeerWireError as error:
+                    raise SparkSourceError(
+                        Code.DAMAGED, f"a message of {named(each.queue)} cannot be read: {error}"
+                    ) from error
+        return found
+
+    def _ranges(self, client: QueueClient, topic: str) -> list[Range]:
+        try:
+            queues = client.queues(topic)
+        except TopicNotFound:
+            queues = []
+        gone = [each for each in self._opened.begins if each.topic == topic and each not in queues]
+        if gone:
+            raise ledger_error(
+                self._options,
+                f"{named(min(gone))} is not there, and was when the batch was opened: start the query again"
+                f" when it is, until then {_UNKNOWN}",
+            )
+        minimums, ends = client.minimums(queues), client.maximums(queues)
+        begins = self._begins(client, queues)
+        for queue, begin in begins.items():
+            if begin > ends[queue]:
+                raise ledger_error(
+                    self._options,
+                    f"{named(queue)} ends at {ends[queue]}, and ended at {begin} when the batch was opened:"
+                    f" it was made anew, {_UNKNOWN}",
+                )
+            if queue in self._opened.begins and begin < minimums[queue]:
+                raise ledger_error(
+                    self._options,
+                    f"{named(queue)} keeps nothing before {minimums[queue]}, and ended at {begin} when the"
+                    f" batch was opened: {_UNKNOWN}",
+                )
+        return [
+            Range(queue, max(begin, minimums[queue]), ends[queue])
+            for queue, begin in sorted(begins.items())
+            if begin < ends[queue]
+        ]
+
+    def _begins(self, client: QueueClient, queues: list[QueuePlace]) -> Mapping[QueuePlace, int]:
+        known = {queue: self._opened.begins[queue] for queue in queues if queue in self._opened.begins}
+        rest = {queue: self._opened.since_ms for queue in queues if queue not in known}
+        return {**known, **(client.offsets_at(rest) if rest else {})}
+
+    def _reading(self, topic: str) -> SourceOptions:
+        """The sink's options as those of a source."""
+        given = {
+            "endpoints": ",".join(self._options.gateway.endpoints),
+            "topic": topic,
+            "pullTimeoutMs": str(self._options.numbers["sendTimeoutMs"]),
+            "fetchOffset.numRetries": str(self._options.numbers["send.numRetries"]),
+            "fetchOffset.retryIntervalMs": str(self._options.numbers["send.retryIntervalMs"]),
+        }
+        return replace(read_source_options(given, streaming=False), gateway=self._options.gateway)

@@ -1,0 +1,401 @@
+"""Kill what takes part in a streaming query again and again, and see whether its sink has each result once.
+
+    python tests/spark/kills.py                        # thirty kills, about ten minutes
+    python tests/spark/kills.py --seed 7 --kills 8 --guarantee transactional
+
+One query counts messages by key and window, with its state in its checkpoint, another one copies messages
+with message groups. The driver (Python and JVM), Python workers of its tasks, and the gateway with the
+embedded broker in it are killed at moments that the seed chooses, and started again. The broker is told to
+know no ids again. Afterwards each count and each copy must be there once, and the copies of each group in
+order. Exit code 1 when that is not so.
+
+The seed decides who is killed and when; how that falls together is a matter of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from popgate.blocking import BlockingConnection
+from popgate.queue_client import QueueClient, QueuePlace
+from popgate.testing.gateway import GatewayProcess
+from popgate.wire.codes import ResponseCode
+from popgate.wire.records import decode_records
+from tests.support.waiting import PATIENCE_S
+
+IN, COUNTS, COPIES, LEDGER = "numbers", "counts", "copies", "books"
+QUEUES = 3
+WINDOW_S, LATE_S = 10, 120
+PORTION = 60
+"""Messages that come between two kills: fewer than the seconds for which late ones are waited for."""
+ENDED = "(a query ended)"
+MOST_ENDED = 5
+MOST_AWAITED_S = 8.0
+LAST = 10_000_000
+"""A message so late that all windows end."""
+OPTIONS = (
+    *("--set", "embedded.repeat_window_s=0"),
+    *("--set", "retention.interval_s=1s"),
+    *("--set", "stopping.lame_duck_s=0"),
+)
+
+
+def key_of(number: int) -> str:
+    return f"k{number * number % 7}"
+
+
+@dataclass
+class Stage:
+    """A gateway, its topics, and what was sent."""
+
+    gateway: GatewayProcess
+    guarantee: str
+    sent: int = 0
+    ends: list[str] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, data: Path, guarantee: str) -> Stage:
+        stage = cls(GatewayProcess(data, listen=("remoting://127.0.0.1:0",), options=OPTIONS), guarantee)
+        stage.gateway.start()
+        transactional = guarantee == "transactional"
+        for told in (
+            {"name": IN, "queues": QUEUES},
+            {"name": COUNTS, "queues": QUEUES, "types": ["TRANSACTION" if transactional else "NORMAL"]},
+            {"name": COPIES, "queues": QUEUES, "types": ["TRANSACTION" if transactional else "FIFO"]},
+            {"name": LEDGER, "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
+        ):
+            request = urllib.request.Request(
+                f"{stage.gateway.admin}/api/topics",
+                json.dumps(told).encode(),
+                {"content-type": "application/json"},
+            )
+            urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+        return stage
+
+    def kill_gateway(self) -> None:
+        """And start the next one, on the same data and the same port."""
+        self.gateway.kill()
+        self.gateway = self.gateway.successor()
+        self.gateway.start()
+        self.ends.append("gateway")
+
+    @contextlib.contextmanager
+    def client(self) -> Iterator[QueueClient]:
+        with BlockingConnection.connect(self.gateway.endpoint, timeout_s=PATIENCE_S) as connection:
+            yield QueueClient(connection)
+
+    def send(self, *numbers: int) -> None:
+        """Each to the queue of its number, so that all queues have about the same times."""
+        with self.client() as client:
+            broker = client.queues(IN)[0].broker
+            for queue_id in range(QUEUES):
+                found = [
+                    (b"%d" % number, f"TAGS\x01{key_of(number)}\x02UNIQ_KEY\x01N{number}\x02".encode())
+                    for number in numbers
+                    if number % QUEUES == queue_id
+                ]
+                if found:
+                    client.send(QueuePlace(IN, broker, queue_id), found, timeout_s=PATIENCE_S)
+
+    def send_portion(self) -> None:
+        self.send(*range(self.sent, self.sent + PORTION))
+        self.sent += PORTION
+
+    def await_rows(self, topic: str) -> None:
+        """Until a query begins to write into a topic, or does not for a while."""
+        with self.client() as client:
+            queues = client.queues(topic)
+            before, end = client.maximums(queues), time.monotonic() + MOST_AWAITED_S
+            while client.maximums(queues) == before and time.monotonic() < end:
+                time.sleep(0.001)
+
+    def bodies(self, topic: str) -> list[list[bytes]]:
+        """What a query wrote, by queue in order."""
+        told = []
+        with self.client() as client:
+            for queue in client.queues(topic):
+                at, end, rows = 0, client.maximums([queue])[queue], list[bytes]()
+                while at < end:
+                    answer = client.pull(queue, at, most=32)
+                    assert answer.code == ResponseCode.SUCCESS
+                    rows += [record.body for record in decode_records(answer.body)]
+                    at = answer.next_offset
+                told.append(rows)
+        return told
+
+    def complaints(self) -> list[str]:
+        """One sentence for everything that should not be; empty when all is well."""
+        numbers = range(self.sent)
+        windows = Counter((key_of(number), number - number % WINDOW_S) for number in numbers)
+        counts = [json.loads(body) for queue in self.bodies(COUNTS) for body in queue]
+        copies = [[int(body) for body in queue] for queue in self.bodies(COPIES)]
+        found = _differences(
+            COUNTS,
+            [(row["k"], row["s"], row["n"]) for row in counts],
+            [(key, start, count) for (key, start), count in windows.items()],
+        )
+        found += _differences(COPIES, [number for queue in copies for number in queue], [*numbers, LAST])
+        if self.guarantee == "effectively-once":
+            for queue in copies:
+                for group in range(QUEUES):
+                    own = [number for number in queue if number % QUEUES == group and number != LAST]
+                    if own != sorted(own):
+                        found.append(f"{COPIES}: group {group} is not in order: {own}")
+        return found
+
+
+def _differences(topic: str, there: list[Any], wanted: list[Any]) -> list[str]:
+    has, should = Counter(there), Counter(wanted)
+    return [
+        f"{topic}: {each} is there {has[each]} times instead of {should[each]}"
+        for each in {*has, *should}
+        if has[each] != should[each]
+    ]
+
+
+def writers(spark: Any, endpoint: str, checkpoint: Path, guarantee: str) -> list[Any]:
+    """The two queries, which are started with a trigger."""
+
+    def stream() -> Any:
+        found = spark.readStream.schema("tag string, body binary, queue_id int").format("rocketmq")
+        found.options(endpoints=endpoint, topic=IN, startingOffsets="earliest")
+        return found.option("maxOffsetsPerTrigger", str(PORTION)).load()
+
+    def sink(rows: Any, topic: str) -> Any:
+        found = rows.writeStream.format("rocketmq").options(endpoints=endpoint, topic=topic)
+        # Row by row: the time in which a batch goes out is what kills are to meet.
+        found.options(sendBatchRows="1", sendInFlight="2" if topic == COUNTS else "1")
+        found.options(deliveryGuarantee=guarantee, sinkId=topic, ledgerTopic=LEDGER)
+        return found.option("checkpointLocation", str(checkpoint / topic))
+
+    numbers = stream().selectExpr("tag k", "timestamp_seconds(cast(cast(body as string) as bigint)) t")
+    counts = (
+        numbers.withWatermark("t", f"{LATE_S} seconds")
+        .groupBy("k", _window(f"{WINDOW_S} seconds"))
+        .count()
+        .selectExpr("to_json(struct(k, unix_seconds(window.start) s, count n)) body")
+    )
+    group = ["concat('g', queue_id) message_group"] if guarantee == "effectively-once" else []
+    return [sink(counts, COUNTS), sink(stream().selectExpr("body", *group), COPIES)]
+
+
+def _window(size: str) -> Any:
+    from pyspark.sql.functions import window
+
+    return window("t", size)
+
+
+def workers_under(root: int) -> list[int]:
+    """Python workers of tasks among the processes that a process made, and those that these made."""
+    parents: dict[int, int] = {}
+    names: dict[int, str] = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError, ValueError):
+                stat = (folder / "stat").read_text().rpartition(")")[2].split()
+                parents[int(folder.name)] = int(stat[1])
+                names[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+
+    def is_under(pid: int) -> bool:
+        while pid in parents and pid != root:
+            pid = parents[pid]
+        return pid == root
+
+    # A daemon forks the workers; itself it is a child of the JVM.
+    daemons = {pid for pid, name in names.items() if "pyspark.daemon" in name}
+    return sorted(pid for pid in daemons if parents.get(pid) in daemons and is_under(pid))
+
+
+def kill(pid: int) -> bool:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# -- the long form: drivers of their own ----------------------------------------------------------------
+
+
+class Driver:
+    """A process with a query in it, and its JVM."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self._log = (folder / "driver.log").open("ab")
+        self._process = subprocess.Popen(
+            [
+                *(sys.executable, __file__, "--drive", stage.gateway.endpoint),
+                *("--checkpoint", str(folder / "checkpoint"), "--guarantee", stage.guarantee),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self.begins = self._process.stdout.readline().strip() == "started"
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def kill(self, workers: list[int]) -> None:
+        """With its JVM, and these Python workers."""
+        os.killpg(self.pid, signal.SIGKILL)
+        for pid in workers:
+            kill(pid)
+        self.end()
+
+    def finish(self) -> int:
+        """Let it take what is there, and wait; its exit code."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
+        return self._process.wait(20 * PATIENCE_S)
+
+    def end(self) -> None:
+        if self.runs:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._log):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def drive(endpoint: str, checkpoint: Path, guarantee: str) -> int:
+    """The driver's process: run until standard input ends, and then until everything is read."""
+    from popgate.spark.session import rocketmq_session
+
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "512m",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    spark = rocketmq_session("kills", master="local[2,4]", settings=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    queries = [
+        each.trigger(processingTime="0 seconds").start()
+        for each in writers(spark, endpoint, checkpoint, guarantee)
+    ]
+    print("started", flush=True)
+    reader = sys.stdin.fileno()
+    os.set_blocking(reader, False)
+    while all(query.isActive for query in queries):
+        try:
+            if os.read(reader, 1) == b"":
+                break
+        except BlockingIOError:
+            time.sleep(0.05)
+    for query in queries:
+        if query.exception() is not None:
+            print(query.exception(), file=sys.stderr)
+            return 1
+        query.stop()
+    for each in writers(spark, endpoint, checkpoint, guarantee):
+        each.trigger(availableNow=True).start().awaitTermination()
+    return 0
+
+
+def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, list[str]]:
+    """A whole run in the long form, and what was wrong."""
+    dice = random.Random(f"{seed}/{guarantee}")
+    stage = Stage.open(folder / "data", guarantee)
+    driver: Driver | None = None
+    try:
+        stage.send_portion()
+        while len(stage.ends) - stage.ends.count(ENDED) < kills:
+            if driver is None or not driver.runs:
+                if driver is not None:
+                    driver.end()
+                    stage.ends.append(ENDED)
+                driver = Driver(stage, folder)
+                if not driver.begins:
+                    if stage.ends.count(ENDED) > MOST_ENDED + len(stage.ends) // 2:
+                        return stage, ["queries end at once", (folder / "driver.log").read_text()[-4000:]]
+                    continue
+            stage.send_portion()
+            victim = dice.choices(("driver", "workers", "gateway"), (5, 3, 2))[0]
+            # Looked up before the moment comes, which is over soon.
+            workers = workers_under(driver.pid)
+            if dice.random() < 0.25:
+                # The seed chooses by it at which moment of a batch the kill comes.
+                time.sleep(dice.uniform(0.0, 3.0))
+            else:
+                stage.await_rows(dice.choice((COPIES, COPIES, COUNTS)))
+                time.sleep(dice.choice((0.0, 0.02, 0.1, 0.3)) * dice.random())
+            if victim == "gateway":
+                stage.kill_gateway()
+            elif victim == "driver":
+                driver.kill(workers)
+                stage.ends.append("driver")
+                driver = None
+            elif [pid for pid in workers if kill(pid)]:
+                stage.ends.append("workers")
+        stage.ends = [each for each in stage.ends if each != ENDED]
+        stage.send(LAST)
+        for _ in range(5):
+            if driver is None or not driver.runs:
+                driver = Driver(stage, folder)
+            if driver.finish() == 0:
+                break
+            driver.end()
+        else:
+            return stage, ["the query does not come to its end", (folder / "driver.log").read_text()[-4000:]]
+        return stage, stage.complaints()
+    finally:
+        if driver is not None:
+            driver.end()
+        stage.gateway.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kill what takes part in a streaming query, and judge.")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument(
+        "--guarantee", default="effectively-once", choices=("effectively-once", "transactional")
+    )
+    parser.add_argument("--checkpoint", type=Path)
+    parser.add_argument("--drive", help="be the driver, of a query before this gateway")
+    chosen = parser.parse_args()
+    if chosen.drive:
+        sys.exit(drive(chosen.drive, chosen.checkpoint, chosen.guarantee))
+    with tempfile.TemporaryDirectory(prefix="popgate-kills-") as folder:
+        stage, complaints = run(Path(folder), chosen.seed, chosen.kills, chosen.guarantee)
+        log = Path(folder) / "driver.log"
+        restarts = log.read_text().count("STREAM_FAILED") if log.exists() else 0
+    print(f"seed {chosen.seed}, {chosen.guarantee}, messages {stage.sent}, kills {len(stage.ends)}")
+    print(f"killed: {dict(Counter(stage.ends))}, failures told by queries: {restarts}")
+    print(*(f"WRONG: {each}" for each in complaints), sep="\n")
+    sys.exit(1 if complaints else 0)
+
+
+if __name__ == "__main__":
+    main()

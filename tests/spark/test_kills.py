@@ -1,0 +1,77 @@
+"""The short form of `kills.py`: a Python worker and the gateway are killed under two queries."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.spark.conftest import LONGEST_S, SPARK_S
+from tests.spark.kills import COPIES, COUNTS, LAST, Stage, kill, workers_under, writers
+from tests.support.waiting import wait_until
+
+pytestmark = [pytest.mark.timeout(LONGEST_S)]
+SEED = 3
+
+
+def test_a_query_writes_each_result_once_over_kills(spark: Any, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    dice = random.Random(SEED)
+    stage = Stage.open(tmp_path / "data", "effectively-once")
+    checkpoint = tmp_path / "checkpoint"
+
+    def start(number: int) -> Any:
+        writer = writers(spark, stage.gateway.endpoint, checkpoint, stage.guarantee)[number]
+        return writer.trigger(availableNow=True).start()
+
+    def kill_worker() -> bool:
+        workers = workers_under(os.getpid())
+        return bool(workers) and kill(dice.choice(workers))
+
+    def finish(number: int, query: Any) -> None:
+        """To its end, and once more: what was sent while a query ran is the next one's."""
+        for _ in range(10):
+            with contextlib.suppress(StreamingQueryException):
+                assert query.awaitTermination(SPARK_S), query.status
+                query = start(number)
+                assert query.awaitTermination(SPARK_S), query.status
+                return
+            query = start(number)
+        raise AssertionError("the query does not come to its end")
+
+    try:
+        for _ in range(5):
+            stage.send_portion()
+        queries = [start(0), start(1)]
+        for victim in ("worker", "gateway"):
+            query, more = dice.choice(queries), dice.randint(1, 2)
+            batch = more + len(query.recentProgress)
+            wait_until(lambda: len(query.recentProgress) >= batch or not query.isActive, SPARK_S)  # noqa: B023
+            if query.isActive:
+                stage.await_rows((COUNTS, COPIES)[queries.index(query)])
+            if victim == "worker":
+                wait_until(kill_worker, SPARK_S)
+            else:
+                stage.kill_gateway()
+            queries = [each if each.isActive else start(at) for at, each in enumerate(queries)]
+        stage.send(LAST)
+        for number, query in enumerate(queries):
+            finish(number, query)
+        assert stage.complaints() == []
+        # As after a death between the ledger's note and Spark's own: the last batch comes again.
+        for number, name in enumerate((COUNTS, COPIES)):
+            commits = checkpoint / name / "commits"
+            last = max(int(each.name) for each in commits.iterdir() if each.name.isdigit())
+            for file in (f"{last}", f".{last}.crc"):
+                (commits / file).unlink(missing_ok=True)
+            assert start(number).awaitTermination(SPARK_S)
+        assert stage.complaints() == []
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+        stage.gateway.close()

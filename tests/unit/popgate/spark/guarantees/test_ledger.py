@@ -1,0 +1,233 @@
+"""popgate.spark.guarantees.ledger: who owns a sink, what is done, and what a topic must be to tell it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from popgate.errors import BrokerTimeout, Forbidden
+from popgate.queue_client import QueuePlace
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.wire.properties import encode_properties
+from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, gone
+
+QUEUE = QueuePlace(LEDGER, "b", 0)
+
+
+def refused(work: Any) -> str:
+    with pytest.raises(SparkSourceError) as told:
+        work()
+    assert told.value.code is Code.LEDGER
+    assert "option ledgerTopic = " in str(told.value)
+    assert "option sinkId = 's'" in str(told.value)
+    return str(told.value)
+
+
+def test_a_batch_is_opened_where_its_topic_ends() -> None:
+    broker = Broker(out=2)
+    broker.append(QueuePlace(OUT, "b", 1), b"x", b"")
+    opened = broker.ledger().open()
+    assert opened.begins == {(OUT, "b", 0): 0, (OUT, "b", 1): 1}
+    assert (opened.query, opened.batch, opened.again) == ("", -1, False)
+    assert opened.since_ms == broker.now_ms - 1 - 60_000
+
+
+def test_what_is_done_is_known_to_the_next_opening() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    ledger.finish(ledger.open(), "q", 4, 10, 99)
+    opened = broker.ledger().open()
+    assert (opened.query, opened.batch, opened.rows, opened.checksum) == ("q", 4, 10, 99)
+    assert not opened.again
+
+
+def test_a_batch_that_is_not_done_hands_its_places_on() -> None:
+    broker = Broker(out=1)
+    ledger = broker.ledger()
+    ledger.finish(ledger.open(), "q", 0, 1, 1)
+    first = ledger.open()
+    broker.append(QueuePlace(OUT, "b", 0), b"a row", b"")
+    for _ in range(2):
+        again = broker.ledger().open()
+        assert again.again
+        assert again.begins == first.begins == {(OUT, "b", 0): 0}
+        assert (again.batch, again.since_ms) == (0, first.since_ms)
+
+
+def test_sinks_share_a_ledger_and_know_nothing_of_each_other() -> None:
+    broker = Broker()
+    one, other = (broker.ledger(broker.options(sinkId=name)) for name in ("s", "s:open"))
+    opened = one.open()
+    assert not other.open().again
+    one.finish(opened, "q", 3, 0, 0)
+    assert (one.open().batch, other.open().again) == (3, True)
+
+
+def test_what_matters_is_found_far_from_the_end_and_after_a_compaction() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    ledger.finish(ledger.open(), "q", 7, 5, 6)
+    other = broker.ledger(broker.options(sinkId="other"))
+    for _ in range(300):
+        other.open()
+    assert ledger.open().batch == 7
+    broker.compact(LEDGER)
+    assert len(broker.bodies(LEDGER)) == 3
+    opened = ledger.open()
+    assert (opened.batch, opened.again) == (7, True)
+
+
+def test_an_opening_takes_the_sink_from_whoever_had_it() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    late = ledger.open()
+    ledger.open()
+    for work in (
+        lambda: ledger.begin_task(late, 0),
+        lambda: ledger.finish(late, "q", 0, 0, 0),
+        lambda: ledger.check_owner(late),
+    ):
+        assert "another driver has opened a batch since" in refused(work)
+    assert ledger.open().batch == -1
+
+
+def test_a_done_that_came_too_late_counts_for_nothing() -> None:
+    """A driver that looked who owns the sink, stood still, and wrote when another one had come."""
+    broker = Broker()
+    ledger = broker.ledger()
+    late = ledger.open()
+    taken: list[Any] = []
+
+    def take_over(name: str, told: Any) -> None:
+        if name == "send" and not taken:
+            taken.append(None)
+            taken[0] = broker.ledger().open()
+
+    broker.before = take_over
+    assert "another driver" in refused(lambda: ledger.finish(late, "q", 5, 1, 1))
+    opened = ledger.open()
+    assert (opened.batch, opened.again) == (-1, True)
+    ledger.finish(opened, "q", 0, 1, 1)
+    assert ledger.open().batch == 0
+
+
+def test_an_opening_that_another_one_came_before_is_made_anew() -> None:
+    broker = Broker(out=1)
+    ledger, other = broker.ledger(), broker.ledger()
+    ledger.finish(ledger.open(), "q", 0, 1, 1)
+    done: list[Any] = []
+
+    def come_first(name: str, told: Any) -> None:
+        if name == "send" and not done:
+            done.append(None)
+            other.finish(other.open(), "q", 1, 2, 2)
+
+    broker.before = come_first
+    opened = ledger.open()
+    # It had read that batch 0 was the last one. Rows are looked for, which is right in any case.
+    assert opened.again
+    assert opened.offset == len(broker.queues[QUEUE]) - 1
+
+
+def test_two_drivers_that_open_all_the_time_are_told() -> None:
+    broker = Broker()
+    ledger, other = broker.ledger(), broker.ledger()
+    busy: list[Any] = []
+
+    def come_first(name: str, told: Any) -> None:
+        if name == "send" and not busy:
+            busy.append(None)
+            other.open()
+            busy.clear()
+
+    broker.before = come_first
+    assert "several drivers write with this sinkId" in refused(ledger.open)
+
+
+def test_a_task_knows_whether_an_attempt_of_it_came_before() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    assert [ledger.begin_task(opened, partition) for partition in (0, 1, 10, 0, 1)] == [
+        *(False, False, False, True, True)
+    ]
+    broker.compact(LEDGER)
+    assert ledger.begin_task(opened, 10)
+    ledger.finish(opened, "q", 0, 0, 0)
+    assert not ledger.begin_task(ledger.open(), 0)
+
+
+def test_what_fails_for_now_is_asked_again_and_is_no_attempt_more() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+
+    def lose_answers(name: str, told: Any) -> None:
+        if name == "send" and len(broker.rests) < 2:
+            raise BrokerTimeout("slow")
+
+    broker.after = lose_answers
+    assert ledger.begin_task(opened, 0) is False
+    assert broker.rests == [0.1, 0.2]
+    broker.after = lambda _name, _told: None
+    broker.before = gone("connect", 3)
+    with pytest.raises(SparkSourceError, match="BROKER_UNAVAILABLE: gone"):
+        ledger.open()
+
+
+def test_a_topic_that_cannot_be_a_ledger_is_refused() -> None:
+    broker = Broker(plain=1)
+    how = "popgate topic create {} --queues 1 --attribute cleanup.policy=COMPACTION"
+    sentence = refused(broker.ledger(broker.options(ledgerTopic="missing")).open)
+    assert "the topic is not there" in sentence
+    assert how.format("missing") in sentence
+    assert "is not compacted" in refused(broker.ledger(broker.options(ledgerTopic="plain")).open)
+    broker.make("two", 2)
+    broker.compacted.add("two")
+    assert "has 2 queues" in refused(broker.ledger(broker.options(ledgerTopic="two")).open)
+
+
+def test_what_may_not_be_read_is_told_with_the_ledgers_name() -> None:
+    broker = Broker()
+
+    def forbid(name: str, told: Any) -> None:
+        if name == "config":
+            raise Forbidden("no")
+
+    broker.before = forbid
+    with pytest.raises(SparkSourceError, match=r"FORBIDDEN: no .*ledgerTopic = ledger"):
+        broker.ledger().open()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"nonsense",
+        b"[]",
+        b'{"v":2,"kind":"open"}',
+        b'{"v":1,"kind":"done"}',
+        b'{"v":1,"kind":"open","token":"t","query":"q","batch":true,"rows":0,"checksum":0,"begins":{},"since":0}',
+        b'{"v":1,"kind":"open","token":"t","query":"q","batch":1,"rows":0,"checksum":0,"begins":[],"since":0}',
+    ],
+)
+def test_a_record_that_is_none_ends_the_query(body: bytes) -> None:
+    broker = Broker()
+    broker.append(QUEUE, body, encode_properties({"KEYS": "s:open"}))
+    assert "what stands at offset 0 is no record of this connector" in refused(broker.ledger().open)
+
+
+def test_what_others_write_into_the_topic_is_nothing() -> None:
+    broker = Broker()
+    broker.append(QUEUE, b"nonsense", encode_properties({"KEYS": "other"}))
+    broker.append(QUEUE, b"nonsense", b"")
+    assert not broker.ledger().open().again
+
+
+def test_a_record_without_a_body_lets_a_sink_begin_anew() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    ledger.finish(ledger.open(), "q", 4, 1, 1)
+    broker.append(QUEUE, b"", encode_properties({"KEYS": "s:open"}))
+    opened = ledger.open()
+    assert (opened.query, opened.batch, opened.again) == ("", -1, False)

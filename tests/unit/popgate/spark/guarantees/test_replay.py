@@ -1,0 +1,466 @@
+"""popgate.spark.guarantees.replay and commit: each row once, whoever died where.
+
+The broker of these tests stores whatever it is sent: no window of ids helps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError
+from popgate.queue_client import QueuePlace
+from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.halves import drop_halves
+from tests.unit.popgate.spark.guarantees.broker import OUT, Broker, Death, dying, gone, rows
+
+SMALL = {"sendBatchRows": "1", "sendInFlight": "1"}
+NUMBERS = [str(number) for number in range(10)]
+
+
+def refused(code: Code, work: Any) -> str:
+    with pytest.raises(SparkSourceError) as told:
+        work()
+    assert told.value.code is code, told.value
+    return str(told.value)
+
+
+def test_batches_follow_one_another_and_nobody_looks_for_rows() -> None:
+    broker = Broker(out=2)
+    pulls: list[Any] = []
+    broker.before = lambda name, told: pulls.append(told) if name == "pull" and told[0].topic == OUT else None
+    for number in range(3):
+        outcomes = broker.batch(number, [f"{number}a", f"{number}b"], [f"{number}c"])
+        assert [(one.rows, one.sent, one.skipped) for one in outcomes] == [(2, 2, False), (1, 1, False)]
+    assert sorted(broker.bodies()) == ["0a", "0b", "0c", "1a", "1b", "1c", "2a", "2b", "2c"]
+    assert pulls == []
+    assert set(broker.once) == {True}
+
+
+@pytest.mark.parametrize("sends", [1, 2, 5, 10])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_driver_that_dies_while_its_rows_go_out_sends_the_rest_when_it_comes_again(
+    sends: int, when: str
+) -> None:
+    broker = Broker(out=2)
+    broker.batch(0, ["earlier"])
+    opened = broker.ledger().open()
+    broker.make("other", 1)
+    # The first send is the record of the task.
+    setattr(broker, when, dying("send", sends + 1))
+    with pytest.raises(Death):
+        broker.task(opened, rows(*NUMBERS), batch=1, **SMALL)
+    assert 0 < len(broker.bodies()) <= 11
+    setattr(broker, when, lambda _name, _told: None)
+    before = len(broker.bodies())
+    [outcome] = broker.batch(1, NUMBERS, **SMALL)
+    assert outcome.sent == 11 - before
+    assert sorted(broker.bodies()) == sorted([*NUMBERS, "earlier"])
+
+
+def test_a_driver_that_dies_before_the_batch_is_done_sends_nothing_again() -> None:
+    broker = Broker(out=1)
+    opened = broker.ledger().open()
+    broker.task(opened, rows("a", "a", "b"))
+    [outcome] = broker.batch(0, ["a", "a", "b"])
+    assert (outcome.rows, outcome.sent, outcome.skipped) == (3, 0, False)
+    assert broker.bodies() == ["a", "a", "b"]
+
+
+def test_a_driver_that_dies_between_the_ledger_and_its_checkpoint_sends_nothing_again() -> None:
+    broker = Broker(out=1)
+    broker.batch(0, ["a", "b"])
+    for _ in range(2):
+        [outcome] = broker.batch(0, ["b", "a"])
+        assert (outcome.rows, outcome.sent, outcome.skipped) == (2, 0, True)
+    # And if it dies while it does that, too.
+    broker.ledger().open()
+    assert broker.batch(0, ["a", "b"])[0].skipped
+    assert broker.batch(1, ["c"])[0].sent == 1
+    assert broker.bodies() == ["a", "b", "c"]
+
+
+def test_rows_that_come_in_another_order_are_known_again() -> None:
+    """As after a shuffle. Those that say the same are counted."""
+    broker = Broker(out=2)
+    opened = broker.ledger().open()
+    broker.before = dying("send", 6)
+    with pytest.raises(Death):
+        broker.task(opened, rows("a", "b", "a", "c", "d", "a"), **SMALL)
+    broker.before = lambda _name, _told: None
+    assert Counter(broker.bodies()) == {"a": 2, "b": 1, "c": 1}
+    broker.batch(0, ["d", "a", "a", "a", "c", "b"], **SMALL)
+    assert Counter(broker.bodies()) == {"a": 3, "b": 1, "c": 1, "d": 1}
+
+
+def test_a_task_that_is_tried_again_sends_the_rest() -> None:
+    """The number of the attempt says nothing: it begins anew when Spark runs a stage again."""
+    broker = Broker(out=1)
+    opened = broker.ledger().open()
+    broker.before = dying("send", 4)
+    with pytest.raises(Death):
+        broker.task(opened, rows("a", "b", "c"), **SMALL)
+    broker.before = lambda _name, _told: None
+    other = broker.task(opened, rows("a", "b"), partition=1)
+    again = broker.task(opened, rows("a", "b", "c"), **SMALL)
+    assert (other.outcome.sent, again.outcome.sent) == (2, 1)
+    # What was on its way when the attempt before died has shown by the time it is looked for.
+    assert broker.rests == [1.0]
+    broker.commit(other, again)
+    assert Counter(broker.bodies()) == {"a": 2, "b": 2, "c": 1}
+
+
+def test_an_answer_that_was_lost_with_its_task_is_no_second_row() -> None:
+    broker = Broker(out=1)
+    opened = broker.ledger().open()
+    broker.after = dying("send", 2)
+    with pytest.raises(Death):
+        broker.task(opened, rows("a"))
+    broker.after = lambda _name, _told: None
+    assert broker.bodies() == ["a"]
+    assert broker.batch(0, ["a"])[0].sent == 0
+
+
+def test_a_driver_whose_sink_was_taken_over_sends_and_commits_nothing() -> None:
+    broker = Broker(out=1)
+    late = broker.ledger().open()
+    part = broker.task(late, rows("a"))
+    broker.batch(0, ["a"], ["b"])
+    assert "another driver" in refused(Code.LEDGER, lambda: broker.task(late, rows("b"), partition=1))
+    assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part))
+    assert sorted(broker.bodies()) == ["a", "b"]
+
+
+def test_a_batch_whose_rows_are_shared_out_otherwise_is_refused() -> None:
+    broker = Broker(out=1)
+    opened = broker.ledger().open()
+    broker.task(opened, rows("a", "b"), partition=0)
+    again = broker.ledger().open()
+    sentence = refused(Code.REPLAY, lambda: broker.task(again, rows("a"), partition=0))
+    assert "an earlier attempt sent 1 rows of partition 0" in sentence
+    assert "dedupeKeyColumn" in sentence
+    assert broker.bodies() == ["a", "b"]
+
+
+def test_rows_with_a_key_may_be_shared_out_otherwise() -> None:
+    broker = Broker(out=2)
+    opened = broker.ledger().open()
+    keyed = [{"body": each, "key": each} for each in ("a", "b", "c")]
+    broker.task(opened, keyed[:2], dedupeKeyColumn="key")
+    again = broker.ledger().open()
+    parts = [
+        broker.task(again, [keyed[at]], partition=number, dedupeKeyColumn="key")
+        for number, at in enumerate((2, 0, 1))
+    ]
+    broker.commit(*parts, dedupeKeyColumn="key")
+    assert sorted(broker.bodies()) == ["a", "b", "c"]
+
+
+def test_a_checkpoint_that_was_made_anew_is_told() -> None:
+    broker = Broker(out=1)
+    broker.batch(0, ["a"])
+    sentence = refused(Code.LEDGER, lambda: broker.batch(0, ["a"], query="q2"))
+    assert "written by the query q, and this is the query q2" in sentence
+    assert "Give it another sinkId" in sentence
+    assert broker.bodies() == ["a"]
+
+
+def test_a_checkpoint_that_is_older_than_the_ledger_is_told() -> None:
+    broker = Broker(out=1)
+    for number in range(3):
+        broker.batch(number, [str(number)])
+    assert "batch 1 comes again, though batch 2 is done" in refused(
+        Code.LEDGER, lambda: broker.batch(1, ["1"])
+    )
+    # The batch is the last one, and has others than it had.
+    assert "was done with 1 rows, and comes again with 2" in refused(
+        Code.REPLAY, lambda: broker.batch(2, ["2", "3"])
+    )
+    assert "comes again with 1, which are others" in refused(Code.REPLAY, lambda: broker.batch(2, ["3"]))
+    assert broker.bodies() == ["0", "1", "2"]
+
+
+def test_messages_of_others_are_no_rows() -> None:
+    broker = Broker(out=1)
+    opened = broker.ledger().open()
+    broker.append(QueuePlace(OUT, "b", 0), b"a", b"UNIQ_KEY\x01theirs\x02")
+    broker.append(QueuePlace(OUT, "b", 0), b"a", b"")
+    broker.task(opened, rows("b"))
+    broker.batch(0, ["b", "a"][:1])
+    assert broker.bodies() == ["a", "a", "b"]
+
+
+def test_what_an_earlier_batch_sent_is_no_row_of_this_one() -> None:
+    broker = Broker(out=1)
+    broker.batch(0, ["same"])
+    opened = broker.ledger().open()
+    broker.batch(1, ["same"])
+    assert broker.bodies() == ["same", "same"]
+    assert opened.batch == 0
+
+
+def test_rows_that_name_their_topics_are_found_there() -> None:
+    broker = Broker(one=1, two=2)
+    broker.now_ms = 1_000_000
+    earlier = QueuePlace("one", "b", 0)
+    broker.append(earlier, b"old", b"")
+    broker.now_ms += 120_000
+    given = {"topic": ""}
+    told = [{"topic": topic, "body": "x"} for topic in ("one", "two", "new", "one")]
+
+    def options(**more: str) -> Any:
+        found = {name: value for name, value in {**SMALL, **more}.items() if name != "topic"}
+        return Broker.options(broker, **found)
+
+    broker.options = lambda **more: _without_topic(options(**more))  # type: ignore[method-assign]
+    opened = broker.ledger().open()
+    assert opened.begins == {}
+    broker.before = dying("send", 4)
+    with pytest.raises(Death):
+        broker.task(opened, told, **given)
+    pulls: list[Any] = []
+    broker.before = lambda name, asked: pulls.append(asked) if name == "pull" else None
+    again = broker.ledger().open()
+    # In another order: rows to two topics that say the same are not taken for one another.
+    part = broker.task(again, told[::-1], **given)
+    assert part.outcome.sent == 2
+    assert [len(broker.bodies(topic)) for topic in ("one", "two", "new")] == [3, 1, 1]
+    # What was stored long before the batch is not looked at.
+    assert (earlier, 1) in pulls
+    assert (earlier, 0) not in pulls
+
+
+def _without_topic(options: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(options, topic="")
+
+
+def test_a_queue_that_lost_what_was_sent_is_told() -> None:
+    broker = Broker(out=1)
+    queue = QueuePlace(OUT, "b", 0)
+    opened = broker.ledger().open()
+    broker.task(opened, rows("a", "b"))
+    broker.minimums[queue] = 1
+    assert "keeps nothing before 1, and ended at 0" in refused(
+        Code.LEDGER, lambda: broker.batch(0, ["a", "b"])
+    )
+    broker.minimums[queue] = 0
+    for _ in range(3):
+        broker.append(queue, b"more", b"")
+    broker.batch(0, ["a", "b"])
+    broker.ledger().open()
+    broker.queues[queue] = []
+    sentence = refused(Code.LEDGER, lambda: broker.batch(1, ["c"]))
+    assert "ends at 0, and ended at 5" in sentence
+    assert "made anew" in sentence
+
+
+def test_a_queue_that_is_gone_is_waited_for() -> None:
+    """Its broker may be down, and what was sent to it cannot be looked at."""
+    broker = Broker(out=2)
+    broker.task(broker.ledger().open(), rows(*NUMBERS), **SMALL)
+    queue = QueuePlace(OUT, "b", 1)
+    held = broker.queues.pop(queue)
+    assert "start the query again when it is" in refused(Code.LEDGER, lambda: broker.batch(0, NUMBERS))
+    broker.queues[queue] = held
+    broker.batch(0, NUMBERS)
+    assert sorted(broker.bodies()) == NUMBERS
+
+
+def test_a_compacted_topic_gets_all_rows_again_in_their_order() -> None:
+    """What a later row of a key took away would come behind it."""
+    broker = Broker(out=1)
+    broker.compacted.add(OUT)
+    told = [{"body": f"{key}{at}", "keys": key} for at, key in enumerate("aab")]
+    opened = broker.ledger().open()
+    broker.task(opened, told)
+    broker.compact(OUT)
+    assert broker.bodies() == ["a1", "b2"]
+    broker.once.clear()
+    broker.commit(broker.task(broker.ledger().open(), told))
+    broker.compact(OUT)
+    assert broker.bodies() == ["a1", "b2"]
+    # Also where the broker would know the ids again, and keep some of them only.
+    assert broker.once == [False]
+
+
+def test_message_groups_keep_their_order_over_deaths() -> None:
+    dice = random.Random(5)
+    for times in range(2, 30):
+        broker = Broker(out=3)
+        told = [{"body": f"{group}{at:02}", "message_group": group} for at in range(12) for group in "xyz"]
+        opened = broker.ledger().open()
+        given = {"sendBatchRows": str(dice.randint(1, 4)), "sendInFlight": str(dice.randint(1, 4))}
+        if dice.random() < 0.5:
+            broker.before = dying("send", times)
+        else:
+            broker.after = dying("send", times)
+        with contextlib.suppress(Death):
+            broker.task(opened, told, **given)
+        broker.before = broker.after = lambda _name, _told: None
+        broker.commit(broker.task(broker.ledger().open(), told, **given))
+        for group in "xyz":
+            found = [each for each in broker.bodies() if each.startswith(group)]
+            assert found == [f"{group}{at:02}" for at in range(12)], (times, given)
+
+
+@pytest.mark.parametrize("error", [BrokerTimeout("slow"), BrokerUnavailable("gone")])
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_request_without_an_answer_is_looked_for_before_it_is_sent_again(
+    error: GatewayError, stored: bool
+) -> None:
+    broker = Broker(out=2)
+    failures = [error, None, error]
+
+    def fail(name: str, told: Any) -> None:
+        if name == "send" and told[0].topic == OUT and failures and (failure := failures.pop(0)):
+            raise failure
+
+    if stored:
+        broker.after = fail
+    else:
+        broker.before = fail
+    [outcome] = broker.batch(0, NUMBERS, sendBatchRows="2")
+    assert outcome.sent == 10
+    assert sorted(broker.bodies()) == NUMBERS
+    assert failures == []
+    assert (1.0 in broker.rests) == stored
+
+
+def test_deaths_everywhere_leave_each_row_once() -> None:
+    """A driver that dies at any request, again and again, and Spark that brings the batch again."""
+    for seed in range(60):
+        dice = random.Random(seed)
+        broker = Broker(out=2)
+        bodies = [f"{dice.randint(0, 6)}" for _ in range(12)]
+        batches = [bodies[:5], bodies[5:6], [], bodies[6:]]
+        for number, batch in enumerate(batches):
+            # Committed by Spark: the driver came through, and did not die before it wrote that down.
+            while True:
+                name = dice.choice(["send", "maximums", "pull", "queues", "config"])
+                die = dying(name, dice.randint(1, 9))
+                lose = _losing(dice)
+                broker.before, broker.after = dice.choice(
+                    [(die, _nothing), (_nothing, die), (die, lose), (_nothing, lose)]
+                )
+                try:
+                    dice.shuffle(batch)
+                    tasks = [[each for each in batch if int(each) % 2 == at] for at in (0, 1)]
+                    broker.batch(number, *tasks, **SMALL)
+                except (Death, SparkSourceError):
+                    continue
+                finally:
+                    broker.before = broker.after = _nothing
+                if dice.random() < 0.7:
+                    break
+        assert Counter(broker.bodies()) == Counter(bodies), seed
+
+
+def _nothing(_name: str, _told: Any) -> None:
+    pass
+
+
+def _losing(dice: random.Random) -> Any:
+    """One answer in eight is lost."""
+
+    def lose(name: str, _told: Any) -> None:
+        if name == "send" and dice.random() < 0.125:
+            raise dice.choice([BrokerTimeout("slow"), BrokerUnavailable("gone")])
+
+    return lose
+
+
+def test_half_messages_are_seen_when_the_batch_is_committed() -> None:
+    broker = Broker(out=2)
+    given = {"deliveryGuarantee": "transactional"}
+    opened = broker.ledger().open()
+    part = broker.task(opened, rows("a", "b"), **given)
+    assert broker.bodies() == []
+    assert len(part.outcome.halves) == len(broker.halves) == 2
+    # A zombie's halves are named in no commit.
+    broker.task(opened, rows("a", "b"), **given)
+    broker.commit(part, **given)
+    assert sorted(broker.bodies()) == ["a", "b"]
+    # One that was dropped would be known again by its id, and not come.
+    assert set(broker.once) == {False}
+
+
+def test_a_commit_that_dies_half_way_is_brought_to_its_end_when_the_batch_comes_again() -> None:
+    for times in range(1, 5):
+        broker = Broker(out=1)
+        given = {"deliveryGuarantee": "transactional", "sendInFlight": "1"}
+        part = broker.task(broker.ledger().open(), rows("a", "b", "c"), **given)
+        broker.after = dying("end", times)
+        if times < 4:
+            with pytest.raises(Death):
+                broker.commit(part, **given)
+            assert len(broker.bodies()) == times
+        broker.after = _nothing
+        broker.batch(0, ["a", "b", "c"], **given)
+        assert sorted(broker.bodies()) == ["a", "b", "c"]
+
+
+def test_an_end_that_was_not_answered_is_not_said_again_when_it_was_done() -> None:
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional", "sendInFlight": "1"}
+    part = broker.task(broker.ledger().open(), rows("a", "b"), **given)
+
+    def lose_answer(name: str, told: Any) -> None:
+        if name == "end" and len(broker.ended) == 1:
+            raise BrokerTimeout("slow")
+
+    broker.after = lose_answer
+    broker.commit(part, **given)
+    assert sorted(broker.bodies()) == ["a", "b"]
+    assert len(broker.ended) == 2
+
+
+def test_a_commit_without_a_gateway_ends_the_query_and_the_batch_comes_again() -> None:
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional"}
+    part = broker.task(broker.ledger().open(), rows("a", "b"), **given)
+    broker.before = gone("end", 3)
+    sentence = refused(Code.GATEWAY, lambda: broker.commit(part, **given))
+    assert "2 of 2 half messages could not be committed" in sentence
+    broker.before = _nothing
+    broker.halves.clear()
+    assert "ILLEGAL_TRANSACTION_ID" in refused(Code.GATEWAY, lambda: broker.commit(part, **given))
+    broker.batch(0, ["a", "b"], **given)
+    assert sorted(broker.bodies()) == ["a", "b"]
+
+
+def test_a_driver_that_was_taken_over_commits_no_half_message() -> None:
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional"}
+    part = broker.task(broker.ledger().open(), rows("a"), **given)
+    broker.ledger().open()
+    assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part, **given))
+    assert broker.ended == []
+
+
+def test_an_abort_after_a_commit_that_failed_half_way_takes_nothing_back() -> None:
+    """Spark calls it with the messages of all tasks."""
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional", "sendInFlight": "1", "send.numRetries": "0"}
+    part = broker.task(broker.ledger().open(), rows("a", "b", "c"), **given)
+
+    def fail(name: str, told: Any) -> None:
+        if name == "end" and broker.ended:
+            raise Forbidden("no")
+
+    broker.before = fail
+    assert "FORBIDDEN" in refused(Code.GATEWAY, lambda: broker.commit(part, **given))
+    broker.before = _nothing
+    assert drop_halves(part.outcome.halves, broker.options(**given), connect=broker.connect) == 0
+    assert broker.bodies() == ["a"]
+    assert broker.ended[-3:] == [(100, False), (101, False), (102, False)]
+    broker.before = gone("end", 9)
+    assert drop_halves(part.outcome.halves, broker.options(**given), connect=broker.connect) == 3
+    broker.before = _nothing
+    broker.batch(0, ["a", "b", "c"], **given)
+    assert sorted(broker.bodies()) == ["a", "b", "c"]
