@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from popgate.testing import GatewayDidNotStart, GatewayProcess, running_gateway
+from tests.support.waiting import wait_until
 
 
 async def test_a_gateway_runs_for_as_long_as_the_block() -> None:
@@ -112,6 +113,9 @@ def test_a_signal_that_its_starter_ignores_reaches_it(number: signal.Signals) ->
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with GatewayProcess() as gateway:
         gateway.signal(number)
+        if number is signal.SIGHUP:  # a reload
+            wait_until(lambda: "settings reloaded" in gateway.log, seen=lambda: gateway.log)
+            gateway.signal(signal.SIGTERM)
         assert gateway.wait() == 0
         assert gateway.output.splitlines()[-1].startswith("stopped ")
 
