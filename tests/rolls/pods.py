@@ -140,7 +140,9 @@ class Pod:
                 self.restarts += 1
 
     def _command(self) -> list[str]:
-        return [self._here(word) for word in self._container.get("command", ENTRYPOINT)]
+        given = self._container.get("command")
+        # The image's own is this machine's Python already, which may lie in a folder that is mounted, /tmp.
+        return list(ENTRYPOINT) if given is None else [self._here(word) for word in given]
 
     def _arguments(self) -> list[str]:
         return [self._here(word) for word in self._container.get("args", ())]
