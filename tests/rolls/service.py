@@ -73,7 +73,7 @@ class Service:
         parts = [
             f"""
 global
-    stats socket {self._folder / "h"} mode 600 level admin
+    stats socket "{self._folder / "h"}" mode 600 level admin
 defaults
     mode tcp
     retries 0
