@@ -104,7 +104,7 @@ class Sender:
         self._half, self._once = options.transactional, once and not options.transactional
         self._find_sent = find_sent
         self._looked: tuple[QueueClient, str, set[str]] | None = None
-        """What was there of a topic when one of the requests by a connection had no answer."""
+        """What was there of a topic when a connection was closed that left a request without an answer."""
         self.halves: list[HalfMessage] = []
         """Those that are stored, of a transactional sink."""
 
@@ -258,11 +258,12 @@ class Sender:
         """Whether all of it is there: of a request without an answer nobody knows if it was carried out."""
         if self._find_sent is None or lot.client is None:
             return False
-        told = self._looked
-        if lot.client.connection.is_open or told is None or told[:2] != (lot.client, lot.topic):
+        # Before the look: what comes by a connection that is open then may come behind it.
+        is_open, told = lot.client.connection.is_open, self._looked
+        if is_open or told is None or told[:2] != (lot.client, lot.topic):
             told = lot.client, lot.topic, self._find_sent(lot.topic)
         # By a connection that is closed nothing comes any more: one look is enough for all that went there.
-        self._looked = told
+        self._looked = None if is_open else told
         left = [(body, block) for body, block in lot.messages if _id_in(block) not in told[2]]
         self._acknowledged += len(lot.messages) - len(left)
         lot.messages = left

@@ -16,6 +16,7 @@ from popgate.errors import (
     BrokerUnavailable,
     Forbidden,
     GatewayError,
+    Internal,
     TopicNotFound,
 )
 from popgate.model import Message, Permission, Queue
@@ -344,6 +345,16 @@ def test_what_has_no_answer_is_looked_for_before_it_is_sent_again() -> None:
     ]
     assert gateway.looked
     assert len(gateway.stored) == 6
+
+
+def test_a_look_while_the_connection_is_open_says_nothing_of_what_comes_later() -> None:
+    gateway = Gateway({"t": {"broker-a": 1}}, looked=[])
+    gateway.failures = [Internal("why?"), None, BrokerTimeout("slow")]
+    told = [Outgoing(number, "t", b"%d" % number, b"UNIQ_KEY\x01id%d\x02" % number) for number in range(2)]
+    assert gateway.write(told, sendBatchRows="1", sendInFlight="2") == 2
+    # The second is stored when its connection is closed, and was not when the first one was looked for.
+    assert sorted(body for _, [body] in gateway.sends) == [b"0", b"0", b"1"]
+    assert gateway.looked == ["t", "t"]
 
 
 def test_one_look_is_enough_for_all_that_went_by_a_connection_that_is_lost() -> None:
