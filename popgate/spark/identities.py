@@ -3,7 +3,8 @@
 The id of a row is a hash of the write that it belongs to, its partition, its number there and what it says.
 A task that is run again gives its rows the same ids when they come in the same order. When they do not, as
 after a shuffle, they get others: such a row may be there twice, and none is taken for another one. A row that
-has a key of its own has its id of that alone, in whatever order it comes.
+has a key of its own has its id of that alone, in whatever order it comes; with a ledger of the write and the
+key.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Identity:
     sink_id: str
     partition: int
     by_contents: bool = False
-    """Whether rows are known by what they say, wherever they stand in their partition."""
+    """Whether rows are known by what they say, wherever they stand in their partition: with a ledger."""
 
     @property
     def batch_tag(self) -> str:
@@ -85,8 +86,12 @@ class Identity:
         return digest
 
     def of_keys(self) -> Callable[[bytes], str]:
-        """The id of a row by its key: the same for all writes of a sink."""
-        base = _hash("key", self.sink_id)
+        """The id of a row by its key: the same for all writes of a sink, with a ledger those of its batch.
+
+        There a batch that is done does not come again, and a key of an earlier one is another row.
+        """
+        of = ("key of batch", *self.write) if self.by_contents else ("key",)
+        base = _hash(*of, self.sink_id)
 
         def key_id(key: bytes) -> str:
             one = base.copy()

@@ -69,6 +69,25 @@ def test_a_key_is_one_row_wherever_it_comes() -> None:
     assert stream().of_keys()(b"k") != stream(sinkId="s").of_keys()(b"k")
 
 
+def test_with_a_ledger_a_key_is_one_row_of_its_batch() -> None:
+    def keyed(key: bytes = b"k", **more: str) -> str:
+        given = {"sinkId": "s", "ledgerTopic": "l", "deliveryGuarantee": "effectively-once", **more}
+        told = {name: given.pop(name) for name in ("batch", "query") if name in given}
+        return stream(**told, **given).of_keys()(key)
+
+    assert keyed() == keyed()
+    others = [
+        keyed(batch="8"),
+        keyed(query="q2"),
+        keyed(sinkId="s2"),
+        keyed(b"l"),
+        stream(sinkId="s").of_keys()(b"k"),
+    ]
+    assert len({keyed(), *others}) == 6
+    one = stream(partition=5, sinkId="s", ledgerTopic="l", deliveryGuarantee="effectively-once")
+    assert one.of_keys()(b"k") == keyed()
+
+
 def test_a_batch_is_known_by_its_run_alone() -> None:
     def batch(run: str, told: dict[str, str], **given: str) -> Identity:
         return identity_of(told, options(**given), run=run, partition=0, streaming=False)
