@@ -87,9 +87,14 @@ class Stream:
         nothing yet: otherwise "latest" would be another place after a restart.
         """
         before = StreamOffset.decode(start)
-        begins, new, ends = self._ask(lambda client: self._bounds(client, before))
-        at_ms = self._now_ms()
+        # A tick must not be later than a message that lies behind these bounds.
+        tick_ms, bounds = self._ask(lambda client: (self._now_ms(), self._bounds(client, before)))
+        (begins, new, ends), at_ms = bounds, self._now_ms()
         self.reported = StreamOffset(ends).encode()
+        if not before.initial and not new and ends == dict(before.queues) and self._is_idle():
+            self._idle_since = self._now()
+            self._limits.began()
+            return StreamOffset(ends, at_ms=tick_ms, tick=before.tick + 1).encode()
         if not whole:
             # What ends somewhere is waited for by nobody.
             if self._last is None and not before.initial and self._limits.waits(begins, ends):
@@ -98,14 +103,11 @@ class Stream:
         if before.initial:
             self._limits.began()
             return StreamOffset(ends, starts=begins, at_ms=at_ms).encode()
-        tick = before.tick
         if not new and ends == dict(before.queues):
-            if not self._is_idle():
-                return start
-            tick += 1
+            return start
         self._idle_since = self._now()
         self._limits.began()
-        return StreamOffset(ends, new=new, at_ms=at_ms, tick=tick).encode()
+        return StreamOffset(ends, new=new, at_ms=at_ms, tick=before.tick).encode()
 
     def _is_idle(self) -> bool:
         """Whether it is time to say that nothing came; a stream that ends somewhere never does."""

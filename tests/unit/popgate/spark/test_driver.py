@@ -656,6 +656,48 @@ def test_an_idle_stream_ticks() -> None:
     assert stream.latest(more)["tick"] == 2
 
 
+def test_an_idle_stream_ticks_while_it_waits_for_more() -> None:
+    queues, times = Queues(A=(0, 5)), [100.0]
+    given = {"idleTick": "10s", "minOffsetsPerTrigger": "3", "startingOffsets": "earliest"}
+    stream = Stream(
+        read_source_options({**LEAST, **given}, streaming=True),
+        print,
+        connect=queues.connect,
+        now_ms=lambda: int(times[0] * 1000),
+        now=lambda: times[0],
+    )
+    first = stream.latest(stream.initial())
+    times[0] += 10
+    tick = stream.latest(first)
+    assert stream.tick(first, tick) == 110_000
+    # A tick would make messages late that are held back.
+    queues.bounds[A] = (0, 7)
+    times[0] += 10
+    assert stream.latest(tick) is tick
+    queues.bounds[A] = (0, 8)
+    assert stream.latest(tick)["q"] == {"t": {"broker-a": {"0": 8}}}
+
+
+def test_a_tick_is_no_later_than_the_look_at_the_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that comes behind it must not be late."""
+    queues, times = Queues(A=(0, 5)), [100.0]
+    options = read_source_options({**LEAST, "idleTick": "10s", "startingOffsets": "earliest"}, streaming=True)
+    stream = Stream(
+        options, print, connect=queues.connect, now_ms=lambda: int(times[0] * 1000), now=lambda: times[0]
+    )
+    first = stream.latest(stream.initial())
+    times[0] += 10
+    ends = queues.maximums
+
+    def slow(asked: Sequence[QueuePlace]) -> dict[QueuePlace, int]:
+        found = ends(asked)
+        times[0] += 5
+        return found
+
+    monkeypatch.setattr(queues, "maximums", slow)
+    assert stream.tick(first, stream.latest(first)) == 110_000
+
+
 def test_a_stream_with_an_end_never_ticks() -> None:
     queues, times = Queues(A=(0, 5)), [100.0]
     options = read_source_options({**LEAST, "idleTick": "10s", "startingOffsets": "earliest"}, streaming=True)
