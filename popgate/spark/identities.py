@@ -10,7 +10,8 @@ key.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,6 +45,11 @@ class Identity:
     def tag(self) -> str:
         """What those of this partition begin with."""
         return f"{self.batch_tag}{self.partition:08X}"
+
+    def partitions_of(self, ids: Iterable[str]) -> Iterator[int]:
+        """Those whose rows have these ids, where they are rows of this batch and known by their contents."""
+        match = re.compile(f"{self.batch_tag}([0-9A-F]{{8}})[0-9A-F]{{32}}").fullmatch
+        return (int(found[1], 16) for each in ids if (found := match(each)))
 
     def of_rows(self) -> Callable[[int, bytes, bytes], str]:
         """The id of a row: its number, the block of its properties, and its body."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from popgate.queue_client import HalfMessage
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.guarantees.halves import commit_halves, drop_halves
+from popgate.spark.guarantees.halves import Visible, commit_halves, drop_halves
 from popgate.spark.guarantees.ledger import Ledger, Opened
 from popgate.spark.sink_options import SinkOptions
 
-Visible = Callable[[set[str]], set[str]]
 _LAST_U64: Final = (1 << 64) - 1
+_SENT_AGAIN: Final = {
+    False: "some were sent again. With another sinkId the batch is sent as a whole, and what was sent of it"
+    " is there again",
+    True: "what was sent now is not committed. Start the query with the partitions that the batch had"
+    " (minPartitions, maxRecordsPerPartition, repartition)",
+}
+"""What became of them, by whether they are half messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +31,8 @@ class Outcome:
     sent: int
     skipped: bool = False
     halves: tuple[HalfMessage, ...] = ()
+    highest: int = -1
+    """The last partition of the batch of which it found a row that is known by its contents; -1: of none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +53,8 @@ def commit_batch(
 ) -> None:
     """Write that the batch is done; half messages are delivered before.
 
-    Raises SparkSourceError: another driver took over, or the batch was done before with other rows.
+    Raises SparkSourceError: another driver took over, the batch was done before with other rows, or it has
+    fewer partitions than it had.
     """
     if not parts:
         return
@@ -59,6 +68,14 @@ def commit_batch(
             " the checkpoint is older than what was written, the query makes other rows each time, or two"
             f" writes of one batch have the same sinkId ({options.sink_id}). Nothing of it was sent now; with"
             " another sinkId it is",
+        )
+    highest = max(each.outcome.highest for each in parts)
+    if highest >= len(parts):
+        raise SparkSourceError(
+            Code.REPLAY,
+            f"an earlier attempt of batch {number} sent rows of partition {highest}, and the batch has"
+            f" {len(parts)} partitions now: nothing tells which rows of the others are there, and"
+            f" {_SENT_AGAIN[options.transactional]}. With dedupeKeyColumn partitions do not matter",
         )
     ledger = make_ledger(options)
     halves = [half for each in parts for half in each.outcome.halves]
@@ -83,7 +100,7 @@ def drop_batch(options: SinkOptions, parts: Sequence[Part], warn: Callable[[str]
         warn(f"a write was given up; of its {len(halves)} half messages {left} could not be dropped")
 
 
-def _visible(options: SinkOptions, opened: Opened, topics: set[str]) -> set[str]:
+def _visible(options: SinkOptions, opened: Opened, topics: set[str]) -> Mapping[str, set[str]]:
     # Here, so that a commit that goes well does not load Arrow.
     from popgate.spark.guarantees.scan import Scan
 

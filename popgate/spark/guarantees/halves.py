@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
@@ -14,13 +14,15 @@ from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.sink_options import SinkOptions
 
 Connect = Callable[[Any], AbstractContextManager[QueueClient]]
+Visible = Callable[[set[str]], Mapping[str, set[str]]]
+"""Ids of the messages that are in these topics, by topic."""
 _LONGEST_REST_S: Final = 5.0
 
 
 def commit_halves(
     halves: Sequence[HalfMessage],
     options: SinkOptions,
-    visible: Callable[[set[str]], set[str]],
+    visible: Visible,
     *,
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
@@ -28,7 +30,7 @@ def commit_halves(
     """Deliver all of them. Raises SparkSourceError; the batch comes again then, and sends what is missing.
 
     Of an end that was not answered nobody knows whether it was done, and a broker of RocketMQ may deliver a
-    message again whose end is said twice: `visible` says which of these topics' messages are there, by id.
+    message again whose end is said twice: `visible` says which messages are there.
     """
     left, times = list(halves), 0
     while left:
@@ -44,7 +46,7 @@ def commit_halves(
         rest(min(options.numbers["send.retryIntervalMs"] / 1000 * 2 ** min(times, 20), _LONGEST_REST_S))
         times += 1
         there = visible({half.topic for half in failed})
-        left = [half for half in failed if half.message_id not in there]
+        left = [half for half in failed if half.message_id not in there[half.topic]]
 
 
 def drop_halves(halves: Sequence[HalfMessage], options: SinkOptions, *, connect: Connect = client_of) -> int:

@@ -63,7 +63,7 @@ def written_once(
 
     def find_sent(topic: str) -> set[str]:
         scan.settle()
-        return scan.ids([topic])
+        return scan.ids([topic])[topic]
 
     # Of half messages that are there twice one is delivered.
     looks = None if options.transactional else find_sent
@@ -91,7 +91,8 @@ def written_once(
                 if not there:
                     sender.add(message)
             sent = sender.finish()
-            return Outcome(encoder.count, encoder.checksum, sent, halves=tuple(sender.halves))
+            halves = tuple(sender.halves)
+            return Outcome(encoder.count, encoder.checksum, sent, halves=halves, highest=rest.highest)
 
 
 def _is_done(options: SinkOptions, opened: Opened, batch: tuple[str, int]) -> bool:
@@ -130,12 +131,22 @@ class _Rest:
         """Where an earlier row may be gone because of a later one, all are sent again in their order."""
         looked_at = [topic for topic in topics if topic not in compacted]
         self._found = scan.ids(looked_at)
-        self._own = {each for each in self._found if each.startswith(identity.tag)}
+        self._own = {
+            (topic, each)
+            for topic, ids in self._found.items()
+            for each in ids
+            if each.startswith(identity.tag)
+        }
+        self.highest = max(
+            (partition for ids in self._found.values() for partition in identity.partitions_of(ids)),
+            default=-1,
+        )
+        """The last partition of this batch of which a row was found; -1: of none."""
 
     def is_there(self, message: Outgoing) -> bool:
         message_id = (find_property(message.block, _UNIQ) or b"").decode("utf-8", "replace")
-        self._own.discard(message_id)
-        return message_id in self._found
+        self._own.discard((message.topic, message_id))
+        return message_id in self._found.get(message.topic, ())
 
     def check(self) -> None:
         """After all rows. Raises SparkSourceError: an earlier attempt sent others."""

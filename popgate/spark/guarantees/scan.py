@@ -63,9 +63,9 @@ class Scan:
 
         return asked(self._reading(topic), ask, connect=self._connect, rest=self._rest)
 
-    def ids(self, topics: Iterable[str]) -> set[str]:
-        """Whoever sent them."""
-        return {each for topic in topics for each in self._ids_of_topic(topic)}
+    def ids(self, topics: Iterable[str]) -> dict[str, set[str]]:
+        """Of each topic, whoever sent them: two topics may have messages of one id."""
+        return {topic: self._ids_of_topic(topic) for topic in topics}
 
     # -- inside -----------------------------------------------------------------------------------
 

@@ -166,8 +166,8 @@ class Broker:
         return [part.outcome for part in parts]
 
     def _commit_halves(self, halves: Sequence[HalfMessage], options: SinkOptions, visible: Any) -> None:
-        def seen(topics: set[str]) -> set[str]:
-            return {each for topic in topics for each in self.ids(topic)}
+        def seen(topics: set[str]) -> dict[str, set[str]]:
+            return {topic: set(self.ids(topic)) for topic in topics}
 
         commit_halves(halves, options, seen, connect=self.connect, rest=self.rests.append)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -160,6 +161,66 @@ def test_rows_with_a_key_may_be_shared_out_otherwise() -> None:
     assert sorted(broker.bodies()) == ["a", "b", "c"]
 
 
+def test_a_key_that_another_topic_has_is_no_row_of_this_one() -> None:
+    """One query makes two topics of its rows, and dies between them."""
+    broker = Broker(one=1, two=1)
+    _rows_name_topics(broker)
+    given = {"dedupeKeyColumn": "key"}
+    told = [{"topic": topic, "key": key, "body": key} for topic in ("one", "two") for key in "ab"]
+    broker.task(broker.ledger().open(), told[:3], **given)
+    part = broker.task(broker.ledger().open(), told, **given)
+    assert part.outcome.sent == 1
+    assert [broker.bodies(topic) for topic in ("one", "two")] == [["a", "b"], ["a", "b"]]
+    # Half messages as well: one that is delivered in another topic is not delivered in this one.
+    given["deliveryGuarantee"] = "transactional"
+    given["sendInFlight"] = "1"
+    part = broker.task(broker.ledger().open(), told, batch=1, **given)
+    fail = [BrokerUnavailable("gone")]
+
+    def lose(name: str, _half: Any) -> None:
+        if name == "end" and len(broker.ended) == 1 and fail:
+            raise fail.pop()
+
+    broker.before = lose
+    broker.commit(part, **given)
+    assert [broker.bodies(topic) for topic in ("one", "two")] == [["a", "b"] * 2] * 2
+
+
+def test_a_key_of_an_earlier_batch_is_another_row() -> None:
+    broker = Broker(one=1)
+    _rows_name_topics(broker)
+    told = [{"topic": "one", "key": "k", "body": "first"}]
+    part = broker.task(broker.ledger().open(), told, dedupeKeyColumn="key")
+    broker.commit(part, dedupeKeyColumn="key")
+    broker.ledger().open()
+    told = [{"topic": "one", "key": "k", "body": "second"}]
+    # What came in the minute before the batch is looked at, too.
+    part = broker.task(broker.ledger().open(), told, batch=1, dedupeKeyColumn="key")
+    assert (part.outcome.sent, broker.bodies("one")) == (1, ["first", "second"])
+
+
+@pytest.mark.parametrize("guarantee", ["effectively-once", "transactional"])
+def test_a_batch_with_fewer_partitions_than_it_had_is_refused(guarantee: str) -> None:
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": guarantee}
+    opened = broker.ledger().open()
+    parts = [broker.task(opened, rows(body), partition=at, **given) for at, body in enumerate("abc")]
+    if guarantee == "transactional":
+        broker.after = dying("end", 3)
+        with pytest.raises(Death):
+            broker.commit(*parts, **given)
+        broker.after = _nothing
+    sent, ended = broker.bodies(), len(broker.ended)
+    sentence = refused(Code.REPLAY, lambda: broker.batch(0, ["a"], ["b", "c"], **given))
+    assert "sent rows of partition 2, and the batch has 2 partitions now" in sentence
+    if guarantee == "effectively-once":
+        assert "With another sinkId the batch is sent as a whole" in sentence
+    else:
+        assert (broker.bodies(), len(broker.ended)) == (sent, ended)
+        broker.batch(0, ["a"], ["b"], ["c"], **given)
+        assert sorted(broker.bodies()) == ["a", "b", "c"]
+
+
 def test_a_checkpoint_that_was_made_anew_is_told() -> None:
     broker = Broker(out=1)
     broker.batch(0, ["a"])
@@ -209,24 +270,18 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     earlier = QueuePlace("one", "b", 0)
     broker.append(earlier, b"old", b"")
     broker.now_ms += 120_000
-    given = {"topic": ""}
     told = [{"topic": topic, "body": "x"} for topic in ("one", "two", "new", "one")]
-
-    def options(**more: str) -> Any:
-        found = {name: value for name, value in {**SMALL, **more}.items() if name != "topic"}
-        return Broker.options(broker, **found)
-
-    broker.options = lambda **more: _without_topic(options(**more))  # type: ignore[method-assign]
+    _rows_name_topics(broker)
     opened = broker.ledger().open()
     assert opened.begins == {}
     broker.before = dying("send", 4)
     with pytest.raises(Death):
-        broker.task(opened, told, **given)
+        broker.task(opened, told, **SMALL)
     pulls: list[Any] = []
     broker.before = lambda name, asked: pulls.append(asked) if name == "pull" else None
     again = broker.ledger().open()
     # In another order: rows to two topics that say the same are not taken for one another.
-    part = broker.task(again, told[::-1], **given)
+    part = broker.task(again, told[::-1], **SMALL)
     assert part.outcome.sent == 2
     assert [len(broker.bodies(topic)) for topic in ("one", "two", "new")] == [3, 1, 1]
     # What was stored long before the batch is not looked at.
@@ -234,10 +289,10 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     assert (earlier, 0) not in pulls
 
 
-def _without_topic(options: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(options, topic="")
+def _rows_name_topics(broker: Broker) -> None:
+    """Its sinks have no option `topic`."""
+    options = broker.options
+    broker.options = lambda **given: replace(options(**given), topic="")  # type: ignore[method-assign]
 
 
 def test_a_queue_that_lost_what_was_sent_is_told() -> None:
