@@ -79,11 +79,13 @@ class Sender:
         rest: Callable[[float], None] = time.sleep,
         once: bool = True,
         find_sent: FindSent | None = None,
+        check: Callable[[], None] = lambda: None,
     ) -> None:
         """`partition`: each begins at another queue. `rest` takes seconds.
 
         `once` False: what came under its id lately is stored again, also where the broker knows that.
         `find_sent`: what is in a topic, by id; what has no answer is looked for before it is sent again.
+        `check`: called before each send; nothing more is sent when it raises SparkSourceError.
         """
         numbers = options.numbers
         self._rows, self._bytes = numbers["sendBatchRows"], numbers["sendBatchBytes"]
@@ -102,7 +104,7 @@ class Sender:
         self._acknowledged = 0
         # A half message that was dropped does not come again under its id.
         self._half, self._once = options.transactional, once and not options.transactional
-        self._find_sent = find_sent
+        self._find_sent, self._check = find_sent, check
         self._looked: tuple[QueueClient, str, set[str]] | None = None
         """What was there of a topic when a connection was closed that left a request without an answer."""
         self.halves: list[HalfMessage] = []
@@ -210,6 +212,7 @@ class Sender:
 
     def _begin(self, lot: _Lot) -> None:
         """Send it; that it could not be sent for now is told when it is waited for."""
+        self._check()
         lot.times += 1
         lot.client = None
         try:

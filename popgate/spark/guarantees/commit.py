@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from popgate.queue_client import HalfMessage
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.halves import Visible, commit_halves, drop_halves
-from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.guarantees.ledger import Ledger, Opened, Ownership
 from popgate.spark.sink_options import SinkOptions
 
 _LAST_U64: Final = (1 << 64) - 1
@@ -49,9 +50,10 @@ def commit_batch(
     parts: Sequence[Part],
     *,
     make_ledger: Callable[[SinkOptions], Ledger] = Ledger,
-    commit: Callable[[Sequence[HalfMessage], SinkOptions, Visible], None] = commit_halves,
+    now: Callable[[], float] = time.monotonic,
+    commit: Callable[[Sequence[HalfMessage], SinkOptions, Visible, Callable[[], None]], None] = commit_halves,
 ) -> None:
-    """Write that the batch is done; half messages are delivered before.
+    """Write that the batch is done; half messages are delivered before. `now`: seconds that never go back.
 
     Raises SparkSourceError: another driver took over, the batch was done before with other rows, or it has
     fewer partitions than it had.
@@ -81,8 +83,12 @@ def commit_batch(
     halves = [half for each in parts for half in each.outcome.halves]
     if halves:
         # Nobody sees them yet: a driver that was late leaves it so.
-        ledger.check_owner(opened)
-        commit(halves, options, lambda topics: _visible(options, opened, topics))
+        commit(
+            halves,
+            options,
+            lambda topics: _visible(options, opened, topics),
+            Ownership(ledger, opened, now=now).check,
+        )
     ledger.finish(opened, query, number, rows, checksum)
 
 

@@ -17,12 +17,15 @@ Connect = Callable[[Any], AbstractContextManager[QueueClient]]
 Visible = Callable[[set[str]], Mapping[str, set[str]]]
 """Ids of the messages that are in these topics, by topic."""
 _LONGEST_REST_S: Final = 5.0
+_SLICE: Final = 256
+"""So many are delivered before it is asked again whether they are this driver's to deliver."""
 
 
 def commit_halves(
     halves: Sequence[HalfMessage],
     options: SinkOptions,
     visible: Visible,
+    check: Callable[[], None],
     *,
     connect: Connect = client_of,
     rest: Callable[[float], None] = time.sleep,
@@ -31,22 +34,26 @@ def commit_halves(
 
     Of an end that was not answered nobody knows whether it was done, and a broker of RocketMQ may deliver a
     message again whose end is said twice: `visible` says which messages are there.
+    `check` raises SparkSourceError when another driver has taken over.
     """
     left, times = list(halves), 0
     while left:
-        failed, error = _end(left, options, connect, commit=True)
+        check()
+        lot, left = left[:_SLICE], left[_SLICE:]
+        failed, error = _end(lot, options, connect, commit=True)
         if error is None:
-            return
+            times = 0
+            continue
         if error.fault not in PASSING or times == options.numbers["send.numRetries"]:
             raise SparkSourceError(
                 Code.GATEWAY,
-                f"{error.fault.name}: {error.sentence} ({len(failed)} of {len(halves)} half messages could"
-                f" not be committed, option endpoints = {options.gateway.endpoints})",
+                f"{error.fault.name}: {error.sentence} ({len(failed) + len(left)} of {len(halves)} half"
+                f" messages could not be committed, option endpoints = {options.gateway.endpoints})",
             ) from error
         rest(min(options.numbers["send.retryIntervalMs"] / 1000 * 2 ** min(times, 20), _LONGEST_REST_S))
         times += 1
         there = visible({half.topic for half in failed})
-        left = [half for half in failed if half.message_id not in there[half.topic]]
+        left[:0] = [half for half in failed if half.message_id not in there[half.topic]]
 
 
 def drop_halves(halves: Sequence[HalfMessage], options: SinkOptions, *, connect: Connect = client_of) -> int:

@@ -16,37 +16,29 @@ Whoever writes reads before and after: what came in between was written by anoth
 
 from __future__ import annotations
 
-import json
-import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Final
 
-from popgate.errors import GatewayError, PeerWireError, TopicNotFound, shown
-from popgate.model import CLEANUP_POLICY, COMPACTION
+from popgate.errors import TopicNotFound
 from popgate.queue_client import QueueClient, QueuePlace
-from popgate.spark.connecting import client_of, passes
-from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.connecting import client_of
+from popgate.spark.errors import SparkSourceError
+from popgate.spark.guarantees.ledger_topic import Connect, Entry, LedgerTopic
 from popgate.spark.offsets import Offsets, flat, nested
 from popgate.spark.sink_options import SinkOptions
-from popgate.wire.codes import ResponseCode
-from popgate.wire.properties import KEYS, UNIQ_KEY, encode_properties, find_property
-from popgate.wire.records import Record, decode_records
 
-T = TypeVar("T")
-Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]
-_VERSION: Final = 1
+CHECK_S: Final = 1.0
+"""So often who writes asks whether another one writes in its place."""
+TAKE_OVER_S: Final = 3.0
+"""So long who writes in the place of another one waits before it looks for rows: that one has noticed it by
+then, and what it has sent shows."""
 _WINDOW: Final = 64
 """Offsets from the end of the ledger that are looked at first; then four times as many, and so on."""
-_PULL: Final = 32
 _MOST_OPENINGS: Final = 8
 """So often another driver may come first before this one gives up."""
-_LONGEST_REST_S: Final = 5.0
-_KIND: Final = re.compile("(open|done|task)(?:(?<=task):[0-9]+)?")
-"""What a key has behind the name of its sink."""
 _SKEW_MS: Final = 60_000
 """So far a broker's clock may be behind a driver's."""
 
@@ -73,16 +65,15 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class _Entry:
-    """A record of this sink. `told` None: it was deleted by a record without a body."""
+class Attempt:
+    """An attempt of a task that is about to send."""
 
+    partition: int
+    token: str
     offset: int
-    kind: str
-    told: Mapping[str, Any] | None
-
-    @property
-    def token(self) -> str:
-        return "" if self.told is None else str(self.told.get("token"))
+    """Of its record in the ledger."""
+    came_before: bool
+    """Whether there was another one of this task."""
 
 
 class Ledger:
@@ -97,67 +88,106 @@ class Ledger:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         make_token: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        self._options, self._connect, self._rest = options, connect, rest
+        self._options, self._rest = options, rest
         self._now_ms, self._make_token = now_ms, make_token
-        self._prefix = f"{options.sink_id}:"
+        self._topic = LedgerTopic(options, connect, rest)
 
     # -- what happens to a batch ------------------------------------------------------------------
 
     def open(self) -> Opened:
-        """Take the sink over, in the driver, before tasks begin."""
-        return self._asked(self._open)
+        """Take the sink over, in the driver, before tasks begin. Tasks of the driver before end by then."""
+        opened = self._topic.asked(self._open)
+        if opened.again:
+            self._rest(TAKE_OVER_S)
+        return opened
 
-    def begin_task(self, opened: Opened, partition: int) -> bool:
-        """Whether an attempt of this task was there before; this one is known from now on."""
-        attempt = self._make_token()
+    def begin_task(self, opened: Opened, partition: int) -> Attempt:
+        """An attempt of this task is known from now on."""
+        token = self._make_token()
 
-        def begin(client: QueueClient) -> bool:
-            queue = self._queue(client)
-            end = client.maximums([queue])[queue]
-            found = self._entries(client, queue, opened.offset + 1, end)
-            told = {"token": opened.token, "partition": partition, "attempt": attempt}
-            at = self._send(client, queue, "task", told, key=f"task:{partition}")
-            found += self._entries(client, queue, end, at)
+        def begin(client: QueueClient) -> Attempt:
+            queue, found, end = self._since(client, opened)
+            self._check_whole(found, opened)
+            told = {"token": opened.token, "partition": partition, "attempt": token}
+            at = self._topic.send(client, queue, "task", told, key=f"task:{partition}")
+            found += self._topic.entries(client, queue, end, at)
             self._check_owner(found, opened)
-            return any(
-                each.kind == "task"
-                and each.told is not None
+            # Whichever driver's: a compaction leaves one record, and that may be of one that was late.
+            came_before = any(each.of_task(partition) not in ("", token) for each in found)
+            return Attempt(partition, token, at, came_before)
+
+        return self._topic.asked(begin)
+
+    def check_owner(self, opened: Opened, attempt: Attempt | None = None, begin: int | None = None) -> int:
+        """Up to where the ledger was read, from `begin` on or from where the batch was opened.
+
+        Raises SparkSourceError (LEDGER): another driver has opened a batch since, or another attempt of the
+        task has begun.
+        """
+
+        def check(client: QueueClient) -> int:
+            _, found, end = self._since(client, opened, begin)
+            (self._check_whole if begin is None else self._check_owner)(found, opened)
+            if attempt is not None and any(
+                each.offset > attempt.offset
                 and each.token == opened.token
-                and each.told.get("partition") == partition
-                and each.told.get("attempt") != attempt
+                and each.of_task(attempt.partition) not in ("", attempt.token)
                 for each in found
-            )
+            ):
+                raise self._topic.wrong(
+                    f"another attempt of task {attempt.partition} has begun since this one did: this one is"
+                    " given up"
+                )
+            return end
 
-        return self._asked(begin)
-
-    def check_owner(self, opened: Opened) -> None:
-        """Raises SparkSourceError (LEDGER): another driver has opened a batch since."""
-
-        def check(client: QueueClient) -> None:
-            queue = self._queue(client)
-            end = client.maximums([queue])[queue]
-            self._check_owner(self._entries(client, queue, opened.offset + 1, end), opened)
-
-        self._asked(check)
+        return self._topic.asked(check)
 
     def finish(self, opened: Opened, query: str, batch: int, rows: int, checksum: int) -> None:
         """Say that the batch is done. The driver's, when all tasks are."""
+        told = {"token": opened.token, "query": query, "batch": batch, "rows": rows, "checksum": checksum}
 
         def finish(client: QueueClient) -> None:
-            queue = self._queue(client)
-            end = client.maximums([queue])[queue]
-            found = self._entries(client, queue, opened.offset + 1, end)
-            self._check_owner(found, opened)
-            told = {"token": opened.token, "query": query, "batch": batch, "rows": rows, "checksum": checksum}
-            at = self._send(client, queue, "done", told)
-            self._check_owner(self._entries(client, queue, end, at), opened)
+            queue, found, end = self._since(client, opened)
+            try:
+                self._check_whole(found, opened)
+                at = self._topic.send(client, queue, "done", told)
+                found += [*self._topic.entries(client, queue, end, at), Entry(at, "done", told)]
+                self._check_owner(found, opened)
+            except SparkSourceError:
+                self._restore(client, queue, found)
+                raise
 
-        self._asked(finish)
+        self._topic.asked(finish)
 
     # -- inside -----------------------------------------------------------------------------------
 
+    def _since(
+        self, client: QueueClient, opened: Opened, begin: int | None = None
+    ) -> tuple[QueuePlace, list[Entry], int]:
+        """The queue, what is there from the opening of the batch on, or from `begin`, and up to where it is.
+
+        Raises SparkSourceError (LEDGER): the topic ends before that, it was made anew.
+        """
+        queue = self._topic.queue(client)
+        end = self._topic.end(client, queue, opened.offset)
+        found = self._topic.entries(client, queue, opened.offset if begin is None else begin, end)
+        return queue, found, end
+
+    def _check_whole(self, found: list[Entry], opened: Opened) -> None:
+        """Of all that is there from the opening on. Raises SparkSourceError (LEDGER)."""
+        self._check_owner(found, opened)
+        if not any(each.kind == "open" for each in found):
+            raise self._topic.made_anew("its record is not there", opened.offset)
+
+    def _restore(self, client: QueueClient, queue: QueuePlace, found: list[Entry]) -> None:
+        """Write the owner's `done` again where one that was late is the last: a compaction leaves that."""
+        while (right := _hidden(found)) is not None:
+            at = self._topic.send(client, queue, "done", right)
+            more = self._topic.entries(client, queue, found[-1].offset + 1, at)
+            found = [*found, *more, Entry(at, "done", right)]
+
     def _open(self, client: QueueClient) -> Opened:
-        queue = self._queue(client)
+        queue = self._topic.queue(client)
         for _ in range(_MOST_OPENINGS):
             # Where the queues end is asked before the ledger is: what is sent by a batch that is open by then
             # lies behind that.
@@ -175,11 +205,13 @@ class Ledger:
                 "since": opened.since_ms,
                 "again": opened.again,
             }
-            at = self._send(client, queue, "open", told)
-            between = self._entries(client, queue, end, at)
+            at = self._topic.send(client, queue, "open", told)
+            between = self._topic.entries(client, queue, end, at)
             if not any(each.kind in ("open", "done") and each.token != token for each in between):
                 return replace(opened, offset=at)
-        raise self._wrong("several drivers write with this sinkId at the same time: one query has a sinkId")
+        raise self._topic.wrong(
+            "several drivers write with this sinkId at the same time: one query has a sinkId"
+        )
 
     def _ends(self, client: QueueClient) -> dict[QueuePlace, int]:
         """Of the option `topic`; a topic that is not there yet has nothing of any batch."""
@@ -192,11 +224,11 @@ class Ledger:
 
     def _state(self, client: QueueClient, queue: QueuePlace) -> tuple[tuple[Opened, bool] | None, int]:
         """The last opening and whether it is done, None if there is none; and up to where was read."""
-        minimum, end = client.minimums([queue])[queue], client.maximums([queue])[queue]
+        minimum, end = client.minimums([queue])[queue], self._topic.end(client, queue)
         size = _WINDOW
         while True:
             begin = max(end - size, minimum)
-            found = self._entries(client, queue, begin, end)
+            found = self._topic.entries(client, queue, begin, end)
             opens = [each for each in found if each.kind == "open"]
             if opens or begin == minimum:
                 break
@@ -209,7 +241,7 @@ class Ledger:
                 return (self._done(opened, each), True), end
         return (opened, False), end
 
-    def _opened(self, entry: _Entry) -> Opened:
+    def _opened(self, entry: Entry) -> Opened:
         told = entry.told or {}
         try:
             return Opened(
@@ -224,140 +256,49 @@ class Ledger:
                 told["again"] is True,
             )
         except (KeyError, TypeError, SparkSourceError) as error:
-            raise self._damaged(entry.offset, error) from error
+            raise self._topic.damaged(entry.offset, error) from error
 
-    def _done(self, opened: Opened, entry: _Entry) -> Opened:
+    def _done(self, opened: Opened, entry: Entry) -> Opened:
         told = entry.told or {}
         try:
             query, batch = _text(told["query"]), _number(told["batch"])
             rows, checksum = _number(told["rows"]), _number(told["checksum"])
         except (KeyError, TypeError) as error:
-            raise self._damaged(entry.offset, error) from error
+            raise self._topic.damaged(entry.offset, error) from error
         return replace(opened, query=query, batch=batch, rows=rows, checksum=checksum)
 
-    def _check_owner(self, found: list[_Entry], opened: Opened) -> None:
+    def _check_owner(self, found: list[Entry], opened: Opened) -> None:
         for each in found:
             if each.kind == "open" and each.token != opened.token:
-                raise self._wrong(
+                raise self._topic.wrong(
                     "another driver has opened a batch since this one was: this one is given up. One query at"
                     " a time writes with a sinkId, from one checkpoint"
                 )
 
-    # -- the topic --------------------------------------------------------------------------------
 
-    def _queue(self, client: QueueClient) -> QueuePlace:
-        """The queue of the ledger. Raises SparkSourceError for a topic that cannot be one."""
-        topic = self._options.ledger_topic
-        how = (
-            f"make it with: popgate topic create {topic} --queues 1 --attribute {CLEANUP_POLICY}={COMPACTION}"
-        )
-        try:
-            policy = client.topic_config(topic).attributes.get(CLEANUP_POLICY)
-            queues = client.queues(topic)
-        except TopicNotFound as error:
-            raise self._wrong(f"the topic is not there, {how}") from error
-        if policy != COMPACTION:
-            raise self._wrong(
-                f"the topic is not compacted, its records would go by age: name another one, and {how}"
-            )
-        if len(queues) != 1:
-            raise self._wrong(
-                f"the topic has {len(queues)} queues, and a ledger has one: name another one, and {how}"
-            )
-        return queues[0]
+class Ownership:
+    """Asks now and then whether a batch is still this driver's to write, and a task this attempt's."""
 
-    def _send(
-        self, client: QueueClient, queue: QueuePlace, kind: str, told: Mapping[str, Any], *, key: str = ""
-    ) -> int:
-        """The offset of the record, once it is stored."""
-        body = json.dumps({"v": _VERSION, "kind": kind, **told}, separators=(",", ":")).encode()
-        block = encode_properties({KEYS: self._prefix + (key or kind), UNIQ_KEY: uuid.uuid4().hex.upper()})
-        return client.send(queue, [(body, block)], timeout_s=self._options.timeout_s).offset
+    def __init__(
+        self,
+        ledger: Ledger,
+        opened: Opened,
+        attempt: Attempt | None = None,
+        *,
+        since: float = float("-inf"),
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`since`: when that was so, in seconds as `now` tells them."""
+        self._ledger, self._opened, self._attempt = ledger, opened, attempt
+        self._since, self._now = since, now
+        self._begin = None if attempt is None else attempt.offset + 1
 
-    def _entries(self, client: QueueClient, queue: QueuePlace, begin: int, end: int) -> list[_Entry]:
-        """Records of this sink at these offsets, in order."""
-        found = []
-        for record in self._records(client, queue, begin, end):
-            key = (find_property(record.properties, KEYS.encode()) or b"").decode("utf-8", "replace")
-            # Sinks may have names that begin alike.
-            kind = _KIND.fullmatch(key.removeprefix(self._prefix)) if key.startswith(self._prefix) else None
-            if kind is not None:
-                found.append(self._entry(record, kind[1]))
-        return found
-
-    def _entry(self, record: Record, kind: str) -> _Entry:
-        if not record.body:
-            return _Entry(record.offset, kind, None)
-        try:
-            told = json.loads(record.body)
-            if told["v"] != _VERSION or told["kind"] != kind:
-                raise ValueError(f"it is of version {told['v']}")
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self._damaged(record.offset, error) from error
-        return _Entry(record.offset, kind, told)
-
-    def _records(self, client: QueueClient, queue: QueuePlace, begin: int, end: int) -> Iterator[Record]:
-        end_s = time.monotonic() + self._options.timeout_s
-        at = begin
-        while at < end:
-            answer = client.pull(queue, at, most=_PULL, timeout_s=self._options.timeout_s)
-            if answer.code == ResponseCode.PULL_NOT_FOUND:
-                # It ends there or beyond: this replica has not heard of it yet.
-                if time.monotonic() >= end_s:
-                    raise self._wrong(
-                        f"nothing is at offset {at}, though it ended at {end}: was it made anew?"
-                    )
-                self._rest(0.05)
-                continue
-            if answer.next_offset <= at:
-                raise self._wrong(f"there is no offset {at} any more: it was made anew")
-            try:
-                for record in decode_records(answer.body):
-                    if at <= record.offset < end:
-                        yield record
-            except PeerWireError as error:
-                raise self._damaged(at, error) from error
-            at = answer.next_offset
-
-    # -- asking again, and failures ---------------------------------------------------------------
-
-    def _asked(self, work: Callable[[QueueClient], T]) -> T:
-        """Done again as a whole when it fails for now: records that are there twice count once."""
-        numbers, times = self._options.numbers, 0
-        while True:
-            try:
-                with self._connect(self._options) as client:
-                    return work(client)
-            except SparkSourceError as error:
-                if not passes(error):
-                    raise self._told(error) from error.__cause__
-                if times == numbers["send.numRetries"]:
-                    raise
-                first_rest_s = numbers["send.retryIntervalMs"] / 1000
-                self._rest(min(first_rest_s * 2 ** min(times, 20), _LONGEST_REST_S))
-                times += 1
-
-    def _told(self, error: SparkSourceError) -> SparkSourceError:
-        """With the ledger's name, where the gateway refused something."""
-        if error.code is Code.LEDGER or not isinstance(error.__cause__, GatewayError):
-            return error
-        return SparkSourceError(
-            error.code, f"{error.sentence} (option ledgerTopic = {self._options.ledger_topic})"
-        )
-
-    def _wrong(self, sentence: str) -> SparkSourceError:
-        return ledger_error(self._options, sentence)
-
-    def _damaged(self, offset: int, error: Exception) -> SparkSourceError:
-        return self._wrong(f"what stands at offset {offset} is no record of this connector: {error}")
-
-
-def ledger_error(options: SinkOptions, sentence: str) -> SparkSourceError:
-    """With the options that name the ledger and the sink in it."""
-    return SparkSourceError(
-        Code.LEDGER,
-        f"{sentence} (option ledgerTopic = {options.ledger_topic}, option sinkId = {shown(options.sink_id)})",
-    )
+    def check(self) -> None:
+        """Raises SparkSourceError (LEDGER): it is not."""
+        now = self._now()
+        if now - self._since >= CHECK_S:
+            self._begin = self._ledger.check_owner(self._opened, self._attempt, self._begin)
+            self._since = now
 
 
 def _next(state: tuple[Opened, bool] | None, token: str, begins: Offsets, since_ms: int) -> Opened:
@@ -368,6 +309,15 @@ def _next(state: tuple[Opened, bool] | None, token: str, begins: Offsets, since_
     if is_done:
         return Opened(token, -1, last.query, last.batch, last.rows, last.checksum, begins, since_ms)
     return replace(last, token=token, offset=-1, again=True)
+
+
+def _hidden(found: list[Entry]) -> Mapping[str, object] | None:
+    """What the last opening's `done` says, where one of another driver came behind it."""
+    opens = [each for each in found if each.kind == "open"]
+    done = [each for each in found if each.kind == "done" and each.told is not None]
+    if not opens or not done or done[-1].token == opens[-1].token:
+        return None
+    return next((each.told for each in reversed(done) if each.token == opens[-1].token), None)
 
 
 def _text(value: object) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pickle
 import tempfile
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +19,8 @@ import pyarrow as pa
 from popgate.spark.encoding import Encoder
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome
-from popgate.spark.guarantees.ledger import Ledger, Opened, ledger_error
+from popgate.spark.guarantees.ledger import TAKE_OVER_S, Ledger, Opened, Ownership
+from popgate.spark.guarantees.ledger_topic import ledger_error
 from popgate.spark.guarantees.scan import Scan
 from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing
@@ -39,6 +41,7 @@ class _MakeSender(Protocol):
         *,
         once: bool = True,
         find_sent: FindSent | None = None,
+        check: Callable[[], None] = ...,
     ) -> AbstractContextManager[Sender]: ...
 
 
@@ -52,8 +55,12 @@ def written_once(
     make_ledger: Callable[[SinkOptions], Ledger] = Ledger,
     make_scan: Callable[[SinkOptions, Opened], Scan] = Scan,
     make_sender: _MakeSender = Sender,
+    now: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Everything acknowledged, each row once. `batch`: query and number. Raises SparkSourceError."""
+    """Everything acknowledged, each row once. `batch`: query and number. Raises SparkSourceError.
+
+    `now` is in seconds and never goes back.
+    """
     encoder = Encoder(options, identity)
     messages = (message for each in batches for message in encoder.messages(each))
     if _is_done(options, opened, batch):
@@ -67,9 +74,11 @@ def written_once(
 
     # Of half messages that are there twice one is delivered.
     looks = None if options.transactional else find_sent
-    came_before = make_ledger(options).begin_task(opened, identity.partition)
-    if not (opened.again or came_before):
-        with make_sender(options, identity.partition, find_sent=looks) as sender:
+    ledger, began = make_ledger(options), now()
+    attempt = ledger.begin_task(opened, identity.partition)
+    check = Ownership(ledger, opened, attempt, since=began, now=now).check
+    if not (opened.again or attempt.came_before):
+        with make_sender(options, identity.partition, find_sent=looks, check=check) as sender:
             for message in messages:
                 sender.add(message)
             sent = sender.finish()
@@ -82,11 +91,14 @@ def written_once(
             pickler.clear_memo()
         file.seek(0)
         rows = _kept(file, encoder.count)
+        if attempt.came_before:
+            scan.settle(TAKE_OVER_S)
         rest = _Rest(identity, scan, sorted(topics))
         again = [rest.is_there(each) for each in rows]
         rest.check()
         file.seek(0)
-        with make_sender(options, identity.partition, once=not rest.compacted, find_sent=looks) as sender:
+        once = not rest.compacted
+        with make_sender(options, identity.partition, once=once, find_sent=looks, check=check) as sender:
             for there, message in zip(again, _kept(file, encoder.count), strict=True):
                 if not there:
                     sender.add(message)
@@ -125,7 +137,6 @@ class _Rest:
 
     def __init__(self, identity: Identity, scan: Scan, topics: Sequence[str]) -> None:
         self._identity = identity
-        scan.settle()
         compacted = [topic for topic in topics if scan.is_compacted(topic)]
         self.compacted = bool(compacted)
         """Where an earlier row may be gone because of a later one, all are sent again in their order."""

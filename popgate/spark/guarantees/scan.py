@@ -16,7 +16,8 @@ from popgate.spark.connecting import client_of
 from popgate.spark.decoding import Records
 from popgate.spark.driver import asked
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.guarantees.ledger import Opened, ledger_error
+from popgate.spark.guarantees.ledger import Opened
+from popgate.spark.guarantees.ledger_topic import ledger_error
 from popgate.spark.offsets import named
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.planning import Range
@@ -25,8 +26,8 @@ from popgate.spark.sink_options import SinkOptions
 
 _log: Final = logging.getLogger(__name__)
 SETTLE_S: Final = 1.0
-"""Before it is looked what is there: what a process sent that is gone may still be on its way, and a broker
-of RocketMQ shows what it has stored up to 300 ms later."""
+"""Before it is looked what is there: what went by a connection that is gone may still be on its way, and a
+broker of RocketMQ shows what it has stored up to 300 ms later."""
 _UNKNOWN: Final = (
     "nothing tells what of the batch was sent. With another sinkId it is sent as a whole, and what was sent"
     " of it already is there twice"
@@ -48,9 +49,9 @@ class Scan:
         self._options, self._opened = options, opened
         self._connect, self._rest = connect, rest
 
-    def settle(self) -> None:
+    def settle(self, seconds: float = SETTLE_S) -> None:
         """Wait until what was sent shows."""
-        self._rest(SETTLE_S)
+        self._rest(seconds)
 
     def is_compacted(self, topic: str) -> bool:
         """Whether messages may be gone because of later ones of their key."""

@@ -41,6 +41,8 @@ class Broker:
         self.minimums: dict[QueuePlace, int] = {}
         self.stored_ms: dict[tuple[QueuePlace, int], int] = {}
         self.now_ms = 1_000_000
+        self.now_s = 0.0
+        """The time of tasks and commits."""
         self.halves: dict[int, tuple[QueuePlace, tuple[bytes, bytes]]] = {}
         self.ended: list[tuple[int, bool]] = []
         self.rests: list[float] = []
@@ -149,11 +151,18 @@ class Broker:
             make_ledger=self.ledger,
             make_scan=self.scan,
             make_sender=self.sender,
+            now=lambda: self.now_s,
         )
         return Part(opened, (query, batch), outcome)
 
     def commit(self, *parts: Part, **given: str) -> None:
-        commit_batch(self.options(**given), parts, make_ledger=self.ledger, commit=self._commit_halves)
+        commit_batch(
+            self.options(**given),
+            parts,
+            make_ledger=self.ledger,
+            now=lambda: self.now_s,
+            commit=self._commit_halves,
+        )
 
     def batch(self, number: int, *tasks: Sequence[str], query: str = "q", **given: Any) -> list[Outcome]:
         """A whole batch of one driver, a task for each list of bodies."""
@@ -165,11 +174,13 @@ class Broker:
         self.commit(*parts, **given)
         return [part.outcome for part in parts]
 
-    def _commit_halves(self, halves: Sequence[HalfMessage], options: SinkOptions, visible: Any) -> None:
+    def _commit_halves(
+        self, halves: Sequence[HalfMessage], options: SinkOptions, _visible: Any, check: Any
+    ) -> None:
         def seen(topics: set[str]) -> dict[str, set[str]]:
             return {topic: set(self.ids(topic)) for topic in topics}
 
-        commit_halves(halves, options, seen, connect=self.connect, rest=self.rests.append)
+        commit_halves(halves, options, seen, check, connect=self.connect, rest=self.rests.append)
 
 
 class Client:

@@ -48,8 +48,11 @@ def test_a_batch_that_is_not_done_hands_its_places_on() -> None:
     ledger.finish(ledger.open(), "q", 0, 1, 1)
     first = ledger.open()
     broker.append(QueuePlace(OUT, "b", 0), b"a row", b"")
-    for _ in range(2):
+    assert broker.rests == []
+    for times in range(2):
         again = broker.ledger().open()
+        # The driver before has noticed it by then, and what its tasks sent has shown.
+        assert broker.rests == [3.0] * (times + 1)
         assert again.again
         assert again.begins == first.begins == {(OUT, "b", 0): 0}
         assert (again.batch, again.since_ms) == (0, first.since_ms)
@@ -112,6 +115,111 @@ def test_a_done_that_came_too_late_counts_for_nothing() -> None:
     assert ledger.open().batch == 0
 
 
+def test_a_done_that_came_too_late_takes_the_place_of_no_other() -> None:
+    """A compaction leaves the last one of a sink."""
+    broker = Broker()
+    ledger, other = broker.ledger(), broker.ledger()
+    late = ledger.open()
+    left = [0, 1]
+
+    def come_first(name: str, told: Any) -> None:
+        if name == "send" and left:
+            number = left.pop(0)
+            held, left[:] = list(left), []
+            other.finish(other.open(), "q", number, 1, 1)
+            left[:] = held
+
+    broker.before = come_first
+    assert "another driver" in refused(lambda: ledger.finish(late, "q", 9, 1, 1))
+    assert left == []
+    broker.compact(LEDGER)
+    opened = ledger.open()
+    assert (opened.batch, opened.again) == (1, False)
+
+
+def test_a_done_that_came_too_late_is_put_right_when_that_failed_at_first() -> None:
+    broker = Broker()
+    ledger, other = broker.ledger(), broker.ledger()
+    late = ledger.open()
+    sends: list[Any] = []
+
+    def come_first(name: str, told: Any) -> None:
+        if name == "send":
+            sends.append(told)
+            if len(sends) == 1:
+                other.finish(other.open(), "q", 0, 1, 1)
+            elif len(sends) == 4:
+                raise BrokerTimeout("slow")
+
+    broker.before = come_first
+    assert "another driver" in refused(lambda: ledger.finish(late, "q", 9, 1, 1))
+    broker.compact(LEDGER)
+    assert (ledger.open().batch, len(sends)) == (0, 6)
+
+
+def test_an_attempt_is_known_behind_one_of_a_driver_that_was_late() -> None:
+    broker = Broker()
+    ledger, other = broker.ledger(), broker.ledger()
+    late = ledger.open()
+    opened: list[Any] = []
+
+    def come_first(name: str, told: Any) -> None:
+        if name == "send" and not opened:
+            opened.append(None)
+            opened[0] = other.open()
+            assert not other.begin_task(opened[0], 0).came_before
+
+    broker.before = come_first
+    assert "another driver" in refused(lambda: ledger.begin_task(late, 0))
+    broker.compact(LEDGER)
+    assert other.begin_task(opened[0], 0).came_before
+
+
+def test_a_ledger_that_was_made_anew_during_a_batch_is_told() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    broker.append(QUEUE, b"nonsense", b"")
+    opened = ledger.open()
+    attempt = ledger.begin_task(opened, 0)
+    for size, says in (
+        (0, "it ends at 0, and the batch"),
+        (1, "it ends at 1, and"),
+        (9, "its record is not"),
+    ):
+        broker.queues[QUEUE] = []
+        for _ in range(size):
+            broker.append(QUEUE, b"nonsense", b"")
+        for work in (
+            lambda: ledger.begin_task(opened, 0),
+            lambda: ledger.finish(opened, "q", 0, 0, 0),
+            lambda: ledger.check_owner(opened, attempt),
+        ):
+            sentence = refused(work)
+            assert "the ledger was made anew while a batch was written" in sentence
+            assert says in sentence
+        assert len(broker.queues[QUEUE]) == size
+
+
+def test_a_ledger_may_show_its_end_late() -> None:
+    """As a broker of RocketMQ does."""
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    held = broker.queues[QUEUE]
+    broker.queues[QUEUE] = []
+
+    class Rests(list[float]):
+        def append(self, seconds: float) -> None:
+            super().append(seconds)
+            if len(self) == 3:
+                broker.queues[QUEUE] = held
+
+    broker.rests = Rests()
+    ledger = broker.ledger()
+    assert not ledger.begin_task(opened, 0).came_before
+    assert broker.rests == [0.1] * 3
+
+
 def test_an_opening_that_another_one_came_before_is_made_anew() -> None:
     broker = Broker(out=1)
     ledger, other = broker.ledger(), broker.ledger()
@@ -149,13 +257,13 @@ def test_a_task_knows_whether_an_attempt_of_it_came_before() -> None:
     broker = Broker()
     ledger = broker.ledger()
     opened = ledger.open()
-    assert [ledger.begin_task(opened, partition) for partition in (0, 1, 10, 0, 1)] == [
+    assert [ledger.begin_task(opened, partition).came_before for partition in (0, 1, 10, 0, 1)] == [
         *(False, False, False, True, True)
     ]
     broker.compact(LEDGER)
-    assert ledger.begin_task(opened, 10)
+    assert ledger.begin_task(opened, 10).came_before
     ledger.finish(opened, "q", 0, 0, 0)
-    assert not ledger.begin_task(ledger.open(), 0)
+    assert not ledger.begin_task(ledger.open(), 0).came_before
 
 
 def test_what_fails_for_now_is_asked_again_and_is_no_attempt_more() -> None:
@@ -168,7 +276,7 @@ def test_what_fails_for_now_is_asked_again_and_is_no_attempt_more() -> None:
             raise BrokerTimeout("slow")
 
     broker.after = lose_answers
-    assert ledger.begin_task(opened, 0) is False
+    assert not ledger.begin_task(opened, 0).came_before
     assert broker.rests == [0.1, 0.2]
     broker.after = lambda _name, _told: None
     broker.before = gone("connect", 3)

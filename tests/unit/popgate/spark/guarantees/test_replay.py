@@ -110,7 +110,7 @@ def test_a_task_that_is_tried_again_sends_the_rest() -> None:
     again = broker.task(opened, rows("a", "b", "c"), **SMALL)
     assert (other.outcome.sent, again.outcome.sent) == (2, 1)
     # What was on its way when the attempt before died has shown by the time it is looked for.
-    assert broker.rests == [1.0]
+    assert broker.rests == [3.0]
     broker.commit(other, again)
     assert Counter(broker.bodies()) == {"a": 2, "b": 2, "c": 1}
 
@@ -134,6 +134,48 @@ def test_a_driver_whose_sink_was_taken_over_sends_and_commits_nothing() -> None:
     assert "another driver" in refused(Code.LEDGER, lambda: broker.task(late, rows("b"), partition=1))
     assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part))
     assert sorted(broker.bodies()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("who", ["driver", "attempt"])
+def test_a_task_that_was_replaced_stops_within_a_second(who: str) -> None:
+    broker = Broker(out=1)
+    opened = broker.ledger().open()
+    checks: list[Any] = []
+
+    def replace_it(name: str, told: Any) -> None:
+        if name == "maximums":
+            checks.append(told)
+        if name != "send" or told[0].topic != OUT:
+            return
+        broker.now_s += 0.3
+        if len(broker.bodies()) == 4:
+            ledger = broker.ledger()
+            if who == "driver":
+                ledger.open()
+            else:
+                ledger.begin_task(opened, 0)
+
+    broker.before = replace_it
+    sentence = refused(Code.LEDGER, lambda: broker.task(opened, rows(*NUMBERS * 2), **SMALL))
+    assert f"another {who}" in sentence
+    assert len(broker.bodies()) == 8
+    assert len(checks) < 8
+
+
+def test_a_task_that_is_the_only_one_goes_on() -> None:
+    broker = Broker(out=1)
+
+    def pass_time(name: str, told: Any) -> None:
+        broker.now_s += 0.5 if name == "send" else 0
+
+    broker.before = pass_time
+    opened = broker.ledger().open()
+    first = broker.task(opened, rows(*NUMBERS), **SMALL)
+    # Other tasks and other sinks write into the ledger all the time.
+    broker.ledger(broker.options(sinkId="other")).open()
+    second = broker.task(opened, rows(*NUMBERS), partition=1, **SMALL)
+    broker.commit(first, second)
+    assert sorted(broker.bodies()) == sorted(NUMBERS * 2)
 
 
 def test_a_batch_whose_rows_are_shared_out_otherwise_is_refused() -> None:
@@ -496,6 +538,21 @@ def test_a_driver_that_was_taken_over_commits_no_half_message() -> None:
     broker.ledger().open()
     assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part, **given))
     assert broker.ended == []
+
+
+def test_a_driver_that_is_taken_over_while_it_commits_stops() -> None:
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional"}
+    part = broker.task(broker.ledger().open(), rows(*map(str, range(600))), **given)
+
+    def take_over(name: str, told: Any) -> None:
+        if name == "end" and len(broker.ended) == 100:
+            broker.now_s += 1
+            broker.ledger().open()
+
+    broker.after = take_over
+    assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part, **given))
+    assert len(broker.ended) == 256
 
 
 def test_an_abort_after_a_commit_that_failed_half_way_takes_nothing_back() -> None:
