@@ -7,6 +7,7 @@ from typing import Final
 
 from popgate.errors import Forbidden, TopicNotFound
 from popgate.hashing import consistent_hash, java_hash
+from popgate.model import CLEANUP_POLICY, COMPACTION
 from popgate.queue_client import QueueClient, QueuePlace
 
 _TEMPLATE: Final = "TBW102"
@@ -35,6 +36,11 @@ def writable_queues(client: QueueClient, topic: str) -> tuple[QueuePlace, ...]:
     if not found:
         raise Forbidden(f"topic {topic} has no queue that may be written to")
     return tuple(found)
+
+
+def is_compacted(client: QueueClient, topic: str) -> bool:
+    """Whether of each key in a queue the newest message alone stays. Raises as `QueueClient.topic_config`."""
+    return client.topic_config(topic).attributes.get(CLEANUP_POLICY) == COMPACTION
 
 
 def brokers_of_new_topics(client: QueueClient) -> list[str]:

@@ -1,7 +1,8 @@
 """Sending what a task writes: batches, several under way at a time, each until it is acknowledged.
 
 What fails for now is sent again under the same ids, within a bound, so that the gateway may be started anew
-meanwhile. Rows of message groups stay in order: of each queue one batch of them is under way at a time.
+meanwhile. Rows of message groups, and of keys in compacted topics, stay in order: of each queue one batch of
+them is under way at a time.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ from popgate.spark.messages import Outgoing, illegal_row
 from popgate.spark.places import (
     ANY,
     brokers_of_new_topics,
+    is_compacted,
     named_queue,
     queue_of_group,
     writable_queues,
 )
 from popgate.spark.sink_options import SinkOptions
-from popgate.wire.properties import UNIQ_KEY, find_property
+from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
 
 _REFUSALS: Final = frozenset({Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS})
 """After these nothing was carried out."""
@@ -97,6 +99,8 @@ class Sender:
         self._client: QueueClient | None = None
         self._queues: dict[str, tuple[QueuePlace, ...]] = {}
         """Of topics that are there."""
+        self._compacted: dict[str, bool] = {}
+        """Whether topics that are there are compacted."""
         self._turn = partition
         self._filling: dict[Hashable, _Lot] = {}
         self._held = 0
@@ -122,13 +126,16 @@ class Sender:
 
     def add(self, row: Outgoing) -> None:
         """Take a row; it goes out when there are enough for a batch, or in `finish`."""
-        topic, ordered = row.topic, row.group != ""
+        topic = row.topic
         queues = self._queues.get(topic) or self._find(row)
         if not queues:
             self._make_topic(row)
             return
-        plain = not ordered and row.queue_id is None
-        place = None if plain and not row.alone else self._place(row, queues)
+        # A compaction leaves the last message of a key in a queue: where that is must not be chance.
+        group = row.group or (_key_of(row) if self._compacted.get(topic) else "")
+        ordered = group != "" and not self._half
+        plain = group == "" and row.queue_id is None
+        place = None if plain and not row.alone else self._place(row, group, queues)
         key: Hashable = topic if place is None else (place, ordered)
         size = len(row.body) + len(row.block)
         lot = self._filling.get(key)
@@ -152,14 +159,14 @@ class Sender:
 
     # -- where to ---------------------------------------------------------------------------------
 
-    def _place(self, row: Outgoing, queues: tuple[QueuePlace, ...]) -> QueuePlace:
+    def _place(self, row: Outgoing, group: str, queues: tuple[QueuePlace, ...]) -> QueuePlace:
         if row.queue_id is not None:
             found = named_queue(queues, row.broker, row.queue_id)
             if isinstance(found, str):
                 raise illegal_row(row.number, self._partition, "queue_id", found)
             return found
-        if row.group:
-            return queue_of_group(row.group, queues)
+        if group:
+            return queue_of_group(group, queues)
         # A priority, or a lite topic, is a queue of its own.
         return QueuePlace(row.topic, self._next(queues).broker, ANY)
 
@@ -169,14 +176,26 @@ class Sender:
 
     def _find(self, row: Outgoing) -> tuple[QueuePlace, ...]:
         """The queues of its topic; none: the first message makes it."""
-        found = self._asked(lambda client: writable_queues(client, row.topic), row)
+        found = self._asked(lambda client, row: writable_queues(client, row.topic), row)
         if found:
             self._queues[row.topic] = found
+            if row.topic not in self._compacted:
+                self._compacted[row.topic] = self._asked(self._is_compacted, row)
         return found
+
+    def _is_compacted(self, client: QueueClient, row: Outgoing) -> bool:
+        """Raises GatewayError."""
+        try:
+            return is_compacted(client, row.topic)
+        except GatewayError as error:
+            # An account that may do nothing but send is enough where there is no ledger.
+            if self._options.has_ledger or error.fault in PASSING:
+                raise
+            return False
 
     def _make_topic(self, row: Outgoing) -> None:
         """Send the first message of a topic alone: before nobody knows which queues there will be."""
-        brokers = self._asked(brokers_of_new_topics, row)
+        brokers = self._asked(lambda client, _row: brokers_of_new_topics(client), row)
         if not brokers:
             raise self._failed(TopicNotFound(row.topic), f"row {row.number}", row.topic, 1)
         broker = row.broker or brokers[self._partition % len(brokers)]
@@ -259,7 +278,8 @@ class Sender:
 
     def _leave_out_sent(self, lot: _Lot) -> bool:
         """Whether all of it is there: of a request without an answer nobody knows if it was carried out."""
-        if self._find_sent is None or lot.client is None:
+        # In a compacted topic what was sent may be gone, and what is found may be of an earlier attempt.
+        if self._find_sent is None or lot.client is None or self._compacted.get(lot.topic):
             return False
         # Before the look: what comes by a connection that is open then may come behind it.
         is_open, told = lot.client.connection.is_open, self._looked
@@ -298,13 +318,13 @@ class Sender:
             self._leave()  # nobody knows whether this connection still leads anywhere
         self._rest(min(self._first_rest_s * 2 ** min(times - 1, 20), _LONGEST_REST_S))
 
-    def _asked(self, work: Callable[[QueueClient], T], row: Outgoing) -> T:
+    def _asked(self, work: Callable[[QueueClient, Outgoing], T], row: Outgoing) -> T:
         """What `work` finds out; done again, when that may help."""
         times = 0
         while True:
             times += 1
             try:
-                return work(self._reached())
+                return work(self._reached(), row)
             except GatewayError as error:
                 if error.fault not in PASSING or times > self._retries:
                     raise self._failed(error, f"row {row.number}", row.topic, times) from error
@@ -334,6 +354,11 @@ def half_of(answer: SendAnswer, block: bytes) -> HalfMessage:
             Code.GATEWAY, f"INTERNAL: the answer to a half message does not say where it lies: {error}"
         ) from error
     return HalfMessage(answer.queue.topic, answer.queue.broker, answer.offset, commit_offset, _id_in(block))
+
+
+def _key_of(row: Outgoing) -> str:
+    """What compactions go by; empty: it has none."""
+    return (find_property(row.block, KEYS.encode()) or b"").decode("utf-8", "replace")
 
 
 def _id_in(block: bytes) -> str:

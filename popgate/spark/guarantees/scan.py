@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, Final
 
 from popgate.errors import PeerWireError, TopicNotFound
-from popgate.model import CLEANUP_POLICY, COMPACTION
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connecting import client_of
 from popgate.spark.decoding import Records
@@ -20,6 +19,7 @@ from popgate.spark.guarantees.ledger import Opened
 from popgate.spark.guarantees.ledger_topic import ledger_error
 from popgate.spark.offsets import named
 from popgate.spark.options import SourceOptions, read_source_options
+from popgate.spark.places import is_compacted
 from popgate.spark.planning import Range
 from popgate.spark.reading import whole
 from popgate.spark.sink_options import SinkOptions
@@ -58,7 +58,7 @@ class Scan:
 
         def ask(client: QueueClient) -> bool:
             try:
-                return client.topic_config(topic).attributes.get(CLEANUP_POLICY) == COMPACTION
+                return is_compacted(client, topic)
             except TopicNotFound:
                 return False
 

@@ -25,6 +25,7 @@ from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.messages import Outgoing
 from popgate.spark.sending import Sender
 from popgate.spark.sink_options import SinkOptions, read_sink_options
+from popgate.wire.configs import TopicConfig
 from popgate.wire.routes import QueueData, TopicRoute
 from processors.policies.picking import GroupsThenTurns
 
@@ -39,6 +40,8 @@ class Gateway:
     """What each answer in turn is; None, and all after the last: it is stored."""
     closed: list[GatewayError] = field(default_factory=list)
     """Failures of connections that are not made."""
+    compacted: GatewayError | bool = False
+    """Whether topics are, or what the question for that is answered with."""
     new_topics: int = 2
     """Queues of topics that are made; 0: none are."""
     sends: list[tuple[QueuePlace, list[bytes]]] = field(default_factory=list)
@@ -104,6 +107,13 @@ class Connection:
             raise TopicNotFound(topic)
         queues = gateway.topics[topic].items()
         return TopicRoute(tuple(QueueData(broker, 9, count) for broker, count in queues), ())
+
+    def topic_config(self, topic: str) -> TopicConfig:
+        self._check()
+        told = self.gateway.compacted
+        if isinstance(told, GatewayError):
+            raise told
+        return TopicConfig(topic, attributes={"cleanup.policy": "COMPACTION"} if told else {})
 
     def start_send(self, queue: QueuePlace, messages: Any, *, once: bool, half: bool) -> int:
         assert (once, half) == (True, False)
@@ -254,6 +264,53 @@ def test_a_message_group_that_goes_alone_comes_after_its_batch() -> None:
     gateway = Gateway({"t": {"broker-a": 1}})
     gateway.write([*rows(0, 1, group="g"), *rows(2, group="g", alone=True), *rows(3, group="g")])
     assert [bodies for _, bodies in gateway.sends] == [[b"0", b"1"], [b"2"], [b"3"]]
+
+
+def keyed(*keys: str) -> list[Outgoing]:
+    return [
+        Outgoing(
+            number,
+            "t",
+            b"%b%d" % (key.encode(), number),
+            b"KEYS\x01%b\x02N\x01%d\x02" % (key.encode(), number),
+        )
+        for number, key in enumerate(keys)
+    ]
+
+
+def test_in_a_compacted_topic_a_key_has_one_queue_and_its_rows_are_in_order() -> None:
+    gateway = Gateway({"t": {"broker-a": 4}}, [None, BrokerBusy("busy")], compacted=True)
+    rows_ = keyed(*"abcdefgh" * 4)
+    assert gateway.write(rows_, sendBatchRows="2") == 32
+    for key in "abcdefgh":
+        own = [row for row in rows_ if row.body.startswith(key.encode())]
+        assert len({gateway.stored[row.block] for row in own}) == 1
+        assert [block for block in gateway.stored if block.startswith(b"KEYS\x01" + key.encode())] == [
+            row.block for row in own
+        ]
+    # Where the groups of that name are.
+    grouped = Gateway({"t": {"broker-a": 4}})
+    grouped.write(rows(0, group="c"))
+    assert gateway.stored[rows_[2].block] == grouped.stored[b"id0"]
+    # A row may name its queue, and is in order there.
+    placed = Gateway({"t": {"broker-a": 4}}, compacted=True)
+    placed.write([row._replace(queue_id=3) for row in keyed("a", "b", "a")], sendBatchRows="1")
+    assert {queue.queue_id for queue, _ in placed.sends} == {3}
+    assert placed.most_under_way == 1
+
+
+def test_keys_have_no_order_where_nothing_is_compacted_or_nobody_may_know() -> None:
+    for told in (False, Forbidden("no")):
+        gateway = Gateway({"t": {"broker-a": 4}}, compacted=told)
+        gateway.write(keyed(*"aaaa"), sendBatchRows="1")
+        assert len(set(gateway.stored.values())) == 4
+
+
+def test_in_a_compacted_topic_nothing_is_left_out_that_has_no_answer() -> None:
+    """What a later row of the same request took away would come behind it."""
+    gateway = Gateway({"t": {"broker-a": 1}}, [BrokerTimeout("slow")], compacted=True, looked=[])
+    assert gateway.write(keyed("a", "a")) == 2
+    assert (sizes(gateway), gateway.looked) == ([2, 2], [])
 
 
 def test_a_row_may_name_its_queue() -> None:

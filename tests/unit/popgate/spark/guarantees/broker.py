@@ -45,6 +45,8 @@ class Broker:
         """The time of tasks and commits."""
         self.halves: dict[int, tuple[QueuePlace, tuple[bytes, bytes]]] = {}
         self.ended: list[tuple[int, bool]] = []
+        self.turn = -1
+        """Of messages that come to any queue."""
         self.rests: list[float] = []
         self.once: list[bool] = []
         """What each send of messages asked for."""
@@ -286,7 +288,12 @@ class Client:
         asked, messages, half = self._answers[opaque]
         if not any(each.topic == queue.topic for each in broker.queues):
             broker.make(queue.topic, 2)
-        place = asked._replace(queue_id=max(asked.queue_id, 0))
+        place = asked
+        if asked.queue_id < 0:
+            broker.turn += 1
+            place = asked._replace(
+                queue_id=broker.turn % sum(each.topic == asked.topic for each in broker.queues)
+            )
         if half:
             at = len(broker.halves) + 100
             broker.halves[at] = place, messages[0]

@@ -386,6 +386,36 @@ def test_a_compacted_topic_gets_all_rows_again_in_their_order() -> None:
     assert broker.once == [False]
 
 
+def test_in_a_compacted_topic_the_last_row_of_a_key_stays_over_deaths_and_lost_answers() -> None:
+    for seed in range(30):
+        dice = random.Random(seed)
+        broker = Broker(out=3)
+        broker.compacted.add(OUT)
+        told = [{"body": f"{key}{at:02}", "keys": key} for at in range(8) for key in "abcd"]
+        given = {"sendBatchRows": str(dice.randint(1, 4)), "sendInFlight": str(dice.randint(1, 4))}
+        broker.before, broker.after = dying("send", dice.randint(2, 20)), _losing(dice)
+        with contextlib.suppress(Death, SparkSourceError):
+            broker.task(broker.ledger().open(), told, **given)
+        if dice.random() < 0.5:
+            broker.compact(OUT)
+        broker.before = _nothing
+        broker.commit(broker.task(broker.ledger().open(), told, **{**given, "send.numRetries": "9"}))
+        broker.after = _nothing
+        broker.compact(OUT)
+        assert sorted(broker.bodies()) == ["a07", "b07", "c07", "d07"], seed
+
+
+def test_half_messages_of_a_key_go_to_one_queue_of_a_compacted_topic() -> None:
+    broker = Broker(out=3)
+    broker.compacted.add(OUT)
+    given = {"deliveryGuarantee": "transactional"}
+    for batch in range(4):
+        told = [{"body": f"{key}{batch}", "keys": key} for key in "abcd"]
+        broker.commit(broker.task(broker.ledger().open(), told, batch=batch, **given), **given)
+    broker.compact(OUT)
+    assert sorted(broker.bodies()) == ["a3", "b3", "c3", "d3"]
+
+
 def test_message_groups_keep_their_order_over_deaths() -> None:
     dice = random.Random(5)
     for times in range(2, 30):
