@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -82,12 +82,14 @@ class Sender:
         once: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = lambda: None,
+        begin_topics: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         """`partition`: each begins at another queue. `rest` takes seconds.
 
         `once` False: what came under its id lately is stored again, also where the broker knows that.
         `find_sent`: what is in a topic, by id; what has no answer is looked for before it is sent again.
         `check`: called before each send; nothing more is sent when it raises SparkSourceError.
+        `begin_topics`: called with topics before the first send to them, as `check` is.
         """
         numbers = options.numbers
         self._rows, self._bytes = numbers["sendBatchRows"], numbers["sendBatchBytes"]
@@ -109,6 +111,9 @@ class Sender:
         # A half message that was dropped does not come again under its id.
         self._half, self._once = options.transactional, once and not options.transactional
         self._find_sent, self._check = find_sent, check
+        self._begin_topics = begin_topics
+        self._begun: set[str] = set()
+        """Topics with which it was called."""
         self._looked: tuple[QueueClient, str, set[str]] | None = None
         """What was there of a topic when a connection was closed that left a request without an answer."""
         self.halves: list[HalfMessage] = []
@@ -217,6 +222,11 @@ class Sender:
         self._send(lot)
 
     def _send(self, lot: _Lot) -> None:
+        if self._begin_topics is not None and lot.topic not in self._begun:
+            # Those that are about to go out as well, so that it is called for many at a time.
+            topics = {lot.topic, *(each.topic for each in self._filling.values())} - self._begun
+            self._begin_topics(sorted(topics))
+            self._begun |= topics
         while len(self._under_way) >= self._depth or (lot.ordered and self._has_ordered(lot.place)):
             self._finish_oldest()
         self._begin(lot)

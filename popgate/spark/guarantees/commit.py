@@ -86,7 +86,7 @@ def commit_batch(
         commit(
             halves,
             options,
-            lambda topics: _visible(options, opened, topics),
+            lambda topics: _visible(options, opened, ledger, topics),
             Ownership(ledger, opened, now=now).check,
         )
     ledger.finish(opened, query, number, rows, checksum)
@@ -106,10 +106,14 @@ def drop_batch(options: SinkOptions, parts: Sequence[Part], warn: Callable[[str]
         warn(f"a write was given up; of its {len(halves)} half messages {left} could not be dropped")
 
 
-def _visible(options: SinkOptions, opened: Opened, topics: set[str]) -> Mapping[str, set[str]]:
+def _visible(
+    options: SinkOptions, opened: Opened, ledger: Ledger, topics: set[str]
+) -> Mapping[str, set[str]]:
     # Here, so that a commit that goes well does not load Arrow.
     from popgate.spark.guarantees.scan import Scan
 
     scan = Scan(options, opened)
+    if not options.topic:
+        scan.begins_at(ledger.ends(opened)[0])
     scan.settle()
     return scan.ids(sorted(topics))

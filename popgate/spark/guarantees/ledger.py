@@ -1,12 +1,14 @@
 """The ledger of sinks: which batch of a sink is done, and where the rows of the one that is open may lie.
 
 It is a compacted topic with one queue, so that its offsets are an order of all that happens. Of a sink it has
-three kinds of records, each superseding the one before it of its key:
+four kinds of records, each superseding the one before it of its key:
 
 - `open`: a driver is about to write a batch. It has a token of its own, what was done before, and where
   the queues ended before anything of the batch was sent. The last one is the sink's owner: tasks and
   commits of any other driver fail.
 - `task`: an attempt of a task is about to send, so that the next attempt knows that it is not the first.
+- `ends`: an attempt is about to send to topics that rows name, whose queues end there. Those of all attempts
+  of a batch count, of all that open it: each queue from the least of them on has what was sent.
 - `done`: the batch with that token was written as a whole. One with another token than the last `open` has
   is of a driver that was late, and counts for nothing.
 
@@ -18,7 +20,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -62,6 +64,10 @@ class Opened:
     """Before that nothing was sent to topics that rows name."""
     again: bool = False
     """Whether a batch was opened before that is not done: rows of this one may be there."""
+    first: str = ""
+    """The token of who opened it first."""
+    first_offset: int = -1
+    """Of that one's record in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +123,41 @@ class Ledger:
             return Attempt(partition, token, at, came_before)
 
         return self._topic.asked(begin)
+
+    def ends(self, opened: Opened) -> tuple[dict[QueuePlace, int], dict[int, int]]:
+        """Where queues of topics that rows name ended before anything of the batch was sent to them.
+
+        Of those alone to which something was to be sent. And how many records each task has of that.
+        """
+
+        def read(client: QueueClient) -> tuple[dict[QueuePlace, int], dict[int, int]]:
+            queue = self._topic.queue(client)
+            end = self._topic.end(client, queue, opened.offset)
+            ends: dict[QueuePlace, int] = {}
+            counts: dict[int, int] = {}
+            for each in self._topic.entries(client, queue, opened.first_offset, end):
+                if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first:
+                    partition, number, places = _ends_of(each, self._topic)
+                    counts[partition] = max(counts.get(partition, 0), number + 1)
+                    for place, at in places.items():
+                        ends[place] = min(at, ends.get(place, at))
+            return ends, counts
+
+        return self._topic.asked(read)
+
+    def note_ends(self, opened: Opened, partition: int, number: int, ends: Offsets) -> None:
+        """Keep that for `ends`, before something is sent there; `number`: which record of the task it is."""
+        told = {"first": opened.first, "partition": partition, "number": number, "ends": nested(ends)}
+        key = f"ends:{partition}.{number}"
+        self._topic.asked(
+            lambda client: self._topic.send(client, self._topic.queue(client), "ends", told, key=key)
+        )
+
+    def ends_of(self, topics: Sequence[str]) -> dict[QueuePlace, int]:
+        """Where their queues end now."""
+        return self._topic.asked(
+            lambda client: {queue: at for topic in topics for queue, at in _ends(client, topic).items()}
+        )
 
     def check_owner(self, opened: Opened, attempt: Attempt | None = None, begin: int | None = None) -> int:
         """Up to where the ledger was read, from `begin` on or from where the batch was opened.
@@ -191,7 +232,8 @@ class Ledger:
         for _ in range(_MOST_OPENINGS):
             # Where the queues end is asked before the ledger is: what is sent by a batch that is open by then
             # lies behind that.
-            begins, now_ms = self._ends(client), self._now_ms()
+            topic = self._options.topic
+            begins, now_ms = _ends(client, topic) if topic else {}, self._now_ms()
             state, end = self._state(client, queue)
             token = self._make_token()
             opened = _next(state, token, begins, now_ms - _SKEW_MS)
@@ -204,23 +246,16 @@ class Ledger:
                 "begins": nested(opened.begins),
                 "since": opened.since_ms,
                 "again": opened.again,
+                "first": opened.first,
+                "at": opened.first_offset,
             }
             at = self._topic.send(client, queue, "open", told)
             between = self._topic.entries(client, queue, end, at)
             if not any(each.kind in ("open", "done") and each.token != token for each in between):
-                return replace(opened, offset=at)
+                return replace(opened, offset=at, first_offset=opened.first_offset if opened.again else at)
         raise self._topic.wrong(
             "several drivers write with this sinkId at the same time: one query has a sinkId"
         )
-
-    def _ends(self, client: QueueClient) -> dict[QueuePlace, int]:
-        """Of the option `topic`; a topic that is not there yet has nothing of any batch."""
-        if not self._options.topic:
-            return {}
-        try:
-            return client.maximums(client.queues(self._options.topic))
-        except TopicNotFound:
-            return {}
 
     def _state(self, client: QueueClient, queue: QueuePlace) -> tuple[tuple[Opened, bool] | None, int]:
         """The last opening and whether it is done, None if there is none; and up to where was read."""
@@ -254,6 +289,8 @@ class Ledger:
                 flat(told["begins"]),
                 _number(told["since"]),
                 told["again"] is True,
+                _text(told["first"]),
+                at if (at := _number(told["at"])) >= 0 else entry.offset,
             )
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error
@@ -304,11 +341,29 @@ class Ownership:
 def _next(state: tuple[Opened, bool] | None, token: str, begins: Offsets, since_ms: int) -> Opened:
     """What is opened after that."""
     if state is None:
-        return Opened(token, -1, "", -1, 0, 0, begins, since_ms)
+        return Opened(token, -1, "", -1, 0, 0, begins, since_ms, first=token)
     last, is_done = state
     if is_done:
-        return Opened(token, -1, last.query, last.batch, last.rows, last.checksum, begins, since_ms)
+        done = last.query, last.batch, last.rows, last.checksum
+        return Opened(token, -1, *done, begins, since_ms, first=token)
     return replace(last, token=token, offset=-1, again=True)
+
+
+def _ends(client: QueueClient, topic: str) -> dict[QueuePlace, int]:
+    """Of its queues; a topic that is not there yet has nothing of any batch. Raises GatewayError."""
+    try:
+        return client.maximums(client.queues(topic))
+    except TopicNotFound:
+        return {}
+
+
+def _ends_of(entry: Entry, topic: LedgerTopic) -> tuple[int, int, Offsets]:
+    """Of a task, which of its records it is, and where the queues ended. Raises SparkSourceError."""
+    told = entry.told or {}
+    try:
+        return _number(told["partition"]), _number(told["number"]), flat(told["ends"])
+    except (KeyError, TypeError, SparkSourceError) as error:
+        raise topic.damaged(entry.offset, error) from error
 
 
 def _hidden(found: list[Entry]) -> Mapping[str, object] | None:

@@ -28,7 +28,7 @@ Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]
 _VERSION: Final = 1
 _PULL: Final = 32
 _LONGEST_REST_S: Final = 5.0
-_KIND: Final = re.compile("(open|done|task)(?:(?<=task):[0-9]+)?")
+_KIND: Final = re.compile(r"open|done|(task)(?::[0-9]+)?|(ends):[0-9]+\.[0-9]+")
 """What a key has behind the name of its sink."""
 _END_REST_S: Final = 0.1
 _END_RESTS: Final = 20
@@ -118,7 +118,7 @@ class LedgerTopic:
             # Sinks may have names that begin alike.
             kind = _KIND.fullmatch(key.removeprefix(self._prefix)) if key.startswith(self._prefix) else None
             if kind is not None:
-                found.append(self._entry(record, kind[1]))
+                found.append(self._entry(record, kind[1] or kind[2] or kind[0]))
         return found
 
     def _entry(self, record: Record, kind: str) -> Entry:

@@ -30,6 +30,8 @@ from popgate.wire.properties import UNIQ_KEY, find_property
 
 _IN_MEMORY: Final = 64 << 20
 """Bytes of rows that wait; more of them go to a file."""
+_TOPICS_OF_A_NOTE: Final = 200
+"""A record of the ledger has the queues of so many topics at most."""
 _UNIQ: Final = UNIQ_KEY.encode()
 
 
@@ -42,6 +44,7 @@ class _MakeSender(Protocol):
         once: bool = True,
         find_sent: FindSent | None = None,
         check: Callable[[], None] = ...,
+        begin_topics: Callable[[Sequence[str]], None] | None = None,
     ) -> AbstractContextManager[Sender]: ...
 
 
@@ -77,8 +80,12 @@ def written_once(
     ledger, began = make_ledger(options), now()
     attempt = ledger.begin_task(opened, identity.partition)
     check = Ownership(ledger, opened, attempt, since=began, now=now).check
+    notes = _Notes(ledger, opened, identity.partition, scan)
+    note = None if options.topic else notes.note
     if not (opened.again or attempt.came_before):
-        with make_sender(options, identity.partition, find_sent=looks, check=check) as sender:
+        with make_sender(
+            options, identity.partition, find_sent=looks, check=check, begin_topics=note
+        ) as sender:
             for message in messages:
                 sender.add(message)
             sent = sender.finish()
@@ -93,12 +100,20 @@ def written_once(
         rows = _kept(file, encoder.count)
         if attempt.came_before:
             scan.settle(TAKE_OVER_S)
+        if not options.topic:
+            notes.load()
         rest = _Rest(identity, scan, sorted(topics))
         again = [rest.is_there(each) for each in rows]
         rest.check()
         file.seek(0)
-        once = not rest.compacted
-        with make_sender(options, identity.partition, once=once, find_sent=looks, check=check) as sender:
+        with make_sender(
+            options,
+            identity.partition,
+            once=not rest.compacted,
+            find_sent=looks,
+            check=check,
+            begin_topics=note,
+        ) as sender:
             for there, message in zip(again, _kept(file, encoder.count), strict=True):
                 if not there:
                     sender.add(message)
@@ -130,6 +145,39 @@ def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Ou
     unpickler = pickle.Unpickler(file)  # noqa: S301 - this process has written it
     for _ in range(count):
         yield Outgoing(*unpickler.load())
+
+
+class _Notes:
+    """Where queues ended before anything of the batch went to their topic, which is one that rows name."""
+
+    def __init__(self, ledger: Ledger, opened: Opened, partition: int, scan: Scan) -> None:
+        self._ledger, self._opened, self._partition, self._scan = ledger, opened, partition, scan
+        self._number = 0
+        self._topics: set[str] = set()
+
+    def load(self) -> None:
+        """What attempts before this one have noted. Raises SparkSourceError."""
+        ends, counts = self._ledger.ends(self._opened)
+        self._number = counts.get(self._partition, 0)
+        self._topics = {queue.topic for queue in ends}
+        self._scan.begins_at(ends)
+
+    def note(self, topics: Sequence[str]) -> None:
+        """Before something is sent to these. Raises SparkSourceError."""
+        new = [topic for topic in topics if topic not in self._topics]
+        for at in range(0, len(new), _TOPICS_OF_A_NOTE):
+            lot = new[at : at + _TOPICS_OF_A_NOTE]
+            # Where it was looked for rows there may be some: they lie behind where the look began.
+            looked = [self._scan.looked_from(topic) for topic in lot]
+            ends = self._ledger.ends_of(
+                [topic for topic, begins in zip(lot, looked, strict=True) if begins is None]
+            )
+            for begins in looked:
+                ends.update(begins or {})
+            self._ledger.note_ends(self._opened, self._partition, self._number, ends)
+            self._scan.begins_at(ends)
+            self._number += 1
+            self._topics |= set(lot)
 
 
 class _Rest:

@@ -17,7 +17,7 @@ from popgate.spark.driver import asked
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.ledger import Opened
 from popgate.spark.guarantees.ledger_topic import ledger_error
-from popgate.spark.offsets import named
+from popgate.spark.offsets import Offsets, named
 from popgate.spark.options import SourceOptions, read_source_options
 from popgate.spark.places import is_compacted
 from popgate.spark.planning import Range
@@ -47,7 +47,19 @@ class Scan:
         rest: Callable[[float], None] = time.sleep,
     ) -> None:
         self._options, self._opened = options, opened
+        self._known = dict(opened.begins)
+        """Where queues ended before anything of the batch was sent to them."""
+        self._looked: dict[str, Offsets] = {}
         self._connect, self._rest = connect, rest
+
+    def begins_at(self, ends: Offsets) -> None:
+        """Where queues of topics that rows name ended before anything of the batch was sent to them."""
+        for queue, at in ends.items():
+            self._known[queue] = min(at, self._known.get(queue, at))
+
+    def looked_from(self, topic: str) -> Offsets | None:
+        """Where the last look at a topic began; None: there was none."""
+        return self._looked.get(topic)
 
     def settle(self, seconds: float = SETTLE_S) -> None:
         """Wait until what was sent shows."""
@@ -92,27 +104,27 @@ class Scan:
             queues = client.queues(topic)
         except TopicNotFound:
             queues = []
-        gone = [each for each in self._opened.begins if each.topic == topic and each not in queues]
+        gone = [each for each in self._known if each.topic == topic and each not in queues]
         if gone:
             raise ledger_error(
                 self._options,
-                f"{named(min(gone))} is not there, and was when the batch was opened: start the query again"
+                f"{named(min(gone))} is not there, and was when the batch was begun: start the query again"
                 f" when it is, until then {_UNKNOWN}",
             )
         minimums, ends = client.minimums(queues), client.maximums(queues)
-        begins = self._begins(client, queues)
+        begins = self._looked[topic] = self._begins(client, queues)
         for queue, begin in begins.items():
             if begin > ends[queue]:
                 raise ledger_error(
                     self._options,
-                    f"{named(queue)} ends at {ends[queue]}, and ended at {begin} when the batch was opened:"
+                    f"{named(queue)} ends at {ends[queue]}, and ended at {begin} when the batch was begun:"
                     f" it was made anew, {_UNKNOWN}",
                 )
-            if queue in self._opened.begins and begin < minimums[queue]:
+            if queue in self._known and begin < minimums[queue]:
                 raise ledger_error(
                     self._options,
                     f"{named(queue)} keeps nothing before {minimums[queue]}, and ended at {begin} when the"
-                    f" batch was opened: {_UNKNOWN}",
+                    f" batch was begun: {_UNKNOWN}",
                 )
         return [
             Range(queue, max(begin, minimums[queue]), ends[queue])
@@ -121,7 +133,7 @@ class Scan:
         ]
 
     def _begins(self, client: QueueClient, queues: list[QueuePlace]) -> Mapping[QueuePlace, int]:
-        known = {queue: self._opened.begins[queue] for queue in queues if queue in self._opened.begins}
+        known = {queue: self._known[queue] for queue in queues if queue in self._known}
         rest = {queue: self._opened.since_ms for queue in queues if queue not in known}
         return {**known, **(client.offsets_at(rest) if rest else {})}
 

@@ -175,6 +175,24 @@ def test_an_attempt_is_known_behind_one_of_a_driver_that_was_late() -> None:
     assert other.begin_task(opened[0], 0).came_before
 
 
+def test_the_ends_of_topics_are_those_of_a_batch_whoever_opened_it() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    one, two = QueuePlace("one", "b", 0), QueuePlace("two", "b", 0)
+    before = ledger.open()
+    ledger.note_ends(before, 0, 0, {one: 3, two: 3})
+    ledger.finish(before, "q", 0, 1, 1)
+    opened = ledger.open()
+    assert ledger.ends(opened) == ({}, {})
+    ledger.note_ends(opened, 0, 0, {one: 5})
+    ledger.note_ends(opened, 1, 1, {one: 4, two: 9})
+    again = broker.ledger().open()
+    # A task of the batch before that was late.
+    ledger.note_ends(before, 2, 0, {one: 3})
+    ledger.note_ends(again, 0, 1, {})
+    assert ledger.ends(again) == ledger.ends(opened) == ({one: 4, two: 9}, {0: 2, 1: 2})
+
+
 def test_a_ledger_that_was_made_anew_during_a_batch_is_told() -> None:
     broker = Broker()
     ledger = broker.ledger()

@@ -17,7 +17,7 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayE
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.halves import drop_halves
-from tests.unit.popgate.spark.guarantees.broker import OUT, Broker, Death, dying, gone, rows
+from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, Death, dying, gone, rows
 
 SMALL = {"sendBatchRows": "1", "sendInFlight": "1"}
 NUMBERS = [str(number) for number in range(10)]
@@ -316,7 +316,7 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     _rows_name_topics(broker)
     opened = broker.ledger().open()
     assert opened.begins == {}
-    broker.before = dying("send", 4)
+    broker.before = dying("send", 7)
     with pytest.raises(Death):
         broker.task(opened, told, **SMALL)
     pulls: list[Any] = []
@@ -355,6 +355,113 @@ def test_a_queue_that_lost_what_was_sent_is_told() -> None:
     sentence = refused(Code.LEDGER, lambda: broker.batch(1, ["c"]))
     assert "ends at 0, and ended at 5" in sentence
     assert "made anew" in sentence
+
+
+def test_topics_that_rows_name_are_noticed_when_they_lose_what_was_sent() -> None:
+    broker = Broker(one=2, two=1)
+    _rows_name_topics(broker)
+    queue = QueuePlace("two", "b", 0)
+    told = [{"topic": topic, "body": str(at)} for at, topic in enumerate(["one"] * 4 + ["two"] * 4)]
+    for _ in range(3):
+        broker.append(queue, b"earlier", b"")
+
+    def again(partition: int = 0) -> Any:
+        return broker.task(broker.ledger().open(), told, partition=partition, **SMALL)
+
+    opened = broker.ledger().open()
+    broker.before = dying("send", 10)
+    with pytest.raises(Death):
+        broker.task(opened, told, **SMALL)
+    broker.before = _nothing
+    assert len(broker.bodies("two")) == 5
+    held = {each: list(broker.queues[each]) for each in broker.queues if each.topic != LEDGER}
+    # What the ledger has of that is of the attempt before, and stays so over compactions.
+    for _ in range(3):
+        broker.compact(LEDGER)
+        broker.minimums[queue] = 4
+        assert "keeps nothing before 4, and ended at 3" in refused(Code.LEDGER, again)
+        broker.minimums[queue] = 0
+        broker.queues[queue] = held[queue][:2]
+        assert "ends at 2, and ended at 3" in refused(Code.LEDGER, again)
+        del broker.queues[queue]
+        assert "start the query again when it is" in refused(Code.LEDGER, again)
+        broker.queues[queue] = list(held[queue])
+    assert {each: broker.queues[each] for each in held} == held
+    broker.commit(again())
+    found = broker.bodies("one") + broker.bodies("two")
+    assert sorted(found) == [*"01234567", *["earlier"] * 3]
+    # The next batch has its own.
+    broker.minimums[queue] = 5
+    broker.commit(broker.task(broker.ledger().open(), told, batch=1))
+    broker.ledger().open()
+    broker.commit(broker.task(broker.ledger().open(), told, batch=2))
+    assert len(broker.bodies("two")) == 15
+
+
+def test_rows_in_a_topic_that_the_batch_made_are_found_again_and_again() -> None:
+    """It ended nowhere when the first attempt noted it, and has rows of that when the next one does."""
+    broker = Broker()
+    _rows_name_topics(broker)
+    told = [{"topic": "new", "body": each} for each in NUMBERS]
+    for _ in range(6):
+        opened, left = broker.ledger().open(), [3]
+
+        def die(name: str, asked: Any, left: list[int] = left) -> None:
+            if name == "send" and asked[0].topic == "new":
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Death
+
+        broker.before = die
+        with contextlib.suppress(Death):
+            broker.task(opened, told, **SMALL)
+        broker.before = _nothing
+    assert sorted(broker.bodies("new")) == NUMBERS
+
+
+def test_what_one_attempt_noted_does_not_take_the_place_of_what_another_one_did() -> None:
+    broker = Broker(one=1, two=1)
+    _rows_name_topics(broker)
+    told = [{"topic": topic, "body": each} for topic in ("one", "two") for each in "ab"]
+    # It dies before its first row; then before the second row of the other topic, which it has noted.
+    for times in (4, 7):
+        broker.before = dying("send", times)
+        with pytest.raises(Death):
+            broker.task(broker.ledger().open(), told, **SMALL)
+        broker.before = _nothing
+    assert (broker.bodies("one"), broker.bodies("two")) == (["a", "b"], ["a"])
+    broker.compact(LEDGER)
+    broker.minimums[QueuePlace("one", "b", 0)] = 1
+    assert "keeps nothing before 1, and ended at 0" in refused(
+        Code.LEDGER, lambda: broker.task(broker.ledger().open(), told, **SMALL)
+    )
+
+
+def test_places_that_other_tasks_noted_count_too() -> None:
+    """Of rows with keys, which may be shared out otherwise."""
+    broker = Broker(one=1)
+    _rows_name_topics(broker)
+    broker.now_ms = 10_000_000
+    keyed = [{"topic": "one", "key": key, "body": key} for key in "abc"]
+    opened = broker.ledger().open()
+    broker.task(opened, keyed[:1], dedupeKeyColumn="key")
+    broker.task(opened, keyed[1:], partition=1, dedupeKeyColumn="key")
+    opened = broker.ledger().open()
+    parts = [broker.task(opened, keyed[at::2], partition=1 - at, dedupeKeyColumn="key") for at in range(2)]
+    broker.commit(*parts, dedupeKeyColumn="key")
+    assert broker.bodies("one") == ["a", "b", "c"]
+
+
+def test_topics_are_noted_many_at_a_time_and_once_for_a_task() -> None:
+    broker = Broker(**{f"t{number}": 1 for number in range(450)})
+    _rows_name_topics(broker)
+    told = [{"topic": f"t{number % 450}", "body": str(number)} for number in range(900)]
+    opened = broker.ledger().open()
+    part = broker.task(opened, told)
+    # The opening, the task, and three times 200 topics at most.
+    assert len(broker.bodies(LEDGER)) == 5
+    again = broker.task(opened, told)
+    assert (part.outcome.sent, again.outcome.sent, len(broker.bodies(LEDGER))) == (900, 0, 6)
 
 
 def test_a_queue_that_is_gone_is_waited_for() -> None:
