@@ -193,8 +193,8 @@ class Sender:
         try:
             return is_compacted(client, row.topic)
         except GatewayError as error:
-            # An account that may do nothing but send is enough where there is no ledger.
-            if self._options.has_ledger or error.fault in PASSING:
+            # Without a ledger an account that may only send is enough, and a broker that does not tell it.
+            if self._options.has_ledger or (error.fault in PASSING and error.fault is not Fault.INTERNAL):
                 raise
             return False
 

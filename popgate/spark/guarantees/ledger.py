@@ -289,8 +289,9 @@ class Ledger:
                 flat(told["begins"]),
                 _number(told["since"]),
                 told["again"] is True,
-                _text(told["first"]),
-                at if (at := _number(told["at"])) >= 0 else entry.offset,
+                # Records from before there were these have none.
+                _text(told.get("first", entry.token)),
+                at if (at := _number(told.get("at", -1))) >= 0 else entry.offset,
             )
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error

@@ -300,10 +300,11 @@ def test_in_a_compacted_topic_a_key_has_one_queue_and_its_rows_are_in_order() ->
 
 
 def test_keys_have_no_order_where_nothing_is_compacted_or_nobody_may_know() -> None:
-    for told in (False, Forbidden("no")):
+    for told in (False, Forbidden("no"), Internal("why?")):
         gateway = Gateway({"t": {"broker-a": 4}}, compacted=told)
         gateway.write(keyed(*"aaaa"), sendBatchRows="1")
         assert len(set(gateway.stored.values())) == 4
+        assert gateway.rests == []
 
 
 def test_in_a_compacted_topic_nothing_is_left_out_that_has_no_answer() -> None:

@@ -175,6 +175,17 @@ def test_an_attempt_is_known_behind_one_of_a_driver_that_was_late() -> None:
     assert other.begin_task(opened[0], 0).came_before
 
 
+def test_an_opening_from_before_topics_were_noted_can_be_read() -> None:
+    broker = Broker()
+    body = (
+        b'{"v":1,"kind":"open","token":"t","query":"q","batch":3,"rows":0,"checksum":0,"begins":{},"since":0,'
+        b'"again":false}'
+    )
+    broker.append(QUEUE, body, encode_properties({"KEYS": "s:open"}))
+    opened = broker.ledger().open()
+    assert (opened.batch, opened.first, opened.first_offset, opened.again) == (3, "t", 0, True)
+
+
 def test_the_ends_of_topics_are_those_of_a_batch_whoever_opened_it() -> None:
     broker = Broker()
     ledger = broker.ledger()
