@@ -143,14 +143,14 @@ async def test_after_a_fault_all_is_as_it_was(
     app: App, reload: Change, taken_port: int, wrong: str, api: Any
 ) -> None:
     before, doors = (await api.get("/api/settings"))[1], list(app.doors)
-    flags: dict[str, Any] = {
+    cases: dict[str, dict[str, Any]] = {
         "port": {"listen": [ANY, ANY, f"grpc://127.0.0.1:{taken_port}"], "limits": {"max_found": 3}},
         "protocol": {"listen": [ANY, "odd://127.0.0.1:0"], "limits": {"max_found": 3}},
         "limits": {"limits": {"min_invisible_s": 5, "max_invisible_s": 4}},
         "certificate": {"tls": {"certificate": "/nowhere"}, "limits": {"max_found": 3}},
-    }[wrong]
+    }
     with pytest.raises(SettingsWrong):
-        await reload(**flags)
+        await reload(**cases[wrong])
     assert (await api.get("/api/settings"))[1] == before
     assert list(app.doors) == doors
     assert app.processor.limits.max_found == 1024
@@ -232,7 +232,7 @@ async def test_a_reload_that_is_cut_short_leaves_all_as_it_was(
 async def test_a_gateway_that_drains_or_starts_takes_no_settings(app: App, reload: Change) -> None:
     doors = list(app.doors)
     for state in ("starting", "draining"):
-        app.state = state  # type: ignore[assignment]
+        app.state = state
         with pytest.raises(SettingsWrong, match=f"the gateway is {state}"):
             await reload(listen=[ANY, ANY], limits={"max_found": 3})
         assert (list(app.doors), app.processor.limits.max_found) == (doors, 1024)
