@@ -276,6 +276,53 @@ async def test_no_descriptor_stays_after_many_reloads(app: App, reload: Change) 
     await until(lambda: len(os.listdir("/proc/self/fd")) == before)
 
 
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""With empty SETTINGS: RFC 9113 section 3.4."""
+PROXIED = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"
+
+
+async def test_nobody_who_dials_is_refused_while_a_listener_is_opened_anew(app: App, reload: Change) -> None:
+    """Protocols, TLS and the PROXY protocol change at one port; the door before may still take who comes."""
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        port = link.getsockname()[1]
+    url, dialled, over = f"//127.0.0.1:{port}", 0, False
+
+    async def dial() -> None:
+        nonlocal dialled
+        while not over:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PREFACE)
+            assert await reader.read(9)
+            dialled += 1
+            writer.close()
+
+    async def changed(*listen: str, **more: Any) -> None:
+        before = dialled
+        await reload(listen=listen, **more)
+        await until(lambda: dialled > before + 3 or dialling.done())
+
+    await reload(listen=[f"grpc:{url}"])
+    dialling = asyncio.ensure_future(dial())
+    try:
+        for _ in range(3):
+            await changed(f"grpc+remoting:{url}")
+            await changed(f"grpc+remoting:{url}", tls={"mode": "optional"})
+            await changed(f"grpc:{url}", tls={"mode": "optional"})
+            await changed(f"grpc:{url}?tls=false")
+            await changed(f"grpc:{url}", connections={"ping_s": 31})
+            await changed(f"grpc:{url}")
+    finally:
+        over = True
+        await dialling
+    await reload(listen=[f"grpc+remoting:{url}?proxy_protocol=true"])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PROXIED + PREFACE)
+    assert await reader.read(9)
+    writer.close()
+    assert app.addresses == [f"grpc+remoting:{url}"]
+
+
 async def test_an_address_that_was_taken_out_can_be_put_back_while_it_serves_on(
     app: App, reload: Change
 ) -> None:
