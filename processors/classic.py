@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler, TellsConsumers, TellsReaders
 from brokers.port import Broker
@@ -22,7 +22,7 @@ from processors.broadcasting import is_member
 from processors.explaining import Explaining
 from processors.limits import Limits
 from processors.numbering import Numbering
-from processors.observing import Observer, Watch
+from processors.observing import Latest, Observer, Watch
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message
 from processors.reclaiming import Reclaiming
@@ -52,7 +52,7 @@ class Classic(Explaining):
         self._tells_consumers = broker if isinstance(broker, TellsConsumers) else None
         self._holds_resets = broker if isinstance(broker, HoldsResets) else None
         self._carries_replies = broker if isinstance(broker, CarriesReplies) else None
-        self._reply_handler: ReplyHandler | None = None
+        self._reply_handlers: Latest[ReplyHandler] = Latest(_nobody_waits)
         self.relaying = Relaying(broker, self._admit)
         self.numbering = Numbering(broker, clock, self._admit)
         self._watch_send_back = Watch(observer, "send_back")
@@ -223,13 +223,16 @@ class Classic(Explaining):
             finish_message(message)
             return await self._carries_replies.send_reply(context, message)
 
-    def on_reply(self, handler: ReplyHandler) -> None:
-        """Who hands replies to clients of this replica that wait; the last one set counts."""
-        self._reply_handler = handler
+    def on_reply(self, handler: ReplyHandler) -> Callable[[], None]:
+        """Who hands replies to clients of this replica that wait; the last one set counts.
+
+        What is returned is called, once, when it is there no longer.
+        """
+        return self._reply_handlers.add(handler)
 
     def hand_reply(self, client_id: str, message: StoredMessage) -> bool | Awaitable[bool]:
         """Hand a reply to a client of this replica; False when it is not here, or did not take it."""
-        return self._reply_handler(client_id, message) if self._reply_handler is not None else False
+        return self._reply_handlers.now(client_id, message)
 
     def _check_locks(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:
         self._admit(context, Action.SUBSCRIBE, group=check_group(group))
@@ -237,3 +240,8 @@ class Classic(Explaining):
             raise BadRequest("a lock needs the id of its client")
         if len(queues) > _MOST_QUEUES:
             raise BadRequest(f"{len(queues)} queues are named, the limit is {_MOST_QUEUES}")
+
+
+def _nobody_waits(_client_id: str, _message: StoredMessage) -> bool:
+    """Until there is a door whose clients wait for replies."""
+    return False

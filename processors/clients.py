@@ -16,6 +16,7 @@ from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.early_topics import EarlyTopics
+from processors.observing import Latest
 from processors.questions import Question
 from processors.requests import LastSettled
 
@@ -166,7 +167,7 @@ class Clients:
         self.expiry_s = expiry_s
         self.on_change: ChangeListener = _nobody_looks
         self.on_leave: LeaveListener = _nobody_listens
-        self.on_members: MembersListener = _nobody_counts
+        self.on_members: Latest[MembersListener] = Latest(_nobody_counts)
         self.on_judge: MembersListener = _nobody_counts
         """The same for who judges how a group reads."""
         self.on_retries: MembersListener = _nobody_counts
@@ -345,7 +346,7 @@ class Clients:
         for group in groups:
             if group:
                 self.on_judge(group)
-                self.on_members(group)
+                self.on_members.now(group)
 
     def expire(self, now: float) -> int:
         """Forget clients without a heartbeat for the expiry time whose stream is closed; how many."""

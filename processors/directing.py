@@ -43,7 +43,7 @@ from processors.budgets import Budgets
 from processors.configuring import check_group_config, check_topic_config
 from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
-from processors.observing import Observer, Watch
+from processors.observing import Latest, Observer, Watch
 from processors.policies.registry import Policies
 from processors.redriving import DeadLetters
 from processors.requests import Pull
@@ -83,7 +83,7 @@ class Directing:
             max_members=limits.max_broadcast_members,
         )
         self._waiting = 0
-        self.on_reset: OnReset = _nobody_reads
+        self.on_reset: Latest[OnReset] = Latest(_nobody_reads)
         self._topic_changed: Callable[[str], None] = _nobody_listens
         self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
@@ -364,7 +364,7 @@ class Directing:
             self._admit(context, Action.UPDATE, group=group, topic=topic)
             if isinstance(to, int) and not 0 <= to < 1 << 63:
                 raise BadRequest(f"the time {to} ms is out of range")
-            async with self.on_reset(context, group, topic) as was_set:
+            async with self.on_reset.now(context, group, topic) as was_set:
                 was_set.update(await self._broker.reset(group, topic, to))
                 for member in await self.broadcasting.members(group):
                     with contextlib.suppress(GroupNotFound):  # forgotten meanwhile

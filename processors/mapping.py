@@ -195,9 +195,13 @@ class MappedGroups:
         else:
             self._keep_loose(key, self._facts[key])
 
-    def on_switch(self, told: Callable[[str, bool], None]) -> None:
-        """Who is told a group that is mapped from now on, or is not any more; all of them are."""
+    def on_switch(self, told: Callable[[str, bool], None]) -> Callable[[], None]:
+        """Who is told a group that is mapped from now on, or is not any more; all of them are.
+
+        What is returned is called, once, by who is not to be told any more.
+        """
         self._told.append(told)
+        return partial(self._told.remove, told)
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -316,7 +320,7 @@ class MappedGroups:
             (self._mapped.add if mapped else self._mapped.discard)(group)
             now = "mapped onto pop" if mapped else "on true pull"
             _log.info("group %s is %s now: %s", group, now, choice.why)
-            for told in self._told:
+            for told in tuple(self._told):
                 try:
                     told(group, mapped)
                 except Exception:

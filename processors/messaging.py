@@ -34,7 +34,7 @@ from processors.limits import Limits
 from processors.lite import LiteSubscribing
 from processors.mapping import MappedGroups
 from processors.noticing import Noticing
-from processors.observing import DoorFigures, NullObserver, Observer, Watch, of_doors
+from processors.observing import DoorSums, NullObserver, Observer, Watch
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
 from processors.producing import check_count, check_message, finish_message, topic_of
@@ -84,7 +84,7 @@ class MessagingProcessor(Classic):
         self._topic_changed = self._announcing.topic_changed
         self._group_changed = self._announcing.group_changed
         self._sweep: Timer | None = None
-        self.door_figures: list[DoorFigures] = []
+        self.door_figures = DoorSums()
         self._watch_route = Watch(observer, "route")
         self._watch_receive = Watch(observer, "receive")
         self._watch_recall = Watch(observer, "recall")
@@ -140,7 +140,7 @@ class MessagingProcessor(Classic):
     def figures(self) -> dict[str, float]:
         """Gauges for the metrics: plain names, no labels, cheap to read."""
         return {
-            **of_doors(self.door_figures),
+            **self.door_figures.figures(),
             "clients": len(self.clients),
             "waiting_receives": self._waiting,
             **self.mapping.figures(),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from popgate.errors import Fault, GatewayError
 from popgate.model import Resolution
 
+_Listener = TypeVar("_Listener")
 DoorFigures = Callable[[], dict[str, float]]
 """What a door tells of itself."""
 
@@ -23,13 +24,57 @@ _OF_DOORS: Final = (
 )
 
 
-def of_doors(doors: Iterable[DoorFigures]) -> dict[str, float]:
-    """The sums of what doors tell, 0 where none does."""
-    figures = dict.fromkeys(_OF_DOORS, 0.0)
-    for told in doors:
-        for name, value in told().items():
-            figures[name] += value
-    return figures
+class DoorSums:
+    """The sums of what doors tell, 0 where none does. Totals of doors that were closed stay in them."""
+
+    def __init__(self) -> None:
+        self._doors: list[DoorFigures] = []
+        self._before = dict.fromkeys(_OF_DOORS, 0.0)
+
+    def __repr__(self) -> str:
+        return f"<DoorSums of {len(self._doors)}>"
+
+    def add(self, door: DoorFigures) -> Callable[[], None]:
+        """What is returned is called, once, when the door is closed: nothing refers to it afterwards."""
+        self._doors.append(door)
+
+        def remove() -> None:
+            self._doors.remove(door)
+            for name, value in door().items():
+                if name.endswith("_total"):
+                    self._before[name] += value
+
+        return remove
+
+    def figures(self) -> dict[str, float]:
+        figures = dict(self._before)
+        for door in self._doors:
+            for name, value in door().items():
+                figures[name] += value
+        return figures
+
+
+class Latest(Generic[_Listener]):
+    """Of listeners that come and go the one that counts: who came last of those that are here."""
+
+    def __init__(self, nobody: _Listener) -> None:
+        """`nobody` counts while none is here."""
+        self._nobody = self.now = nobody
+        self._here: list[_Listener] = []
+
+    def __repr__(self) -> str:
+        return f"<Latest of {len(self._here)}>"
+
+    def add(self, listener: _Listener) -> Callable[[], None]:
+        """What is returned is called, once, when it goes."""
+        self._here.append(listener)
+        self.now = listener
+
+        def remove() -> None:
+            self._here.remove(listener)
+            self.now = self._here[-1] if self._here else self._nobody
+
+        return remove
 
 
 class Observer(Protocol):

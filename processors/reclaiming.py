@@ -14,6 +14,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from brokers.capabilities import GroupMember, ReclaimsRetries, TellsConsumers
@@ -103,9 +104,13 @@ class Reclaiming:
             # What is copied is to be finished, too.
             await asyncio.wait([self._round])
 
-    def after(self, given_back: Callable[[], Awaitable[None]]) -> None:
-        """A door gives back what it holds for a group that falls back: that is waited for, and then moved."""
+    def after(self, given_back: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+        """A door gives back what it holds for a group that falls back: that is waited for, and then moved.
+
+        What is returned is called, once, when the door has nothing to give back any more.
+        """
         self._first.append(given_back)
+        return partial(self._first.remove, given_back)
 
     def figures(self) -> dict[str, float]:
         return {"reclaimed_retries_total": self.moved}
@@ -186,7 +191,7 @@ class Reclaiming:
         moved = 0
         try:
             if state.fell_back and state.held:
-                for given_back in self._first:
+                for given_back in tuple(self._first):
                     await given_back()
             if classic and not self._mapping.is_mapped(group):
                 moved = await self._reclaim(group, state, _topics(classic))

@@ -21,6 +21,10 @@ from protocols.secured import Accepting, HandedOver, copies_of, taken_over
 from protocols.tls import HANDSHAKE_S
 
 _BACKLOG: Final = 1024
+_MOMENT_S: Final = 0.25
+"""A round trip, also of a distant client."""
+_OPENING_TURNS: Final = 4
+"""Of the loop, from a connection's acceptance until it has opened."""
 
 
 class Guest(Protocol):
@@ -44,6 +48,7 @@ class Entry(Protocol):
     def place(self) -> str: ...
     async def open(self) -> None: ...
     def copies(self) -> list[socket.socket]: ...
+    async def rest(self, longest_s: float) -> None: ...
     def close(self) -> None: ...
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]: ...
     def admits(self, guest: Guest) -> bool: ...
@@ -147,8 +152,24 @@ class Entrance:
         listening = self._listening
         return listening.copies() if isinstance(listening, Accepting) else copies_of(listening)
 
+    async def rest(self, longest_s: float) -> None:
+        """Take no more connections, and wait a moment for those that have come to be open.
+
+        Who has just connected says something a round trip later, and nobody else has its connection.
+        """
+        taking = self._listener if isinstance(self._listener, HandedOver) else self._listening
+        self.close_door()
+        for _ in range(_OPENING_TURNS):
+            await asyncio.sleep(0)
+        if isinstance(taking, HandedOver | Accepting):
+            await taking.taken(min(longest_s, _MOMENT_S))
+
     def close(self) -> None:
         """Take no more connections. May be repeated."""
+        self.close_door()
+
+    def close_door(self) -> None:
+        """What `close` does about connections that have not come yet."""
         if self._listener is not None:
             self._listener.stop()
         if isinstance(self._listening, Accepting):

@@ -47,6 +47,11 @@ class Accepting:
         """Of its sockets; they listen as long as one of both is open."""
         return [one.dup() for one in self._links]
 
+    async def taken(self, longest_s: float) -> None:
+        """Wait for those that were accepted and are not open yet."""
+        if self._taking:
+            await asyncio.wait(self._taking, timeout=longest_s)
+
     def close(self) -> None:
         """Accept no more. Who was accepted goes on."""
         for link in self._links:
@@ -105,6 +110,11 @@ class HandedOver:
         port: int = self._links[0].getsockname()[1]
         self._accepting = Accepting(self._links, take, asyncio.get_running_loop())
         return port
+
+    async def taken(self, longest_s: float) -> None:
+        """See `Accepting.taken`."""
+        if self._accepting is not None:
+            await self._accepting.taken(longest_s)
 
     def stop(self) -> None:
         """May be repeated."""

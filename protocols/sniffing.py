@@ -104,7 +104,7 @@ class SniffingEntrance(Entrance):
 
     def close(self) -> None:
         """Take no more connections. Those that have said nothing yet are closed. May be repeated."""
-        super().close()
+        self.close_door()
         self._over = True
         self._begun.set()
         for waiting in self._waiting:
@@ -264,6 +264,9 @@ class Side:
     def copies(self) -> list[socket.socket]:
         """None: what is listened at belongs to all of them."""
         return []
+
+    async def rest(self, longest_s: float) -> None:
+        """It is closed with the others."""
 
     def close(self) -> None:
         """It is closed with the others."""

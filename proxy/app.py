@@ -224,7 +224,9 @@ class App:
         self._told = self.processor.drain()
         closing = closing_s(self.drain_s)
         until = ends - closing, ends - closing * (1 - DOORS_PART)
-        await asyncio.gather(*(door.drain(*until) for door in self.doors))
+        # Listeners that a reload closes have calls under way, too.
+        leaving = [self.listeners.drained(until[0])] if self.listeners is not None else []
+        await asyncio.gather(*(door.drain(*until) for door in self.doors), *leaving)
 
     def farewell(self) -> dict[str, int]:
         """After the stop: what became of what was under way when the drain began."""

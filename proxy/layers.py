@@ -192,12 +192,14 @@ def _unknown(layer: Layer) -> Iterator[Mistake]:
     """Names that are no settings, and groups that have a value."""
     leaves = {path for path, _ in known_settings()}
     groups = {path[:1] for path in leaves if len(path) > 1}
+    secret = {path[:1] for path, field in known_settings() if is_secret(field)}
     for path, value in _walk(layer.values, ()):
         name = ".".join(path)
         if path in leaves:
             continue
         if path in groups:
-            sentence = f"{name} {layer.name} is a group of settings, not the value {value!r}"
+            shown = "a value" if path in secret else f"the value {_shown(value)}"
+            sentence = f"{name} {layer.name} is a group of settings, not {shown}"
         else:
             nearest = _nearest(name, [".".join(leaf) for leaf in sorted(leaves)])
             sentence = f"{name} {layer.name} is no setting{nearest}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from contextlib import ExitStack
 from typing import Final
 
 from popgate.context import Context
@@ -42,6 +43,7 @@ class RemotingAdapter:
         self._listen = listen
         self._house = house
         self._server: RemotingServer | None = None
+        self._ends = ExitStack()
 
     def __repr__(self) -> str:
         return f"<RemotingAdapter {', '.join(self.addresses) or 'not started'}>"
@@ -52,7 +54,7 @@ class RemotingAdapter:
 
     async def start(self) -> None:
         house, listen = self._house, self._listen
-        door = Door(DoorHouse(house.processor, house.clock, self._address))
+        door = Door(DoorHouse(house.processor, house.clock, self._address, self._ends))
         door.calls = house.calls
         door.authenticator = house.authenticator
         server = RemotingServer(
@@ -101,6 +103,8 @@ class RemotingAdapter:
     async def stop(self, ends: float | None = None) -> None:
         if self._server is not None:
             await self._server.stop(cut_time(ends, self._house.clock.monotonic()))
+        # Also of a door that did not come to listen.
+        self._ends.close()
 
 
 def _advertised(listen: Listen, house: House) -> tuple[str, int] | None:

@@ -72,8 +72,8 @@ class Members:
         self._clock = house.clock
         self._clients = house.processor.clients
         self._changed: set[str] = set()
-        self._clients.on_members = self.changed
-        self._processor.on_reset = self.resetting
+        house.ends.callback(self._clients.on_members.add(self.changed))
+        house.ends.callback(self._processor.on_reset.add(self.resetting))
         self._mapped.on_reset_elsewhere = self._gather
         self._late: dict[tuple[Peer, str, str], dict[MessageQueue, int]] = {}
         """Of members that have not heard of a reset, by group and topic."""
@@ -82,7 +82,7 @@ class Members:
         self._telling: set[asyncio.Task[None]] = set()
         self._push_member = push_member
         self._behind = BrokersBehind(house)
-        self._processor.mapping.on_switch(lambda group, _: self.changed(group))
+        house.ends.callback(self._processor.mapping.on_switch(lambda group, _: self.changed(group)))
 
     def __repr__(self) -> str:
         return f"<Members changed {len(self._changed)}>"

@@ -34,7 +34,7 @@ class Replying:
         self._processor = house.processor
         self._clients = house.processor.clients
         self._clock = house.clock
-        self._processor.on_reply(self.push)
+        house.ends.callback(self._processor.on_reply(self.push))
 
     def handlers(self) -> Mapping[int, Handler]:
         return {

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from popgate.clock import Clock
@@ -97,11 +98,13 @@ class DoorHouse:
     """What every room of the door is lent.
 
     `address`: what a client is told to connect to, "host:port", by what it dialled or as the operator said.
+    `ends`: what is to be done when the door is closed: rooms leave there how the processor forgets them.
     """
 
     processor: MessagingProcessor
     clock: Clock
     address: Callable[[Context], str]
+    ends: ExitStack = field(default_factory=ExitStack)
 
 
 class Room(Protocol):

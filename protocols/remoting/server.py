@@ -35,6 +35,8 @@ HOLD_S: Final = 1.0
 """During a drain, an old client that found nothing asks again after so long."""
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
+_MOMENT_PART: Final = 0.1
+"""Of the time of a drain, for connections that are not open yet."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened and is closed again."""
 _DRAIN_TICK_S: Final = 0.2
@@ -145,12 +147,12 @@ class RemotingServer:
         and so is what nobody can be told about, one-way requests. A connection is ended when nothing is under
         way there and nothing has come for a moment, and in the last moment in any case.
         """
-        self._entrance.close()
+        loop = self._loop
+        ends = loop.time() + grace
+        await self._entrance.rest(grace * _MOMENT_PART)
         self._draining = True
         self.under_way.drain()
         self.door.drain()
-        loop = self._loop
-        ends = loop.time() + grace
         last = ends - min(LAST_S, grace / 2)
         held_until = loop.time() + HOLD_S
         while self.connections and (now := loop.time()) < ends:

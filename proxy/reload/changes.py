@@ -42,7 +42,9 @@ def changes(running: Settled, read: Settled) -> list[Change]:
         old, new = shown_before.get(name), shown_after.get(name)
         if old == new:  # a secret: only its masks are shown
             new = _HIDDEN
-        found.append(Change(name, old, new, effect_of(name)))
+        # Of a version that has no such setting nothing can be taken.
+        effect = effect_of(name) if name in before and name in after else Effect.RESTART
+        found.append(Change(name, old, new, effect))
     return found
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from proxy.workers.membership import Membership
 
 _LOOK_S: Final = 0.05
-_LONGEST_REASON: Final = 2_000
 _RESTART: Final = frozenset({"share_broker"})
 """What a supervisor keeps: the place at which its processes reach the broker."""
 
@@ -52,7 +51,8 @@ class CrewReloads:
         return Standing(told.get("at_ms", 0), not reason, reason)
 
     async def look(self) -> list[Change]:
-        return _renewed(changes(self._settings, await self.read()))
+        async with self._lock:
+            return _renewed(changes(self._settings, await self.read()))
 
     async def reload(self) -> Outcome:
         """Done when the supervisor has found the settings good: then the processes are renewed in turn."""
@@ -60,7 +60,7 @@ class CrewReloads:
             try:
                 found = _renewed(changes(self._settings, await self.read()))
             except SettingsWrong as error:
-                self._membership.tell({"renew": str(error)[:_LONGEST_REASON]})
+                self._membership.tell({"renew": str(error)})
                 raise
             roster = self._membership.roster
             before = roster.reload.get("count", 0)

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from popgate.clock import Clock, pause
+from popgate.clock import Clock
 from protocols.adapter import Adapter, House, Listen, parse_listen
 from protocols.finding import listens_by_itself, load_for, make_adapter
 from protocols.secured import HandedOver
@@ -23,6 +23,8 @@ class Door:
 
     url: str
     adapter: Adapter
+    outdated: bool = False
+    """Whether it should have been opened anew, and could not be."""
 
 
 @dataclass(slots=True)
@@ -39,6 +41,8 @@ class Turnover:
     replaced: list[Door] = field(default_factory=list)
     removed: list[Door] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
+    outdated: list[Door] = field(default_factory=list)
+    """Of those that are kept, the ones that have settings from before."""
     doors: list[Door] = field(default_factory=list)
     """All that serve afterwards, in the order of the settings."""
 
@@ -52,6 +56,14 @@ class _Wanted:
     kept: Door | None = None
 
 
+@dataclass(slots=True)
+class _Leaving:
+    door: Door
+    at_once: asyncio.Event
+    """Set when it is to serve on no longer, and to drain."""
+    task: asyncio.Task[None]
+
+
 class Listeners:
     """Of one process. Raises ValueError for an address that is none."""
 
@@ -59,7 +71,8 @@ class Listeners:
         self.house = house
         self._clock = clock
         self._doors = [Door(url, make_adapter(parse_listen(url), house)) for url in urls]
-        self._leaving: dict[Adapter, asyncio.Task[None]] = {}
+        self._leaving: dict[Adapter, _Leaving] = {}
+        self._undoing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"<Listeners {[one.url for one in self._doors]} leaving {len(self._leaving)}>"
@@ -83,13 +96,14 @@ class Listeners:
             for number, one in sorted(enumerate(wanted), key=lambda pair: pair[1].before is not None):
                 if one.kept is not None:
                     continue
+                await asyncio.to_thread(load_for, one.listen)
                 copies = one.before.adapter.copies() if one.before is not None else []
                 if one.before is not None and (not copies or listens_by_itself(one.listen)):
                     _close(copies)
-                    turnover.fixed.append(one.url)
-                    one.kept = one.before
-                    continue
-                await asyncio.to_thread(load_for, one.listen)
+                    if one.before.adapter not in self._leaving:
+                        one.kept = one.before
+                        continue
+                    one.before, copies = None, []  # as if nothing were there: the system says what is
                 adapter = self._make(one.listen, house, copies, handed)
                 adapters[number] = adapter
                 await adapter.start()
@@ -100,6 +114,10 @@ class Listeners:
             if one.kept is not None:
                 turnover.kept.append(one.kept)
                 turnover.doors.append(one.kept)
+                if one.before is not None or one.kept.outdated:
+                    turnover.fixed.append(one.url)
+                if anew:
+                    turnover.outdated.append(one.kept)
                 continue
             opened = Door(one.url, adapters[number])
             turnover.opened.append(opened)
@@ -111,7 +129,7 @@ class Listeners:
         return turnover
 
     async def undo(self, turnover: Turnover) -> None:
-        """Close what was opened."""
+        """Close what was opened, also when who waits for it is cancelled."""
         await self._undo([one.adapter for one in turnover.opened], ())
 
     def commit(self, turnover: Turnover, *, lame_s: float, drain_s: float) -> None:
@@ -119,21 +137,33 @@ class Listeners:
         gateway does that ends: for `lame_s` they first serve on."""
         self._doors = turnover.doors
         self.house = turnover.house
+        for one in turnover.outdated:
+            one.outdated = True
         for one in turnover.replaced:
-            self._retire(one.adapter, 0.0, drain_s)
+            self._retire(one, 0.0, drain_s)
         for one in turnover.removed:
-            self._retire(one.adapter, lame_duck_s(lame_s, drain_s), drain_s)
+            self._retire(one, lame_duck_s(lame_s, drain_s), drain_s)
+
+    async def drained(self, deadline: float) -> None:
+        """The gateway drains, until `deadline` (loop seconds): wait as long for those that do so already."""
+        for one in self._leaving.values():
+            one.at_once.set()
+        if tasks := [one.task for one in self._leaving.values()]:
+            await asyncio.wait(tasks, timeout=max(deadline - self._clock.monotonic(), 0.0))
 
     def leaving(self) -> list[Adapter]:
         """Those that drain, for who stops the gateway: nobody else looks after them any more."""
-        for task in self._leaving.values():
-            task.cancel()
+        for one in self._leaving.values():
+            one.task.cancel()
         return list(self._leaving)
 
     # -- inside -----------------------------------------------------------------------------------
 
     def _match(self, urls: Sequence[str], *, anew: bool) -> list[_Wanted]:
-        """Pairs each URL with the listener that has it now, else with one at the same address."""
+        """Pairs each URL with the listener that has it now, else with one at the same address.
+
+        That may be one that was removed and serves on: who puts back an address finds it free.
+        """
         left = list(self._doors)
         wanted = [_Wanted(url, parse_listen(url)) for url in urls]
         for one in wanted:
@@ -145,6 +175,9 @@ class Listeners:
                 one.before = next((door for door in left if _same_place(door, one.listen)), None)
                 if one.before is not None:
                     left.remove(one.before)
+                elif one.listen.port:
+                    gone = [leaving.door for leaving in self._leaving.values()]
+                    one.before = next((door for door in gone if _same_place(door, one.listen)), None)
         return wanted
 
     def _make(
@@ -157,6 +190,12 @@ class Listeners:
         return make_adapter(listen, house)
 
     async def _undo(self, adapters: Iterable[Adapter], handed: Iterable[HandedOver]) -> None:
+        task = asyncio.get_running_loop().create_task(self._close_all(adapters, handed))
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
+        await asyncio.shield(task)
+
+    async def _close_all(self, adapters: Iterable[Adapter], handed: Iterable[HandedOver]) -> None:
         for adapter in adapters:
             try:
                 await adapter.stop()
@@ -165,17 +204,26 @@ class Listeners:
         for listener in handed:
             listener.stop()
 
-    def _retire(self, adapter: Adapter, lame_s: float, drain_s: float) -> None:
-        task = asyncio.get_running_loop().create_task(self._drain(adapter, lame_s, drain_s))
-        self._leaving[adapter] = task
+    def _retire(self, door: Door, lame_s: float, drain_s: float) -> None:
+        adapter = door.adapter
+        if adapter in self._leaving:
+            self._leaving[adapter].at_once.set()
+            return
+        at_once = asyncio.Event()
+        task = asyncio.get_running_loop().create_task(self._drain(adapter, at_once, lame_s, drain_s))
+        self._leaving[adapter] = _Leaving(door, at_once, task)
         task.add_done_callback(lambda _: self._leaving.pop(adapter, None))
 
-    async def _drain(self, adapter: Adapter, lame_s: float, drain_s: float) -> None:
+    async def _drain(self, adapter: Adapter, at_once: asyncio.Event, lame_s: float, drain_s: float) -> None:
         ends, closing = self._clock.monotonic() + drain_s, closing_s(drain_s)
         try:
             if lame_s:
                 adapter.leave()
-                await pause(self._clock, lame_s)
+                timer = self._clock.call_later(lame_s, at_once.set)
+                try:
+                    await at_once.wait()
+                finally:
+                    timer.cancel()
             await adapter.drain(ends - closing, ends - closing * (1 - DOORS_PART))
             _log.info("a listener has closed", what=repr(adapter))
         except Exception:

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import pickle
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any, cast
@@ -20,12 +21,14 @@ from proxy.wrong import SettingsWrong
 
 LONGEST_S = 60.0
 """How long the process may take."""
+_LONGEST_REASON = 2_000
 
 
 async def read_anew(command: Sequence[str] | None = None, longest_s: float = LONGEST_S) -> Settled:
     """Raises SettingsWrong with the reason, also when the program does not start as it is on the disk now."""
     pipe, theirs = os.pipe()
     try:
+        # A session of its own: it has a child of its own, which goes with it.
         process = await asyncio.create_subprocess_exec(
             *(command if command is not None else (sys.executable, *sys.orig_argv[1:])),
             env={**os.environ, TRIAL: f"/dev/fd/{theirs}", "POPGATE_OUTPUT": "json"},
@@ -33,9 +36,12 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             pass_fds=(theirs,),
+            start_new_session=True,
         )
-    except OSError as error:
+    except BaseException as error:
         os.close(pipe)
+        if not isinstance(error, OSError):
+            raise
         raise SettingsWrong(
             f"the settings cannot be read: {(error.strerror or str(error)).lower()}"
         ) from None
@@ -48,14 +54,19 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
     except TimeoutError:
         raise SettingsWrong(f"the settings were not read within {longest_s:g} s") from None
     finally:
-        if process.returncode is None:
+        if process.returncode != 0:
             with contextlib.suppress(ProcessLookupError):
-                process.kill()
+                os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         given = await handed
     if process.returncode or not given:
         raise SettingsWrong(reason_told(told.decode(errors="replace"), f"ended with {process.returncode}"))
-    return cast("Settled", pickle.loads(given))  # noqa: S301 - from our own child
+    try:
+        return cast("Settled", pickle.loads(given))  # noqa: S301 - from our own child
+    except Exception as error:  # whatever another version is made of
+        raise SettingsWrong(
+            f"the program is another version now, whose settings this one cannot take ({error}): restart it"
+        ) from None
 
 
 def _all_of(pipe: int) -> bytes:
@@ -70,6 +81,6 @@ def reason_told(told: str, ended: str) -> str:
         with contextlib.suppress(ValueError):
             said: Any = json.loads(line)
             if isinstance(said, dict) and isinstance(said.get("message"), str):
-                return str(said["message"])
+                return str(said["message"])[:_LONGEST_REASON]
     last = f": {lines[-1][:300]}" if lines else ""
     return f"the program does not start as it is now: it {ended}{last}"

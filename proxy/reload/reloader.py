@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from popgate.clock import Clock
+from popgate.errors import GatewayError
 from processors.adjusting import adjust
 from protocols.adapter import House, parse_listen
 from proxy.door_tls import certificate, door_urls
 from proxy.handing import Settled
 from proxy.logs import logger, set_up_logs
 from proxy.reload.changes import Change, changes
-from proxy.reload.effects import Effect
+from proxy.reload.effects import Effect, effect_of
 from proxy.reload.listeners import Listeners, Turnover
 from proxy.reload.reading import read_anew
 from proxy.values import house_values, limits_values, new_group
 from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
+    from processors.limits import Limits
     from processors.messaging import MessagingProcessor
     from protocols.adapter import Adapter
     from protocols.tls import Certificate
@@ -147,17 +150,14 @@ class Reloader:
     async def _reload_asked(self) -> None:
         while True:
             self._again = False
-            try:
+            with contextlib.suppress(SettingsWrong):  # it is in the log
                 await self.reload()
-            except SettingsWrong:
-                pass  # it is in the log
-            except Exception:
-                _log.exception("the reload failed")
             if not self._again:
                 return
 
     async def look(self) -> list[Change]:
-        return changes(self._running, await self.read())
+        async with self._lock:  # one process beside is enough
+            return changes(self._running, await self.read())
 
     async def reload(self) -> Outcome:
         async with self._lock:
@@ -165,18 +165,21 @@ class Reloader:
                 read = await self.read()
                 self._check_ready()
                 return await self._take(read)
-            except (SettingsWrong, OSError, ValueError) as error:
-                reason = str(error)
+            except Exception as error:
+                reason = _reason(error)
                 self._standing = replace(self._standing, successful=False, reason=reason)
                 _log.error("the settings were not reloaded; all goes on as it was", why=reason)
                 raise SettingsWrong(reason) from None
+            except asyncio.CancelledError:
+                _log.warning("a reload was cut short; all goes on as it was")
+                raise
 
     def _check_ready(self) -> None:
         if self._gateway.state != "ready":
             raise SettingsWrong(f"the gateway is {self._gateway.state}: it takes no settings")
 
     async def _take(self, read: Settled) -> Outcome:
-        """Raises SettingsWrong, OSError, ValueError: nothing has changed."""
+        """Whatever it raises: nothing has changed."""
         found = changes(self._running, read)
         taken = [one.name for one in found if one.effect is not Effect.RESTART]
         # New values of what is taken beside old ones of what needs a restart: they have to fit together, too.
@@ -185,28 +188,39 @@ class Reloader:
             wanted.take(read, name)
         settings = cast("Settings", wanted)
         limits = limits_values(settings, new_group(settings))
+        gateway = self._gateway
         turnover = await self._turnover(settings, frozenset(taken))
+        before, limits_before = copy.deepcopy(self._running), replace(gateway.processor.limits)
         try:
             self._check_ready()  # it may have been told to end meanwhile
-        except SettingsWrong:
+            try:
+                self._apply(wanted, limits, taken)
+            except BaseException:
+                self._apply(before, limits_before, taken)
+                raise
+        except BaseException:
             await self._listeners.undo(turnover)
             raise
-        gateway = self._gateway
-        for name in taken:
-            self._running.take(wanted, name)
-        adjust(gateway.processor, limits)
-        if any(name.startswith("log.") for name in taken):
-            set_up_logs(settings.log)
-        gateway.drain_s, gateway.lame_duck_s = settings.stopping.drain_s, settings.stopping.lame_duck_s
-        if gateway.admin is not None:
-            gateway.admin.allow_hosts(settings.api.hosts)
+        # From here on nothing fails.
         self._listeners.commit(turnover, lame_s=gateway.lame_duck_s, drain_s=gateway.drain_s)
         gateway.doors = self._listeners.adapters
         gateway.certificate = turnover.house.certificate
         return self._done(found, turnover)
 
+    def _apply(self, settings: Settled, limits: Limits, names: Sequence[str]) -> None:
+        """All but the listeners. `names`: of the settings that change."""
+        gateway, wanted = self._gateway, cast("Settings", settings)
+        for name in names:
+            self._running.take(settings, name)
+        adjust(gateway.processor, limits)
+        gateway.drain_s, gateway.lame_duck_s = wanted.stopping.drain_s, wanted.stopping.lame_duck_s
+        if gateway.admin is not None:
+            gateway.admin.allow_hosts(wanted.api.hosts)
+        if any(name.startswith("log.") for name in names):
+            set_up_logs(wanted.log)
+
     async def _turnover(self, settings: Settings, names: frozenset[str]) -> Turnover:
-        """New listeners, open. Raises SettingsWrong, OSError, ValueError."""
+        """New listeners, open. Whatever it raises: none is."""
         urls, house = door_urls(settings), self._listeners.house
         anew = {one for one in names if _is_of_listeners(one)} - _OF_ADDRESSES
         if anew or names & _OF_ADDRESSES:
@@ -241,6 +255,14 @@ class Reloader:
 
 
 def _is_of_listeners(name: str) -> bool:
-    from proxy.reload.effects import effect_of
-
     return effect_of(name) is Effect.LISTENERS
+
+
+def _reason(error: Exception) -> str:
+    """A sentence for the operator; of a fault of ours the log has the rest."""
+    if isinstance(error, GatewayError):
+        return error.sentence
+    if isinstance(error, (SettingsWrong, OSError, ValueError)):
+        return str(error)
+    _log.exception("the reload failed")
+    return f"internal error of the gateway ({type(error).__name__}), its log tells more"

@@ -21,7 +21,7 @@ from proxy.workers.doors import ADMIN, Doors, with_options
 from proxy.workers.processes import Forked, Processes
 from proxy.workers.staying import SIGNALS, Staying, load_anew
 from proxy.workers.terminal import Terminal
-from proxy.workers.trials import bind_anew, spawn_trial, why_failed
+from proxy.workers.trials import bind_anew, kill_trial, spawn_trial, why_failed
 from proxy.workers.turning import Appointment, Turning
 from proxy.wrong import SettingsWrong
 
@@ -134,8 +134,7 @@ class Supervisor:
         """Nothing stays: no port, no process, no folder."""
         self._doors.close()
         if self._trial:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._trial, signal.SIGKILL)
+            kill_trial(self._trial)
         self._processes.kill_all()
         self._turning.close()
         shutil.rmtree(self._staying.folder, ignore_errors=True)
@@ -363,8 +362,7 @@ class Supervisor:
     def _give_up(self, trial: int) -> None:
         """A trial that hangs would keep all later ones from being made."""
         if self._trial == trial:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(trial, signal.SIGKILL)
+            kill_trial(trial)
 
     def _refuse(self, why: str) -> None:
         _log.error("what is new cannot start; all goes on as it was", why=why)

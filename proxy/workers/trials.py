@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -24,14 +26,24 @@ _MOST_WORDS = 1 << 16
 
 
 def spawn_trial(folder: Path) -> int:
-    """The process id of a process that looks whether the program starts as it is now. Raises OSError."""
+    """The process id of a process that looks whether the program starts as it is now. Raises OSError.
+
+    It leads a group of its own: it has a child of its own, which `kill_trial` ends with it.
+    """
     words = str(folder / _WORDS)
     return os.posix_spawn(
         sys.executable,
         [sys.executable, *sys.orig_argv[1:]],
         {**os.environ, TRIAL: str(folder / SETTINGS), "POPGATE_OUTPUT": "json"},
         file_actions=[(os.POSIX_SPAWN_OPEN, 2, words, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)],
+        setpgroup=0,
     )
+
+
+def kill_trial(trial: int) -> None:
+    """It may have ended already."""
+    with suppress(ProcessLookupError):
+        os.killpg(trial, signal.SIGKILL)
 
 
 def why_failed(folder: Path, status: int) -> str:

@@ -328,6 +328,13 @@ def test_alerts_and_the_dashboard_ask_for_metrics_that_there_are() -> None:
     assert asked <= SPECS.keys()
 
 
+@pytest.mark.parametrize("name", ["cluster", "loadbalancer", "nodeport"])
+def test_a_reload_that_failed_is_an_alert(name: str) -> None:
+    (group,) = of_kind(name, "PrometheusRule")["spec"]["groups"]
+    (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateReloadFailed"]
+    assert re.sub(r"\{.*\}", "", rule["expr"]) == "popgate_config_last_reload_successful == 0"
+
+
 def test_alerts_name_this_release_only() -> None:
     for name in ("cluster", "loadbalancer", "nodeport"):
         (group,) = of_kind(name, "PrometheusRule")["spec"]["groups"]

@@ -38,6 +38,7 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.records import decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
+from processors.observing import DoorSums
 from processors.requests import Pull, Receive
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.holdings import all_held
@@ -69,8 +70,9 @@ class Groups:
     def may_map(self, group: str) -> bool:
         return False
 
-    def on_switch(self, told: Callable[[str, bool], None]) -> None:
+    def on_switch(self, told: Callable[[str, bool], None]) -> Callable[[], None]:
         self.told.append(told)
+        return lambda: None
 
     def switch(self, mapped: bool) -> None:
         if mapped is not self.mapped:
@@ -103,8 +105,8 @@ class Twin:
         self.clock = clock
         self.limits = Limits()
         self.mapping = Groups()
-        self.reclaiming = SimpleNamespace(after=lambda _: None)
-        self.door_figures: list[Callable[[], dict[str, float]]] = []
+        self.reclaiming = SimpleNamespace(after=lambda _: lambda: None)
+        self.door_figures = DoorSums()
         self.numbering = SimpleNamespace(is_kept=False, latest=QueueNumbers())
         self.pops_group_retries = True
         self.kept: dict[int, Kept] = {}

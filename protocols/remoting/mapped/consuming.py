@@ -8,7 +8,7 @@ that its client did not commit here. Sources: protocol facts 5.5, 5.13, 7.8; any
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncIterator, Callable, Container, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -71,16 +71,16 @@ class Mapped(Deciding):
     ) -> None:
         super().__init__(house, members, groups)
         self._house = house
-        self._groups.on_switch(self.switched)
+        house.ends.callback(self._groups.on_switch(self.switched))
         self._brokers = Brokers(house)
         self._connections: dict[Peer, ConnectionHoldings] = {}
         self._index = PlaceIndex()
         self._ending = Ending(house.processor, house.clock, self._index)
-        house.processor.reclaiming.after(self._ending.all_told)
+        house.ends.callback(self._closed, house.processor.reclaiming.after(self._ending.all_told))
         self._renewing = Renewing(house.processor, house.clock, self._ending.settle)
         self._polls = Waits()
         self._returning = Returning(house, self._index, self._ending)
-        house.processor.door_figures.append(self.figures)
+        house.ends.callback(house.processor.door_figures.add(self.figures))
         self.pauses = 0
         """Pulls that met a full window, since the start."""
 
@@ -122,6 +122,12 @@ class Mapped(Deciding):
         come again.
         """
         self._polls.end()
+
+    def _closed(self, forget: Callable[[], None]) -> None:
+        """The door is closed. Who moves what a group has unfinished waits for what is told brokers still."""
+        telling = asyncio.get_running_loop().create_task(self._ending.all_told())
+        self._house.processor.finishes(telling)
+        telling.add_done_callback(lambda _: forget())
 
     # -- pulls ------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ async def test_only_those_of_this_replica_are_known_where_the_broker_knows_none(
 
 async def test_changes_elsewhere_are_told_like_those_here(cluster: Any, gateway: MessagingProcessor) -> None:
     changed: list[str] = []
-    gateway.clients.on_members = changed.append
+    gateway.clients.on_members.add(changed.append)
     cluster.handler("readers")
     assert changed == ["readers"]
 

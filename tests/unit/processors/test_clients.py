@@ -177,7 +177,7 @@ def test_a_classic_client_is_kept_once_for_each_of_its_memberships(
 
 def test_who_joins_and_leaves_a_group_is_told_and_nothing_else(clients: Clients, make_client: Any) -> None:
     changed: list[str] = []
-    clients.on_members = changed.append
+    clients.on_members.add(changed.append)
     clients.register(make_client("c", group="g"))
     clients.register(make_client("c", group="g", topics=frozenset({"orders"})))
     clients.register(producer(make_client, "p", "orders"))

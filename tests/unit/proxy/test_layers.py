@@ -217,3 +217,16 @@ def test_what_is_created_on_first_use_by_default_follows_from_the_broker(
 def test_a_table_that_is_none_is_refused_before_a_cluster_too() -> None:
     with pytest.raises(SettingsWrong, match=r"topics .*is a group of settings"):
         load_settings(environment={}, flags={"broker": CLUSTER, "topics": 5})
+
+
+@pytest.mark.parametrize("table", ["shared", "remote"])
+def test_what_stands_in_the_place_of_a_table_with_secrets_is_not_shown(table: str) -> None:
+    with pytest.raises(SettingsWrong) as raised:
+        load_settings(environment={}, flags={table: "s3cret"})
+    assert str(raised.value) == f"{table} among the flags is a group of settings, not a value"
+
+
+def test_a_long_value_in_the_place_of_a_table_is_cut() -> None:
+    with pytest.raises(SettingsWrong) as raised:
+        load_settings(environment={}, flags={"limits": "x" * 100_000})
+    assert len(str(raised.value)) < 200

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import ssl
 import time
+import weakref
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from protocols.adapter import House, parse_listen
 from protocols.finding import listens_by_itself, load_for, make_adapter, schemes
 from protocols.remoting.adapter import RemotingAdapter
 from protocols.tls import Certificate
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -119,6 +122,42 @@ async def test_it_serves_and_drains(house: House, tmp_path: Path) -> None:
 
     assert adapter.farewell().cut_off == 0
     await adapter.stop()
+
+
+def listeners_of(processor: Any) -> list[object]:
+    """What a processor tells something to."""
+    latest = processor.clients.on_members, processor.on_reset, processor._reply_handlers
+    many = processor.mapping._told, processor.reclaiming._first, processor.door_figures._doors
+    return [*(one.now for one in latest), *(told for listeners in many for told in listeners)]
+
+
+async def test_a_processor_forgets_a_closed_door(house: House, stage: Any) -> None:
+    before = listeners_of(stage.processor)
+    adapter = made("remoting://127.0.0.1:0", house)
+    await adapter.start()
+    assert adapter._server is not None
+    door = weakref.ref(adapter._server.door)
+    await adapter.drain(time.monotonic() + 60)
+    await adapter.stop()
+    await until(lambda: listeners_of(stage.processor) == before)
+    del adapter
+    gc.collect()
+    assert door() is None
+
+
+async def test_a_processor_forgets_a_door_that_could_not_be_opened(
+    house: House, stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def prime() -> None:
+        raise OSError("not now")
+
+    monkeypatch.setattr(stage.processor.numbering, "prime", prime)
+    before = listeners_of(stage.processor)
+    adapter = made("remoting://127.0.0.1:0", house)
+    with pytest.raises(OSError, match="not now"):
+        await adapter.start()
+    await adapter.stop()
+    await until(lambda: listeners_of(stage.processor) == before)
 
 
 async def test_one_that_never_started_ends(house: House) -> None:

@@ -38,6 +38,16 @@ def test_settings_that_are_only_shown_are_compared_as_they_show_themselves() -> 
     ]
 
 
+def test_a_setting_that_another_version_has_not_needs_a_restart() -> None:
+    before, after = settled(), settled()
+    del after.limits.max_found
+    del after._told["limits"]["max_found"]
+    assert [(one.name, one.before, one.after, one.effect) for one in changes(before, after)] == [
+        ("limits.max_found", 1024, None, Effect.RESTART)
+    ]
+    assert [one.effect for one in changes(after, before)] == [Effect.RESTART]
+
+
 def test_one_setting_is_taken_from_others_and_shown_so() -> None:
     mine, other = settled(), settled(limits={"max_found": 3, "max_waiting": 4}, namespaces="prefixed")
     mine.take(other, "limits.max_found")

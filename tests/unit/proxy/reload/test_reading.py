@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import os
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
 from proxy.reload.reading import read_anew, reason_told
 from proxy.wrong import SettingsWrong
+from tests.support.waiting import until
 
 GIVES = """
 import os, pickle
@@ -40,6 +46,68 @@ async def test_the_reason_is_what_it_said_last(program: str, why: str) -> None:
 async def test_a_process_that_hangs_is_given_up() -> None:
     with pytest.raises(SettingsWrong, match="not read within"):
         await read_anew([sys.executable, "-c", "import signal; signal.pause()"], longest_s=0.05)
+
+
+HAS_A_CHILD = """
+import pathlib, subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+file = pathlib.Path(sys.argv[1])
+file.with_suffix(".part").write_text(str(child.pid))
+file.with_suffix(".part").rename(file)
+child.wait()
+"""
+
+
+def has_ended(pid: int) -> bool:
+    """Also when nobody has asked yet how."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return True
+    return stat.rpartition(") ")[2].startswith("Z")
+
+
+async def test_the_child_of_a_process_that_hangs_ends_with_it(tmp_path: Path) -> None:
+    """The command line is understood there: a file of settings that gives nothing holds it up."""
+    file = tmp_path / "pid"
+    reading = asyncio.ensure_future(read_anew([sys.executable, "-c", HAS_A_CHILD, str(file)]))
+    await until(file.exists)
+    pid = int(file.read_text())
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    try:
+        await until(lambda: has_ended(pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def test_settings_of_another_version_are_a_reason_and_no_failure() -> None:
+    program = GIVES.replace('pickle.dump({"much": "x" * 300_000}, pipe)', 'pipe.write(b"cproxy\\nNew\\n.")')
+    with pytest.raises(SettingsWrong, match="the program is another version now"):
+        await read_anew([sys.executable, "-c", program])
+
+
+async def test_a_long_reason_is_cut() -> None:
+    program = """import sys; print('{"message": "%s"}' % ("x" * 100_000), file=sys.stderr); sys.exit(2)"""
+    with pytest.raises(SettingsWrong) as raised:
+        await read_anew([sys.executable, "-c", program])
+    assert len(str(raised.value)) == 2_000
+
+
+async def test_nothing_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def cut_short(*_: object, **__: object) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(SettingsWrong):
+        await read_anew([sys.executable, "-c", ""])
+    before = os.listdir("/proc/self/fd")
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", cut_short)
+    for _ in range(3):
+        with pytest.raises(asyncio.CancelledError):
+            await read_anew([sys.executable])
+    assert len(os.listdir("/proc/self/fd")) == len(before)
 
 
 async def test_a_program_that_is_gone_is_told() -> None:

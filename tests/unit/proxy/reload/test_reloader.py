@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 
 from popgate.testing.papers import Papers
+from protocols.grpc.adapter import GrpcAdapter
 from proxy.app import App, build
 from proxy.handing import Settled, settle
 from proxy.logs import set_up_logs
+from proxy.reload import reloader as reloader_module
 from proxy.reload.reloader import Reloader
 from proxy.settings import Settings
+from proxy.tables import Log
 from proxy.wrong import SettingsWrong
 from tests.support.waiting import until
 
@@ -139,14 +143,14 @@ async def test_after_a_fault_all_is_as_it_was(
     app: App, reload: Change, taken_port: int, wrong: str, api: Any
 ) -> None:
     before, doors = (await api.get("/api/settings"))[1], list(app.doors)
-    flags: dict[str, Any] = {
+    cases: dict[str, dict[str, Any]] = {
         "port": {"listen": [ANY, ANY, f"grpc://127.0.0.1:{taken_port}"], "limits": {"max_found": 3}},
         "protocol": {"listen": [ANY, "odd://127.0.0.1:0"], "limits": {"max_found": 3}},
         "limits": {"limits": {"min_invisible_s": 5, "max_invisible_s": 4}},
         "certificate": {"tls": {"certificate": "/nowhere"}, "limits": {"max_found": 3}},
-    }[wrong]
+    }
     with pytest.raises(SettingsWrong):
-        await reload(**flags)
+        await reload(**cases[wrong])
     assert (await api.get("/api/settings"))[1] == before
     assert list(app.doors) == doors
     assert app.processor.limits.max_found == 1024
@@ -156,6 +160,215 @@ async def test_after_a_fault_all_is_as_it_was(
     assert standing.figures()["config_last_reload_successful"] == 0
     await reload()
     assert reloader_of(app).standing().successful
+
+
+class Odd(Exception):
+    """Nobody expects it."""
+
+
+@pytest.mark.parametrize("place", ["set_up_logs", "allow_hosts", "start"])
+async def test_after_a_fault_that_nobody_expects_all_is_as_it_was(
+    app: App, reload: Change, place: str, api: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_once(*_: object, **__: object) -> Any:
+        monkeypatch.undo()
+        raise Odd("once")
+
+    before, doors = (await api.get("/api/settings"))[1], list(app.doors)
+    assert app.admin is not None
+    hosts, files = app.admin._hosts, len(os.listdir("/proc/self/fd"))
+    at: Any = {
+        "set_up_logs": reloader_module,
+        "allow_hosts": app.admin,
+        "start": GrpcAdapter,
+    }[place]
+    monkeypatch.setattr(at, place, fails_once)
+    try:
+        with pytest.raises(SettingsWrong, match="internal error of the gateway"):
+            await reload(
+                listen=[ANY, ANY],
+                connections={"ping_s": 31},
+                log={"level": "error"},
+                limits={"max_found": 3},
+                api={"hosts": ["a.b"]},
+                stopping={"drain_s": 33},
+            )
+        assert logging.getLogger().level != logging.ERROR
+        assert (await api.get("/api/settings"))[1] == before
+        assert list(app.doors) == doors
+        assert (app.processor.limits.max_found, app.drain_s, app.admin._hosts) == (1024, 60, hosts)
+        assert not reloader_of(app).standing().successful
+        await until(lambda: len(os.listdir("/proc/self/fd")) == files)
+    finally:
+        set_up_logs(Log())
+
+
+async def test_a_reload_that_is_cut_short_leaves_all_as_it_was(
+    app: App, reload: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller goes, or the gateway ends, while listeners are opened."""
+    doors, files = list(app.doors), len(os.listdir("/proc/self/fd"))
+    starts, opening = GrpcAdapter.start, asyncio.Event()
+
+    async def start(adapter: GrpcAdapter) -> None:
+        await starts(adapter)
+        opening.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(GrpcAdapter, "start", start)
+    reloading = asyncio.ensure_future(reload(listen=[ANY, ANY], connections={"ping_s": 31}))
+    await opening.wait()
+    reloading.cancel()
+    await asyncio.sleep(0)
+    reloading.cancel()  # while it is undone
+    with pytest.raises(asyncio.CancelledError):
+        await reloading
+    monkeypatch.undo()
+    assert list(app.doors) == doors
+    await until(lambda: len(os.listdir("/proc/self/fd")) == files)
+    await reload(limits={"max_found": 3})
+
+
+async def test_a_gateway_that_drains_or_starts_takes_no_settings(app: App, reload: Change) -> None:
+    doors = list(app.doors)
+    for state in ("starting", "draining"):
+        app.state = state
+        with pytest.raises(SettingsWrong, match=f"the gateway is {state}"):
+            await reload(listen=[ANY, ANY], limits={"max_found": 3})
+        assert (list(app.doors), app.processor.limits.max_found) == (doors, 1024)
+    app.state = "ready"
+
+
+async def test_reloads_at_once_come_one_after_the_other(
+    app: App, settings_for: Callable[..., Settings]
+) -> None:
+    reloader, reading, most, numbers = reloader_of(app), 0, 0, iter(range(3, 8))
+
+    async def read() -> Settled:
+        nonlocal reading, most
+        reading += 1
+        most = max(most, reading)
+        await asyncio.sleep(0)
+        reading -= 1
+        return settle(settings_for(limits={"max_found": next(numbers)}))
+
+    reloader.read = read
+    reloader.ask()
+    await asyncio.gather(reloader.look(), reloader.reload(), reloader.look(), reloader.reload())
+    await until(lambda: reloader._asked is not None and reloader._asked.done())
+    assert most == 1
+    assert app.processor.limits.max_found == 7
+
+
+async def test_no_descriptor_stays_after_many_reloads(app: App, reload: Change) -> None:
+    url = "grpc+remoting://127.0.0.1:0"
+    await reload(listen=[ANY, url])
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(50):
+        await reload(
+            listen=[ANY, url],
+            connections={"ping_s": 31 + number},
+            tls={"mode": ("off", "optional")[number % 2]},
+        )
+    await reload(listen=[ANY, url])
+    assert app.listeners is not None
+    await until(lambda: not app.listeners or not app.listeners._leaving)
+    await until(lambda: len(os.listdir("/proc/self/fd")) == before)
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)
+"""With empty SETTINGS: RFC 9113 section 3.4."""
+PROXIED = b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"
+
+
+async def test_nobody_who_dials_is_refused_while_a_listener_is_opened_anew(app: App, reload: Change) -> None:
+    """Protocols, TLS and the PROXY protocol change at one port; the door before may still take who comes."""
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        port = link.getsockname()[1]
+    url, dialled, over = f"//127.0.0.1:{port}", 0, False
+
+    async def dial() -> None:
+        nonlocal dialled
+        while not over:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(PREFACE)
+            assert await reader.read(9)
+            dialled += 1
+            writer.close()
+
+    async def changed(*listen: str, **more: Any) -> None:
+        before = dialled
+        await reload(listen=listen, **more)
+        await until(lambda: dialled > before + 3 or dialling.done())
+
+    await reload(listen=[f"grpc:{url}"])
+    dialling = asyncio.ensure_future(dial())
+    try:
+        for _ in range(3):
+            await changed(f"grpc+remoting:{url}")
+            await changed(f"grpc+remoting:{url}", tls={"mode": "optional"})
+            await changed(f"grpc:{url}", tls={"mode": "optional"})
+            await changed(f"grpc:{url}?tls=false")
+            await changed(f"grpc:{url}", connections={"ping_s": 31})
+            await changed(f"grpc:{url}")
+    finally:
+        over = True
+        await dialling
+    await reload(listen=[f"grpc+remoting:{url}?proxy_protocol=true"])
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(PROXIED + PREFACE)
+    assert await reader.read(9)
+    writer.close()
+    assert app.addresses == [f"grpc+remoting:{url}"]
+
+
+async def test_an_address_that_was_taken_out_can_be_put_back_while_it_serves_on(
+    app: App, reload: Change
+) -> None:
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        port = link.getsockname()[1]
+    stopping = {"drain_s": 600, "lame_duck_s": 300}
+    url = f"grpc://127.0.0.1:{port}"
+    await reload(listen=[ANY, url], stopping=stopping)
+    await reload(listen=[ANY], stopping=stopping)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+    await reload(listen=[ANY, url], stopping=stopping)
+    assert app.addresses[1] == url
+    listeners = app.listeners
+    assert listeners is not None
+    await until(lambda: not listeners._leaving)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+
+
+async def test_a_drain_waits_for_listeners_that_a_reload_closes(
+    app: App, reload: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = {"drain_s": 600, "lame_duck_s": 300}
+    await reload(listen=[ANY, ANY], stopping=stopping)
+    gone, finish, ended = app.doors[1], asyncio.Event(), False
+    drains = gone.drain
+
+    async def drain(deadline: float, ends: float | None = None) -> None:
+        nonlocal ended
+        await finish.wait()
+        await drains(deadline, ends)
+        ended = True
+
+    monkeypatch.setattr(gone, "drain", drain)
+    await reload(listen=[ANY], stopping=stopping)
+    app.lame_duck_s = 0.0
+    draining = asyncio.ensure_future(app.drain())
+    await until(lambda: app.state == "draining")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not draining.done()
+    finish.set()
+    await draining
+    assert ended
 
 
 async def test_a_certificate_comes_with_a_reload(app: App, reload: Change, tmp_path: Path) -> None:
@@ -188,6 +401,16 @@ async def test_a_socket_in_the_file_system_keeps_its_options_and_is_named(
         outcome = await reloader.reload()
         assert outcome.waiting == [f"listen: {url}?mode=666"]
         assert list(app.doors) == [door]
+        # It is named until the restart, also after settings that it should have been opened anew for.
+        connections = {"ping_s": 31}
+
+        async def read_other() -> Settled:
+            return settle(settings_for(listen=[url], connections=connections))
+
+        reloader.read = read_other
+        for _ in range(2):
+            assert (await reloader.reload()).waiting == [f"listen: {url}"]
+            assert reloader.standing().figures()["config_restart_pending"] == 1
     finally:
         await app.stop()
 

@@ -38,15 +38,22 @@ def test_all_goes_on_where_no_process_can_be_made_to_look_at_what_is_new(
 def test_a_look_at_what_is_new_that_hangs_is_given_up(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With the child that it has."""
     spawn = os.posix_spawn
+    ends, others = os.pipe()
 
-    def hang(program: str, _: list[str], environment: Any, **_more: Any) -> int:
-        return spawn(program, [program, "-S", "-c", "import signal; signal.pause()"], environment)
+    def hang(program: str, _: list[str], environment: Any, *, setpgroup: int, **_more: Any) -> int:
+        command = [program, "-S", "-c", "import os, signal; os.fork(); os.write(1, b'x'); signal.pause()"]
+        theirs = [(os.POSIX_SPAWN_DUP2, others, 1)]
+        pid = spawn(program, command, environment, setpgroup=setpgroup, file_actions=theirs)
+        assert os.read(ends, 1) + os.read(ends, 1) == b"xx"
+        return pid
 
     monkeypatch.setattr(os, "posix_spawn", hang)
     monkeypatch.setattr(module, "_TRIAL_S", 0.05)
     supervisor._renew()
     pid, status = supervisor._trial, 0
+    os.close(others)
 
     def ended() -> int:
         nonlocal status
@@ -58,6 +65,8 @@ def test_a_look_at_what_is_new_that_hangs_is_given_up(
 
     wait_until(ended)
     assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+    with os.fdopen(ends, "rb") as both:
+        assert both.read() == b""  # it ends when nobody has the other end any more
     supervisor._tried(-signal.SIGKILL)
     assert supervisor._trial == 0
 
