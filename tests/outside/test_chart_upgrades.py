@@ -162,12 +162,12 @@ def test_a_secret_of_others_is_not_read(render: Render) -> None:
     "name", ["transaction_key_file", "ca_file", "cert_file", "key_file", "secret_key_file"]
 )
 def test_a_file_of_config_goes_before_the_charts_own(render: Render, name: str) -> None:
-    secrets = (
-        "cluster.tls.existingSecret=a",
-        "cluster.tls.clientCertificate=true",
-        "cluster.tls.enabled=true",
+    tls = ("enabled=true", "existingSecret=a", "clientCertificate=true")
+    values = (
+        *(f"cluster.tls.{one}" for one in tls),
+        "cluster.credentials.existingSecret=b",
+        f"config.remote.{name}=/mine",
     )
-    values = (*secrets, "cluster.credentials.existingSecret=b", f"config.remote.{name}=/mine")
     ended = render(*CLUSTER, *(part for one in values for part in ("--set", one)))
     assert ended.returncode == 0, ended.stderr
     (file,) = [one["data"] for one in charts.documents(ended.stdout) if "popgate.toml" in one.get("data", {})]
@@ -183,8 +183,7 @@ def test_a_file_of_config_goes_before_the_charts_own(render: Render, name: str) 
         ),
         (
             ["cluster.transactionKey.previousKey=old"],
-            'previousKey is "old", and the Secret mq-popgate-transactions has no such key,'
-            " only transaction-key",
+            'previousKey is "old", and the Secret mq-popgate-transactions has no such key, only transaction-key',
         ),
     ],
     ids=["renamed", "previous"],
