@@ -183,7 +183,7 @@ def test_a_file_of_config_goes_before_the_charts_own(render: Render, name: str) 
         ),
         (
             ["cluster.transactionKey.previousKey=old"],
-            'previousKey is "old", and the Secret mq-popgate-transactions has no such key, only transaction-key',
+            'previousKey is "old", and the Secret mq-popgate-transactions has no such key, only',
         ),
     ],
     ids=["renamed", "previous"],
