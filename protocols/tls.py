@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import ssl
 import time
@@ -14,6 +15,10 @@ _LOOK_S: Final = 1.0
 _ALPN: Final = "h2"
 _CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """For TLS 1.2: what HTTP/2 does not forbid (RFC 9113 appendix A)."""
+IP_ADDRESS: Final = "IP Address"
+"""The kind of an alternative name, in OpenSSL's words."""
+ALTERNATIVE_KINDS: Final = frozenset({"DNS", "URI", "email", IP_ADDRESS})
+"""Those that name a client (RFC 5280 section 4.2.1.6). DirName and others have no one form as text."""
 HANDSHAKE_S: Final = 10.0
 """How long a client may take until it is known who speaks."""
 
@@ -185,11 +190,30 @@ class TlsStrangers:
 def names_of(connection: ssl.SSLObject) -> tuple[str, ...]:
     """What the client's certificate names it, with the kind of each name; empty for a client without one.
 
-    Like ("CN:orders", "DNS:orders.example.com", "URI:spiffe://example.com/orders").
+    Like ("CN:orders", "DNS:orders.example.com", "URI:spiffe://example.com/orders"): common names, and
+    alternative names of the kinds that all transports know. gRPC's library (the transport grpcio) has one
+    common name only.
     """
     shown: Mapping[str, Any] = connection.getpeercert() or {}
     common = [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
-    return (*(f"CN:{one}" for one in common), *(f"{k}:{v}" for k, v in shown.get("subjectAltName", ())))
+    others = shown.get("subjectAltName", ())
+    return (
+        *(f"CN:{one}" for one in common),
+        *(f"{kind}:{alternative_name(kind, name)}" for kind, name in others if kind in ALTERNATIVE_KINDS),
+    )
+
+
+def alternative_name(kind: str, name: str) -> str:
+    """A subject alternative name as every transport has it: an IP address in its shortest form (RFC 5952).
+
+    OpenSSL writes IPv6 in capitals without "::", gRPC's library does not. What is no address stays as it is.
+    """
+    if kind != IP_ADDRESS:
+        return name
+    try:
+        return str(ipaddress.ip_address(name.strip()))
+    except ValueError:
+        return name
 
 
 def speaks_http2(connection: ssl.SSLObject) -> bool:

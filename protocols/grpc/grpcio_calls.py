@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.reading import Unreadable
 from protocols.grpc.transport import BrokenStream, CallFailed, CallStatus
+from protocols.tls import alternative_name
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 _GONE = (grpc.aio.UsageError, grpc.aio.InternalError, grpc.aio.BaseError, asyncio.InvalidStateError)
@@ -52,7 +53,7 @@ class GrpcioCall:
     def names(self) -> tuple[str, ...]:
         told = self._context.auth_context()
         return tuple(
-            f"{kind}:{name.decode(errors='replace')}"
+            f"{kind}:{alternative_name(kind, name.decode(errors='replace'))}"
             for kind, field in _NAMES.items()
             for name in told.get(field, ())
         )

@@ -7,6 +7,7 @@ said of them, on the way out. Behind it nobody knows of namespaces. Sources: pro
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -227,6 +228,9 @@ class NamespacedDoor:
             await self._inner.telemetry(named, call)
         except CallFailed as failed:
             raise CallFailed(failed.status, retold(failed.sentence, named.known)) from None
+
+    def leave(self, stream: asyncio.Task[Any]) -> None:
+        self._inner.leave(stream)
 
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse:
         return await self._inner.check_health(request)

@@ -171,6 +171,10 @@ class Calls(Protocol):
 
     async def telemetry(self, commands: Commands, call: Call) -> None: ...
 
+    def leave(self, stream: asyncio.Task[Any]) -> None:
+        """The connection of `stream`, a task in `telemetry`, takes no more calls. May be repeated."""
+        ...
+
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse: ...
 
     async def watch_health(
@@ -299,6 +303,9 @@ class Door:
         finally:
             held.release()
             self.calls.answered("Telemetry", code, self._clock.monotonic() - began)
+
+    def leave(self, stream: asyncio.Task[Any]) -> None:
+        self._service.leave(stream)
 
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse:
         """Open to everybody, as is `watch_health`. Raises CallFailed."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from popgate.clock import Clock
 from popgate.context import Context
@@ -325,6 +326,10 @@ class MessagingService(Positions):
             self._open -= 1
             if watch is not None:
                 watch.cancel()
+
+    def leave(self, stream: asyncio.Task[Any]) -> None:
+        """The connection of a telemetry stream takes no more calls: end it if its client would not notice."""
+        self._streams_first.call_back(stream)
 
     def drain(self) -> None:
         """Answer long polls now, empty, and end the streams of clients that would not notice."""

@@ -34,22 +34,30 @@ def _pages(objects: Mapping[tuple[str, str], Object], namespace: str) -> dict[st
     for (kind, name), body in objects.items():
         path, plural = _KINDS[kind]
         version_of = {"apiVersion": path.partition("/")[2].partition("/")[2], "kind": kind}
-        named = {"metadata": {"name": name, "namespace": namespace}}
-        pages[f"{path}/namespaces/{namespace}/{plural}/{name}"] = {**version_of, **named, **body}
+        named = {"metadata": {**body.get("metadata", {}), "name": name, "namespace": namespace}}
+        pages[f"{path}/namespaces/{namespace}/{plural}/{name}"] = {**version_of, **body, **named}
     return pages
 
 
 @contextlib.contextmanager
-def cluster_api(objects: Mapping[tuple[str, str], Object], namespace: str) -> Iterator[str]:
-    """The address of a server that has these objects, by kind and name, in a namespace."""
+def cluster_api(
+    objects: Mapping[tuple[str, str], Object], namespace: str, *, forbidden: str = ""
+) -> Iterator[str]:
+    """The address of a server that has these objects, by kind and name, in a namespace.
+
+    Objects whose path contains `forbidden` may not be read.
+    """
     pages = _pages(objects, namespace)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0])
-            missing = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": "NotFound"}
-            body = json.dumps({**missing, "code": 404} if page is None else page).encode()
-            self.send_response(404 if page is None else 200)
+            status, reason = (404, "NotFound") if page is None else (200, "")
+            if forbidden and "/namespaces/" in self.path and forbidden in self.path:
+                status, reason = 403, "Forbidden"
+            failure = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason}
+            body = json.dumps(page if status == 200 else {**failure, "code": status}).encode()
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -229,16 +229,12 @@ def test_tls_reaches_doors_and_brokers(tmp_path: Path) -> None:
         (["config.remote.secret_key=x"], "secret_key"),
         (["config.listen={grpc://0.0.0.0:1}"], "listen"),
         (
-            [*CLUSTER, "config.remote.transaction_key_file=/k"],
-            "config.remote.transaction_key_file is given, and cluster.transactionKey,",
-        ),
-        (
             [*CLUSTER, "cluster.credentials.existingSecret=a", "config.remote.access_key=b"],
-            "config.remote.access_key is given, and cluster.credentials,",
+            "remove config.remote.access_key, or unset cluster.credentials.existingSecret",
         ),
         (
             [*CLUSTER, "cluster.tls.enabled=true", "config.remote.tls=false"],
-            "config.remote.tls is given, and cluster.tls.enabled,",
+            "remove config.remote.tls, or unset cluster.tls.enabled",
         ),
         (
             ["prometheusRule.enabled=true", "config.budgets.process_bytes=many"],

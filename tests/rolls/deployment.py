@@ -120,7 +120,10 @@ class Deployment:
 
     async def close(self) -> None:
         """End all pods."""
-        for pod in list(self.pods):
-            await pod.close()
-        await asyncio.gather(*self._leaving)
+        # One that failed at its start must not keep the others from their end.
+        pods = await asyncio.gather(*(pod.close() for pod in self.pods), return_exceptions=True)
+        leaving = await asyncio.gather(*self._leaving, return_exceptions=True)
         self.past += self.pods
+        for failure in (*pods, *leaving):
+            if failure is not None:
+                raise failure

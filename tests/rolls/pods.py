@@ -16,6 +16,8 @@ import os
 import re
 import signal
 import sys
+import time
+import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,8 @@ from tests.rolls.manifests import Files, Manifests, Object
 
 ENTRYPOINT = (sys.executable, "-m", "popgate")
 """What the image's `popgate` is in a checkout."""
+BACK_OFF_S = 1.0
+"""A container that ended is started again after it; the kubelet's first one is longer."""
 
 
 class Pod:
@@ -40,6 +44,8 @@ class Pod:
         self.restarts = 0
         self.ends: list[int] = []
         """Exit codes of its container."""
+        self.drained_at: float | None = None
+        """When its drain begins, in seconds of the monotonic clock."""
         self.out_of_grace = False
         """Whether it had to be killed at the end of its grace period."""
         self.unhealthy: list[str] = []
@@ -51,6 +57,9 @@ class Pod:
         self._changed = changed
         self._process: asyncio.subprocess.Process | None = None
         self._life: asyncio.Task[None] | None = None
+        self._closed = False
+        self._ending = asyncio.Event()
+        """It is to go, and is not started again."""
         self._mounts: dict[str, Path] = {}
         folder.mkdir(parents=True)
         self._mount()
@@ -129,6 +138,9 @@ class Pod:
     async def _live(self) -> None:
         while not self.terminating:
             process = self._process = await self._run([*self._command(), *self._arguments()])
+            if self._closed:
+                # It was closed while this one was being made, and could not be killed then.
+                self.kill()
             probing = asyncio.create_task(self._probe_all(process))
             try:
                 self.ends.append(await process.wait())
@@ -138,6 +150,8 @@ class Pod:
             self._tell(ready=False)
             if not self.terminating:
                 self.restarts += 1
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ending.wait(), BACK_OFF_S)
 
     def _command(self) -> list[str]:
         given = self._container.get("command")
@@ -170,6 +184,7 @@ class Pod:
         loop = asyncio.get_running_loop()
         over = loop.time() + self._spec["terminationGracePeriodSeconds"]
         self.terminating = True
+        self._ending.set()
         self._changed()
         assert self._life is not None
         hook = self._container.get("lifecycle", {}).get("preStop")
@@ -177,12 +192,19 @@ class Pod:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._pre_stop(hook), over - loop.time())
         if self._process is not None:
+            self.drained_at = time.monotonic() + self._lame_duck_s()
             _signal(self._process, signal.SIGTERM, alone=True)
         done, _ = await asyncio.wait([self._life], timeout=max(over - loop.time(), 0))
         if not done:
             self.out_of_grace = True
             self.kill()
         await self._life
+
+    def _lame_duck_s(self) -> float:
+        """How long it serves on before its drain begins, as its settings have it."""
+        files = (files for files in self._manifests.config_maps.values() if "popgate.toml" in files)
+        settings = tomllib.loads(next(files)["popgate.toml"].decode())
+        return float(settings["stopping"]["lame_duck_s"])
 
     async def _pre_stop(self, hook: Object) -> None:
         """Raises ValueError for a hook of a kind that is not known here."""
@@ -196,7 +218,8 @@ class Pod:
 
     async def close(self) -> None:
         """End it at once, if it still runs."""
-        self.terminating = True
+        self.terminating = self._closed = True
+        self._ending.set()
         if self._life is not None and not self._life.done():
             if self._process is not None:
                 self.kill()

@@ -15,8 +15,9 @@ LONGEST_S = 1_800
 """The first one compiles Helm; a minute where that is there and the machine is quiet."""
 pytestmark = [pytest.mark.slow, pytest.mark.conformance, pytest.mark.timeout(LONGEST_S)]
 
-STOPPING = {"lameDuckSeconds": 5, "drainSeconds": 15}
-"""Half of what the chart ships: an official client of each protocol is gone from a pod within seconds."""
+STOPPING = {"lameDuckSeconds": 5, "drainSeconds": 60}
+"""An official client of each protocol is gone from a pod within seconds; a machine that stands still for a
+while does not cut off its calls."""
 
 
 @pytest.fixture(scope="module")
@@ -47,4 +48,5 @@ def test_the_pod_that_is_killed_is_in_use(report: Report) -> None:
 
 
 def test_the_budget_lets_one_pod_go_at_a_time(report: Report) -> None:
-    assert report.refused == ["2 pods are ready, and 2 have to be"]
+    assert len(report.refused) == 1, report.refused
+    assert "have to be" in report.refused[0]

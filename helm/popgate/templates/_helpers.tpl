@@ -40,13 +40,31 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
+{{/*
+The number of pods that the manifest sets; empty: none. Helm removes a field that its manifest before had and the new
+one has not, and Kubernetes makes `replicas` 1 then. So an autoscaled Deployment is given no number only where it is
+new, or where the manifest before had none either, which the annotation tells; elsewhere as many as there are, and not
+fewer than the autoscaler has at least, which does not scale from 0.
+*/}}
+{{- define "popgate.replicas" -}}
+{{- if not .Values.autoscaling.enabled -}}
+{{- .Values.replicas -}}
+{{- else -}}
+{{- $there := lookup "apps/v1" "Deployment" .Release.Namespace (include "popgate.fullname" .) -}}
+{{- if and $there (ne (dig "metadata" "annotations" "popgate/replicas" "" $there) "autoscaler") -}}
+{{- max (int .Values.autoscaling.minReplicas) (int (dig "spec" "replicas" 1 $there)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "popgate.transactionSecret" -}}
 {{- default (printf "%s-transactions" (include "popgate.fullname" .)) .Values.cluster.transactionKey.existingSecret -}}
 {{- end -}}
 
 {{/*
-The Secret with the transaction key, as the cluster has it now; empty where there is none, or nobody can look.
-Fails where it lacks a key that the pods would read.
+The chart's own Secret with the transaction key, as the cluster has it now; empty where there is none, or nobody can
+look. Fails where it lacks a key that the pods would read. A Secret of others is not looked up: whoever installs the
+chart need not be allowed to read it, and an umbrella chart may make it in the same step.
 */}}
 {{- define "popgate.transactionSecretNow" -}}
 {{- $name := include "popgate.transactionSecret" . -}}
@@ -140,26 +158,26 @@ Fails where it lacks a key that the pods would read.
 {{- int64 (mulf (float64 $number) (float64 (get $factors $unit))) -}}
 {{- end -}}
 
-{{/* What all processes of a pod may have under way together; 256 MiB each is the setting's default. */}}
+{{/* What one process may have under way; 256 MiB is the setting's default. Each worker has a budget of its own. */}}
 {{- define "popgate.budget" -}}
-{{- $each := dig "budgets" "process_bytes" "256MiB" .Values.config -}}
-{{- mul (int64 (include "popgate.bytes" $each)) (max 1 (int .Values.workers)) -}}
+{{- include "popgate.bytes" (dig "budgets" "process_bytes" "256MiB" .Values.config) -}}
 {{- end -}}
 
-{{/* A setting that both `config` and a value of the chart give: (dict "config" .Values.config "own" what the chart writes) */}}
+{{/*
+A setting of `config.remote` that is given twice: the account's name is a variable in the pod, before which `config`
+counts for nothing, and `tls` would contradict the value that mounts its files. Of other settings `config` wins.
+*/}}
 {{- define "popgate.checkBoth" -}}
-{{- $values := dict
-    "transaction_key_file" "cluster.transactionKey"
-    "transaction_key_before_file" "cluster.transactionKey.previousKey"
-    "access_key" "cluster.credentials"
-    "secret_key_file" "cluster.credentials"
-    "tls" "cluster.tls.enabled"
-    "ca_file" "cluster.tls.existingSecret"
-    "cert_file" "cluster.tls.clientCertificate"
-    "key_file" "cluster.tls.clientCertificate" -}}
-{{- range $name, $_ := .own -}}
-{{- if hasKey (default dict $.config.remote) $name -}}
-{{- fail (printf "config.remote.%s is given, and %s, which writes that setting too: leave one of them out" $name (get $values $name)) -}}
+{{- $values := dict -}}
+{{- if .Values.cluster.credentials.existingSecret -}}
+{{- $_ := set $values "access_key" "cluster.credentials.existingSecret" -}}
+{{- end -}}
+{{- if .Values.cluster.tls.enabled -}}
+{{- $_ := set $values "tls" "cluster.tls.enabled" -}}
+{{- end -}}
+{{- range $name, $value := $values -}}
+{{- if hasKey (default dict $.Values.config.remote) $name -}}
+{{- fail (printf "config.remote.%s is given, and %s, which writes that setting too: remove config.remote.%s, or unset %s" $name $value $name $value) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -205,8 +223,7 @@ Fails where it lacks a key that the pods would read.
 {{- end -}}
 {{- end -}}
 {{- end -}}
-{{- $account := ternary (dict "access_key" "") dict (not (empty .Values.cluster.credentials.existingSecret)) -}}
-{{- include "popgate.checkBoth" (dict "config" .Values.config "own" (merge $account $remote)) -}}
+{{- include "popgate.checkBoth" . -}}
 {{- $_ := set $settings "remote" $remote -}}
 {{- end -}}
 {{- include "popgate.toml" (mergeOverwrite $settings (deepCopy .Values.config)) | trim -}}

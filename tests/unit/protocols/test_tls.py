@@ -10,11 +10,13 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from popgate.testing.clock import MovableClock
 from popgate.testing.papers import Papers
+from protocols.grpc.grpcio_calls import GrpcioCall
 from protocols.secured import Accepting
 from protocols.tls import Certificate, names_of, speaks_http2
 
@@ -317,3 +319,34 @@ def test_what_cannot_be_used_is_named(papers: Papers, tmp_path: Path) -> None:
         with pytest.raises(ValueError) as refused:
             Certificate(*pair)
         assert says in str(refused.value)
+
+
+class _Shown:
+    """A connection whose client showed a certificate, in the words of Python's ssl and in those of gRPC."""
+
+    def getpeercert(self) -> dict[str, Any]:
+        names = (
+            ("DNS", "orders.example.com"),
+            ("DirName", ((("commonName", "orders"),),)),
+            ("IP Address", "2001:DB8:0:0:0:0:0:1"),
+            ("IP Address", "<invalid>"),
+            ("Registered ID", "1.2.3.4"),
+        )
+        return {"subject": ((("commonName", "client"),),), "subjectAltName": names}
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {
+            "x509_common_name": [b"client"],
+            "peer_dns": [b"orders.example.com"],
+            "peer_ip": [b"2001:db8:0::1", b"<invalid>"],
+        }
+
+
+def test_names_are_the_same_with_both_transports() -> None:
+    shown: Any = _Shown()
+    named = ("CN:client", "DNS:orders.example.com", "IP Address:2001:db8::1", "IP Address:<invalid>")
+    assert names_of(shown) == named
+    assert GrpcioCall(shown, str).names == named

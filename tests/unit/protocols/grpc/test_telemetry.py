@@ -493,6 +493,17 @@ async def test_a_drain_ends_the_streams_of_clients_of_rust_at_once(town: Any, tr
     await asyncio.wait_for(drain, 60)
 
 
+async def test_a_connection_of_rust_that_is_old_ends_its_stream(town: Any) -> None:
+    """As at a drain; other clients keep theirs for the time that an old connection has."""
+    gateway = await town.gateway(connection_age_s=0.1, connection_grace_s=3600.0)
+    rust = town.client(gateway, client_id="rust", language="RUST")
+    java = town.client(gateway)
+    staying, ending = await java.introduce(java.producing()), await rust.introduce(rust.producing())
+    assert await asyncio.wait_for(ending.read(), 60) is grpc.aio.EOF
+    await staying.write(rpc.TelemetryCommand(settings=java.producing()))
+    assert (await asyncio.wait_for(staying.read(), 60)).HasField("settings")
+
+
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])
 async def test_a_drain_is_over_when_the_last_client_closed_its_stream(town: Any, transport: str) -> None:
     gateway = await town.gateway(
