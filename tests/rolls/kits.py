@@ -84,7 +84,11 @@ class Kit:
         """A gateway was killed between two moments, and is out of the balancer since the second."""
 
     def row(self) -> tuple[int, int, int, int, int, int]:
-        """Sent, received, acknowledged, errors, lost and duplicates, so far."""
+        """Sent, received, acknowledged, errors, lost and duplicates, so far.
+
+        A push consumer tells nobody of its acknowledgements: what it consumed counts as acknowledged, and
+        is a duplicate if it comes again before the run ends.
+        """
         ledger = self.ledger
         acked = sum(one.fate is Fate.DONE or one in ledger.proven for one in ledger.deliveries)
         twice = len(ledger.deliveries) - len({(one.group, one.body) for one in ledger.deliveries})
