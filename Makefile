@@ -1,7 +1,7 @@
 # Short names for people who have set up .venv (tests/run.sh does it); the two README commands need no make.
 PY = .venv/bin/python
 
-.PHONY: serve test fast check proto docs bench benchmarks
+.PHONY: serve test fast check proto docs bench bench-spark benchmarks
 
 serve: ## start the gateway on the embedded broker
 	sh deploy/serve.sh
@@ -25,6 +25,9 @@ docs: ## generate what is generated in docs/, and the schema of the chart's valu
 
 bench: ## beside RocketMQ's own proxy, 35 minutes, into docs/performance; or as BENCH="--quick --only ready" says
 	$(PY) benchmarks/bench.py $(or $(BENCH),--out docs/performance)
+
+bench-spark: ## what Spark reads and writes through the gateway, about four minutes
+	$(PY) benchmarks/spark.py $(BENCH)
 
 benchmarks: ## every other benchmark, shortly
 	for b in $(filter-out benchmarks/bench.py,$(wildcard benchmarks/*.py)); do $(PY) $$b --quick || exit 1; done

@@ -1,0 +1,237 @@
+"""What Spark reads and writes through the gateway: rows per second, the time of a batch, the gateway's CPU.
+
+    python benchmarks/spark.py            # a million rows, about four minutes
+    python benchmarks/spark.py --quick    # a few; proves only that it runs
+    python benchmarks/spark.py --broker rocketmq://host:port    # before a RocketMQ that runs already
+
+One session of local[2] with the settings of `rocketmq_session`, a gateway of one process beside it, and the
+load on the same cores. Rows have 100 bytes, 16 bytes of keys and two properties, in 8 queues; streams read
+all there is in one trigger (AvailableNow) into Spark's noop sink. A stream's time is the `triggerExecution`
+that Spark tells of the batches with rows, so that neither the start of a query nor that of the session
+counts; a batch write's is that of the whole call. Each runs once to warm up, then some times, and the median
+counts. CPU is user and system time of the gateway and all its processes, by rows.
+
+One-row batches take one message each (`maxOffsetsPerTrigger` 1), beside Spark's own rate source with a row a
+second; the line says how much more ours take.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.beside.processes import cpu_s
+from popgate.blocking import BlockingConnection
+from popgate.queue_client import QueueClient, QueuePlace
+from popgate.testing.gateway import CREATE_ON_USE, GatewayProcess
+
+MISSING = 3
+"""The exit code when there is no Java, which Spark needs."""
+QUEUES, MANY_QUEUES = 8, 64
+BODY = "x" * 100
+WAIT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much of each is done."""
+
+    rows: int
+    rounds: int
+    batches: int
+    """Of one row each."""
+    rate_s: int
+    """How long Spark's rate source runs."""
+
+
+FULL = Amounts(rows=1_000_000, rounds=3, batches=20, rate_s=15)
+QUICK = Amounts(rows=2_000, rounds=1, batches=3, rate_s=4)
+
+
+class Bench:
+    def __init__(self, gateway: GatewayProcess, spark: Any, folder: Path, amounts: Amounts) -> None:
+        self._gateway, self._spark, self._folder, self._amounts = gateway, spark, folder, amounts
+        self._streams = 0
+
+    def sink(self) -> None:
+        """Write the rows that are read afterwards."""
+        rows = self._amounts.rows
+        frame = self._spark.range(0, rows, 1, QUEUES).selectExpr(
+            "'rows' as topic",
+            f"'{BODY}' as body",
+            "lpad(cast(id as string), 16, 'k') as keys",
+            "map('color', 'red', 'parity', cast(id % 2 as string)) as properties",
+        )
+        writer = frame.write.format("rocketmq").option("endpoints", self._gateway.endpoint)
+        writer.mode("append").save()  # warms up, and is read with the rest
+        took, cost = [], []
+        for _ in range(self._amounts.rounds):
+            began, spent = time.monotonic(), cpu_s(self._gateway.pid)
+            writer.mode("append").save()
+            took.append(time.monotonic() - began)
+            cost.append(cpu_s(self._gateway.pid) - spent)
+        _tell("sink", rows, took, cost)
+
+    def read(self, name: str, schema: str | None) -> None:
+        """Everything that the sink wrote, with these columns. None: all."""
+        took, cost, rows = [], [], 0
+        for _ in range(1 + self._amounts.rounds):
+            spent = cpu_s(self._gateway.pid)
+            times = self._stream({"topic": "rows"}, schema)
+            cost.append(cpu_s(self._gateway.pid) - spent)
+            took.append(sum(seconds for _, seconds in times))
+            rows = sum(count for count, _ in times)
+        wanted = self._amounts.rows * (1 + self._amounts.rounds)
+        if rows != wanted:
+            raise SystemExit(f"{name}: {rows} rows were read, and {wanted} written")
+        _tell(name, rows, took[1:], cost[1:])
+
+    def one_row_batches(self) -> None:
+        self._fill("single", self._amounts.batches, 1)
+        ours = [
+            seconds for _, seconds in self._stream({"topic": "single", "maxOffsetsPerTrigger": "1"}, None)
+        ]
+        query = self._started(self._spark.readStream.format("rate").option("rowsPerSecond", "1").load(), {})
+        time.sleep(self._amounts.rate_s)
+        theirs = [seconds for _, seconds in _times(query)]
+        query.stop()
+        ours_ms, theirs_ms = (statistics.median(each) * 1000 for each in (ours, theirs))
+        print(f"spark.one_row_batch {ours_ms:.0f} ms, Spark's rate source {theirs_ms:.0f} ms", end="")
+        print(f", {ours_ms - theirs_ms:+.0f} ms ({len(ours)} and {len(theirs)} batches)", flush=True)
+
+    def many_queues(self) -> None:
+        """A message in each of many queues."""
+        took = []
+        for number in range(1 + self._amounts.rounds):
+            topic = f"many{number}"
+            command = [
+                sys.executable,
+                "-m",
+                "popgate",
+                "topic",
+                "create",
+                topic,
+                "--queues",
+                str(MANY_QUEUES),
+            ]
+            subprocess.run([*command, "--admin", self._gateway.admin], check=True, stdout=subprocess.DEVNULL)
+            self._fill(topic, MANY_QUEUES, MANY_QUEUES)
+            times = self._stream({"topic": topic}, None)
+            took.append(sum(seconds for _, seconds in times))
+        median = statistics.median(took[1:])
+        print(f"spark.many_queues {median:.2f} s, {MANY_QUEUES} queues with one row each", flush=True)
+
+    def _fill(self, topic: str, count: int, queues: int) -> None:
+        with BlockingConnection.connect(self._gateway.endpoint, timeout_s=WAIT_S) as connection:
+            client = QueueClient(connection)
+            broker = client.route("TBW102").queues[0].broker
+            for number in range(count):
+                client.send(QueuePlace(topic, broker, number % queues), [(BODY.encode(), b"TAGS\x01a\x02")])
+
+    def _stream(self, options: dict[str, str], schema: str | None) -> list[tuple[int, float]]:
+        """Rows and seconds of each batch with rows of a stream that reads everything."""
+        reader = self._spark.readStream.format("rocketmq").option("endpoints", self._gateway.endpoint)
+        if schema is not None:
+            reader = reader.schema(schema)
+        frame = reader.options(startingOffsets="earliest", **options).load()
+        query = self._started(frame, {"availableNow": True})
+        if not query.awaitTermination(WAIT_S):
+            raise SystemExit(f"a stream did not end within {WAIT_S:.0f} s: {query.status}")
+        return _times(query)
+
+    def _started(self, frame: Any, trigger: dict[str, Any]) -> Any:
+        self._streams += 1
+        writer = frame.writeStream.format("noop").option(
+            "checkpointLocation", self._folder / f"{self._streams}"
+        )
+        return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+def _times(query: Any) -> list[tuple[int, float]]:
+    """Of the batches with rows; the first of a query that has several also sets up, and is left out."""
+    told = [
+        (each.numInputRows, each.durationMs["triggerExecution"] / 1000)
+        for each in query.recentProgress
+        if each.numInputRows
+    ]
+    return told[1:] if len(told) > 2 else told
+
+
+def _tell(name: str, rows: int, took: Sequence[float], cost: Sequence[float]) -> None:
+    rate, spent = rows / statistics.median(took), statistics.median(cost) / rows * 1e6
+    print(f"spark.{name} {rate:,.0f} rows/s, {spent:.2f} us of the gateway's CPU per row", flush=True)
+
+
+def _session(folder: Path) -> Any:
+    from pyspark.sql import SparkSession
+
+    from popgate.spark.session import session_settings
+
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    settings: dict[str, Any] = session_settings(local_checkpoints=True) | {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "local"),
+    }
+    session = SparkSession.builder.master("local[2]").appName("bench").config(map=settings).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def measure(amounts: Amounts, broker: str | None, folder: Path) -> None:
+    options = ["--set", f"topics.queues={QUEUES}"]
+    options += ["--broker", broker, *CREATE_ON_USE] if broker else []
+    with GatewayProcess(listen=("remoting://127.0.0.1:0",), options=options) as gateway:
+        spark = _session(folder)
+        try:
+            bench = Bench(gateway, spark, folder, amounts)
+            parts: tuple[Callable[[], None], ...] = (
+                bench.sink,
+                lambda: bench.read("read_all_columns", None),
+                lambda: bench.read("read_lean", "body binary"),
+                bench.one_row_batches,
+                bench.many_queues,
+            )
+            for part in parts:
+                part()
+        finally:
+            spark.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--broker", help="a RocketMQ's name server, like rocketmq://127.0.0.1:9876")
+    parser.add_argument("--rows", type=int, help="that are written in one round")
+    given = parser.parse_args()
+    if shutil.which("java") is None:
+        print("there is no java, which Spark needs", file=sys.stderr)
+        return MISSING
+    amounts = QUICK if given.quick else FULL
+    if given.rows is not None:
+        amounts = Amounts(given.rows, amounts.rounds, amounts.batches, amounts.rate_s)
+    with tempfile.TemporaryDirectory(prefix="popgate-spark-") as folder:
+        measure(amounts, given.broker, Path(folder))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
