@@ -58,3 +58,10 @@ def body_bytes(messages: Sequence[StoredMessage]) -> int:
     if isinstance(messages, StoredRecords):
         return messages.body_bytes
     return sum([len(message.body) for message in messages])
+
+
+def held_bytes(messages: Sequence[StoredMessage]) -> int:
+    """The bytes that are held of them: records as they are, else bodies and properties."""
+    if isinstance(messages, StoredRecords):
+        return len(messages.data)
+    return sum([len(message.body) + len(message.properties) for message in messages])

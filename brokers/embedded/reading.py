@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from functools import partial
 
+from brokers.embedded.damage import plain_body_length
 from brokers.embedded.facet import Facet, bytes_for
-from brokers.embedded.log import as_stored
+from brokers.embedded.log import as_stored, stored_message
 from brokers.embedded.state import pull_key
 from brokers.embedded.taking import cost_of
 from brokers.embedded.topics import QueueState
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
+from popgate.stored_records import StoredRecords, held_bytes
 
 
 class Reading(Facet):
@@ -38,11 +42,11 @@ class Reading(Facet):
             raise IllegalOffset(offset, queue.minimum, queue.visible)
         while True:
             room = bytes_for(context, max_bytes)
-            messages, offset = self._read(queue, offset, max_messages, room, passing)
+            messages, offset = self._look(queue, offset, max_messages, room, passing)
             bounds = Bounds(queue.minimum, queue.visible)
             if messages or wait_until is None or state.clock.monotonic() >= wait_until:
                 if messages and context.allowance is not None:
-                    context.allowance.add(sum([len(m.body) + len(m.properties) for m in messages]))
+                    context.allowance.add(held_bytes(messages))
                 return Pulled(messages, offset, bounds)
             if offset < queue.visible:
                 await asyncio.sleep(0)
@@ -70,12 +74,50 @@ class Reading(Facet):
             raise Forbidden(f"topic {topic} is not readable")
         return queue
 
+    def _look(
+        self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, passing: Filter
+    ) -> tuple[Sequence[StoredMessage], int]:
+        """Messages that pass, from `offset` on, and the offset behind the last one looked at."""
+        offset = max(offset, queue.minimum)  # retention may have passed a pull that waits
+        if passing.everything:
+            found = self._pass_on(queue, offset, max_messages, max_bytes)
+            if found is not None:
+                return found
+        return self._read(queue, offset, max_messages, max_bytes, passing)
+
+    def _pass_on(
+        self, queue: QueueState, offset: int, max_messages: int, max_bytes: int
+    ) -> tuple[Sequence[StoredMessage], int] | None:
+        """All messages, as they are stored. None: one of them has to be decoded."""
+        log = self._state.log
+        end = log.reach(queue, offset, max_messages)
+        records: list[bytes] = []
+        starts: list[int] = []
+        start = body_bytes = 0
+        for at, record in log.read(queue.topic, queue.queue_id, offset, end):
+            length = plain_body_length(record)
+            if length < 0:
+                return None
+            size = len(record)
+            if len(records) == max_messages or (records and size > max_bytes):
+                end = at
+                break
+            records.append(record)
+            starts.append(start)
+            start += size
+            body_bytes += length
+            max_bytes -= size
+        if not records:
+            return [], max(end, offset)
+        name = self._state.settings.name
+        decode = partial(_decode, name)
+        return StoredRecords(b"".join(records), starts, body_bytes, name, decode), max(end, offset)
+
     def _read(
         self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, passing: Filter
     ) -> tuple[list[StoredMessage], int]:
-        """Messages that pass, from `offset` on, and the offset behind the last one looked at."""
+        """The same, one by one."""
         state = self._state
-        offset = max(offset, queue.minimum)  # retention may have passed a pull that waits
         end = state.log.reach(queue, offset, max(max_messages, state.settings.max_scan))
         messages: list[StoredMessage] = []
         looks = state.settings.max_scan
@@ -93,3 +135,7 @@ class Reading(Facet):
                 if looks <= 0:
                     return messages, at + 1
         return messages, max(end, offset)
+
+
+def _decode(broker: str, data: bytes, start: int) -> StoredMessage:
+    return stored_message(data, broker, start)

@@ -7,7 +7,7 @@ expression: what they send is looked at again here. Source: protocol facts 5.5, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 
 from brokers.remote.asking import number_in
@@ -33,7 +33,7 @@ from popgate.errors import (
 )
 from popgate.model import Bounds, Filter, FilterKind, Permission, Pulled, StoredMessage
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from popgate.stored_records import StoredRecords
+from popgate.stored_records import StoredRecords, held_bytes
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_record, decode_records
@@ -85,7 +85,7 @@ class Pulling(Positions):
                 pulled = await self._pulled(place, answer, offset, passing, max_messages, room)
                 if pulled.messages or wait_until is None:
                     if context.allowance is not None:
-                        context.allowance.add(_size_of(pulled.messages))
+                        context.allowance.add(held_bytes(pulled.messages))
                     return pulled
                 early = wait_s > 0 and self.clock.monotonic() - asked < wait_s / 2
                 if pulled.next_offset == offset and (
@@ -195,13 +195,6 @@ def _stored_at(place: Place, data: bytes, start: int) -> StoredMessage:
             f"broker {place.broker} sent a message that makes no sense: {error}"
         ) from None
     return stored(record, place.broker, place.queue_id, record.offset)
-
-
-def _size_of(messages: Sequence[StoredMessage]) -> int:
-    """Bytes that are held of them."""
-    if isinstance(messages, StoredRecords):
-        return len(messages.data)
-    return sum([len(message.body) + len(message.properties) for message in messages])
 
 
 def stored(record: Record, broker: str, queue_id: int, offset: int) -> StoredMessage:

@@ -1,0 +1,109 @@
+"""Records that a pull passes on as they are stored: only what would decode, and to the same messages."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.damage import plain_body_length
+from brokers.embedded.log import stored_message
+from popgate.context import Context
+from popgate.errors import PeerWireError
+from popgate.filters import EVERYTHING, compile_filter
+from popgate.model import FilterKind, Message, TopicConfig
+from popgate.stored_records import StoredRecords, body_bytes, held_bytes
+from popgate.testing import MovableClock
+from popgate.wire.hosts import pack_host
+from popgate.wire.records import decode_record, encode_record
+
+CONTEXT = Context()
+RED = compile_filter(FilterKind.TAG, "red")
+HOSTS = [pack_host("10.0.0.1:5"), pack_host("[::1]:5")]
+
+
+def record(topic: str, body: bytes, properties: bytes, born: bytes, stored: bytes) -> bytes:
+    return encode_record(topic.encode(), 1, 7, 70, body, properties, 0, 0, 1_000, born, 2_000, stored)
+
+
+records = st.builds(
+    record,
+    st.sampled_from(["T", "t" * 127, "t" * 128, "t" * 300, "tür"]),
+    st.binary(max_size=50),
+    st.sampled_from([b"", b"TAGS\x01red\x02", b"A\x01" + b"x" * 300 + b"\x02"]),
+    st.sampled_from(HOSTS),
+    st.sampled_from(HOSTS),
+)
+
+
+class TestWhatIsPassedOn:
+    @given(records)
+    def test_is_whole_and_plain(self, data: bytes) -> None:
+        found = decode_record(data)
+        plain = found.topic.isascii() and len(found.born_host) == len(found.store_host) == 8
+        assert plain_body_length(data) == (len(found.body) if plain else -1)
+
+    @given(records, st.data())
+    def test_is_nothing_that_does_not_decode(self, data: bytes, choose: st.DataObject) -> None:
+        spoiled = bytearray(data)
+        for _ in range(choose.draw(st.integers(1, 3))):
+            spoiled[choose.draw(st.integers(0, len(spoiled) - 1))] = choose.draw(st.integers(0, 255))
+        spoiled += choose.draw(st.binary(max_size=3))
+        cut = bytes(spoiled[: choose.draw(st.integers(0, len(spoiled)))])
+        for each in (bytes(spoiled), cut):
+            length = plain_body_length(each)
+            if length >= 0:
+                found = decode_record(each)
+                assert (len(found.body), found.size) == (length, len(each))
+            else:
+                assert length == -1
+
+
+@pytest.fixture
+async def broker(tmp_path: Path) -> AsyncIterator[EmbeddedBroker]:
+    """With a topic T of one queue."""
+    broker = EmbeddedBroker(tmp_path / "store", clock=MovableClock())
+    await broker.start()
+    await broker.create_topic(TopicConfig("T", read_queues=1, write_queues=1))
+    yield broker
+    await broker.stop()
+
+
+async def send(broker: EmbeddedBroker, bodies: Sequence[bytes]) -> None:
+    sending = [Message("T", body, tag="red", keys=(f"k{len(body)}",)) for body in bodies]
+    await broker.send(CONTEXT, sending)
+
+
+async def test_they_are_the_messages_that_decoding_finds(broker: EmbeddedBroker) -> None:
+    await send(broker, [b"%d" % number for number in range(20)])
+    limits: dict[str, Any] = {"max_messages": 9, "max_bytes": 1 << 20, "wait_until": None}
+    passed = await broker.pull(CONTEXT, "T", "", 0, 3, passing=EVERYTHING, **limits)
+    decoded = await broker.pull(CONTEXT, "T", "", 0, 3, passing=RED, **limits)
+    assert isinstance(passed.messages, StoredRecords)
+    assert isinstance(decoded.messages, list)
+    assert list(passed.messages) == decoded.messages
+    assert passed.messages[1:3] == decoded.messages[1:3]
+    assert (passed.next_offset, passed.bounds) == (12, decoded.bounds)
+    assert decoded.next_offset == 12
+    assert body_bytes(passed.messages) == body_bytes(decoded.messages)
+    assert held_bytes(passed.messages) > held_bytes(decoded.messages)
+
+
+@pytest.mark.parametrize("passing", [EVERYTHING, RED], ids=["everything", "red"])
+async def test_bytes_are_bounded_but_for_the_first(broker: EmbeddedBroker, passing: Any) -> None:
+    await send(broker, [b"x" * 1000] * 4)
+    for room, count in ((1, 1), (1500, 1), (2600, 2), (1 << 20, 4)):
+        pulled = await broker.pull(
+            CONTEXT, "T", "", 0, 0, max_messages=9, max_bytes=room, passing=passing, wait_until=None
+        )
+        assert (len(pulled.messages), pulled.next_offset) == (count, count)
+
+
+def test_what_is_damaged_raises_when_it_is_read() -> None:
+    with pytest.raises(PeerWireError):
+        stored_message(b"nothing", "broker")
