@@ -114,6 +114,6 @@ def _visible(
 
     scan = Scan(options, opened)
     if not options.topic:
-        scan.begins_at(ledger.ends(opened)[0])
+        scan.begins_at(ledger.noted(opened).ends)
     scan.settle()
     return scan.ids(sorted(topics))

@@ -8,7 +8,8 @@ four kinds of records, each superseding the one before it of its key:
   commits of any other driver fail.
 - `task`: an attempt of a task is about to send, so that the next attempt knows that it is not the first.
 - `ends`: an attempt is about to send to topics that rows name, whose queues end there. Those of all attempts
-  of a batch count, of all that open it: each queue from the least of them on has what was sent.
+  of a batch count, of all that open it: each queue that all of its topic have, from the least of them on, has
+  what was sent. Any other one of these topics has that from the time of the first opening on.
 - `done`: the batch with that token was written as a whole. One with another token than the last `open` has
   is of a driver that was late, and counts for nothing.
 
@@ -29,6 +30,7 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connecting import client_of
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.guarantees.ledger_topic import Connect, Entry, LedgerTopic
+from popgate.spark.guarantees.notes import Note, Noted, noted, number_of
 from popgate.spark.offsets import Offsets, flat, nested
 from popgate.spark.sink_options import SinkOptions
 
@@ -124,31 +126,25 @@ class Ledger:
 
         return self._topic.asked(begin)
 
-    def ends(self, opened: Opened) -> tuple[dict[QueuePlace, int], dict[int, int]]:
-        """Where queues of topics that rows name ended before anything of the batch was sent to them.
+    def noted(self, opened: Opened) -> Noted:
+        """What is known of the topics that rows name, from before anything of the batch was sent to them."""
 
-        Of those alone to which something was to be sent. And how many records each task has of that.
-        """
-
-        def read(client: QueueClient) -> tuple[dict[QueuePlace, int], dict[int, int]]:
+        def read(client: QueueClient) -> Noted:
             queue = self._topic.queue(client)
             end = self._topic.end(client, queue, opened.offset)
-            ends: dict[QueuePlace, int] = {}
-            counts: dict[int, int] = {}
-            for each in self._topic.entries(client, queue, opened.first_offset, end):
-                if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first:
-                    partition, number, places = _ends_of(each, self._topic)
-                    counts[partition] = max(counts.get(partition, 0), number + 1)
-                    for place, at in places.items():
-                        ends[place] = min(at, ends.get(place, at))
-            return ends, counts
+            found = self._topic.entries(client, queue, opened.first_offset, end)
+            return noted(
+                self._note(each)
+                for each in found
+                if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first
+            )
 
         return self._topic.asked(read)
 
-    def note_ends(self, opened: Opened, partition: int, number: int, ends: Offsets) -> None:
-        """Keep that for `ends`, before something is sent there; `number`: which record of the task it is."""
-        told = {"first": opened.first, "partition": partition, "number": number, "ends": nested(ends)}
-        key = f"ends:{partition}.{number}"
+    def note_ends(self, opened: Opened, note: Note) -> None:
+        """Keep that for `noted`, before something is sent to its topics."""
+        told = {"first": opened.first, **note.encode()}
+        key = f"ends:{note.partition}.{note.number}"
         self._topic.asked(
             lambda client: self._topic.send(client, self._topic.queue(client), "ends", told, key=key)
         )
@@ -283,24 +279,30 @@ class Ledger:
                 entry.token,
                 entry.offset,
                 _text(told["query"]),
-                _number(told["batch"]),
-                _number(told["rows"]),
-                _number(told["checksum"]),
+                number_of(told["batch"]),
+                number_of(told["rows"]),
+                number_of(told["checksum"]),
                 flat(told["begins"]),
-                _number(told["since"]),
+                number_of(told["since"]),
                 told["again"] is True,
                 # Records from before there were these have none.
                 _text(told.get("first", entry.token)),
-                at if (at := _number(told.get("at", -1))) >= 0 else entry.offset,
+                at if (at := number_of(told.get("at", -1))) >= 0 else entry.offset,
             )
+        except (KeyError, TypeError, SparkSourceError) as error:
+            raise self._topic.damaged(entry.offset, error) from error
+
+    def _note(self, entry: Entry) -> Note:
+        try:
+            return Note.decode(entry.told or {})
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error
 
     def _done(self, opened: Opened, entry: Entry) -> Opened:
         told = entry.told or {}
         try:
-            query, batch = _text(told["query"]), _number(told["batch"])
-            rows, checksum = _number(told["rows"]), _number(told["checksum"])
+            query, batch = _text(told["query"]), number_of(told["batch"])
+            rows, checksum = number_of(told["rows"]), number_of(told["checksum"])
         except (KeyError, TypeError) as error:
             raise self._topic.damaged(entry.offset, error) from error
         return replace(opened, query=query, batch=batch, rows=rows, checksum=checksum)
@@ -358,15 +360,6 @@ def _ends(client: QueueClient, topic: str) -> dict[QueuePlace, int]:
         return {}
 
 
-def _ends_of(entry: Entry, topic: LedgerTopic) -> tuple[int, int, Offsets]:
-    """Of a task, which of its records it is, and where the queues ended. Raises SparkSourceError."""
-    told = entry.told or {}
-    try:
-        return _number(told["partition"]), _number(told["number"]), flat(told["ends"])
-    except (KeyError, TypeError, SparkSourceError) as error:
-        raise topic.damaged(entry.offset, error) from error
-
-
 def _hidden(found: list[Entry]) -> Mapping[str, object] | None:
     """What the last opening's `done` says, where one of another driver came behind it."""
     opens = [each for each in found if each.kind == "open"]
@@ -379,10 +372,4 @@ def _hidden(found: list[Entry]) -> Mapping[str, object] | None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number")
     return value

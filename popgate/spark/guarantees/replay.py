@@ -21,6 +21,7 @@ from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome
 from popgate.spark.guarantees.ledger import TAKE_OVER_S, Ledger, Opened, Ownership
 from popgate.spark.guarantees.ledger_topic import ledger_error
+from popgate.spark.guarantees.notes import Note
 from popgate.spark.guarantees.scan import Scan
 from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing
@@ -157,10 +158,10 @@ class _Notes:
 
     def load(self) -> None:
         """What attempts before this one have noted. Raises SparkSourceError."""
-        ends, counts = self._ledger.ends(self._opened)
-        self._number = counts.get(self._partition, 0)
-        self._topics = {queue.topic for queue in ends}
-        self._scan.begins_at(ends)
+        known = self._ledger.noted(self._opened)
+        self._number = known.counts.get(self._partition, 0)
+        self._topics = set(known.topics)
+        self._scan.begins_at(known.ends)
 
     def note(self, topics: Sequence[str]) -> None:
         """Before something is sent to these. Raises SparkSourceError."""
@@ -174,7 +175,7 @@ class _Notes:
             )
             for begins in looked:
                 ends.update(begins or {})
-            self._ledger.note_ends(self._opened, self._partition, self._number, ends)
+            self._ledger.note_ends(self._opened, Note(self._partition, self._number, frozenset(lot), ends))
             self._scan.begins_at(ends)
             self._number += 1
             self._topics |= set(lot)

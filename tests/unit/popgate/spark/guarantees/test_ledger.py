@@ -9,6 +9,7 @@ import pytest
 from popgate.errors import BrokerTimeout, Forbidden
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.notes import Note, Noted
 from popgate.wire.properties import encode_properties
 from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, gone
 
@@ -186,22 +187,34 @@ def test_an_opening_from_before_topics_were_noted_can_be_read() -> None:
     assert (opened.batch, opened.first, opened.first_offset, opened.again) == (3, "t", 0, True)
 
 
-def test_the_ends_of_topics_are_those_of_a_batch_whoever_opened_it() -> None:
+def test_what_is_noted_of_topics_is_of_a_batch_whoever_opened_it() -> None:
     broker = Broker()
     ledger = broker.ledger()
     one, two = QueuePlace("one", "b", 0), QueuePlace("two", "b", 0)
+    both, first = frozenset({"one", "two"}), frozenset({"one"})
     before = ledger.open()
-    ledger.note_ends(before, 0, 0, {one: 3, two: 3})
+    ledger.note_ends(before, Note(0, 0, both, {one: 3, two: 3}))
     ledger.finish(before, "q", 0, 1, 1)
     opened = ledger.open()
-    assert ledger.ends(opened) == ({}, {})
-    ledger.note_ends(opened, 0, 0, {one: 5})
-    ledger.note_ends(opened, 1, 1, {one: 4, two: 9})
+    assert ledger.noted(opened) == Noted({}, frozenset(), {})
+    ledger.note_ends(opened, Note(0, 0, first, {one: 5}))
+    ledger.note_ends(opened, Note(1, 1, both, {one: 4, two: 9}))
     again = broker.ledger().open()
     # A task of the batch before that was late.
-    ledger.note_ends(before, 2, 0, {one: 3})
-    ledger.note_ends(again, 0, 1, {})
-    assert ledger.ends(again) == ledger.ends(opened) == ({one: 4, two: 9}, {0: 2, 1: 2})
+    ledger.note_ends(before, Note(2, 0, first, {one: 3}))
+    ledger.note_ends(again, Note(0, 1, frozenset({"new"}), {}))
+    known = Noted({one: 4, two: 9}, both | {"new"}, {0: 2, 1: 2})
+    assert ledger.noted(again) == ledger.noted(opened) == known
+
+
+@pytest.mark.parametrize("topics", [b'"one"', b"[1]", b"{}"])
+def test_a_note_of_no_topics_is_no_record(topics: bytes) -> None:
+    broker = Broker()
+    opened = broker.ledger().open()
+    body = b'{"v":1,"kind":"ends","first":"%s","partition":0,"number":0,"ends":{},"topics":%s}'
+    body %= (opened.first.encode(), topics)
+    broker.append(QUEUE, body, encode_properties({"KEYS": "s:ends:0.0"}))
+    assert "offset 1 is no record of this connector" in refused(lambda: broker.ledger().noted(opened))
 
 
 def test_a_ledger_that_was_made_anew_during_a_batch_is_told() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,16 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayE
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.halves import drop_halves
-from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, Death, dying, gone, rows
+from tests.unit.popgate.spark.guarantees.broker import (
+    LEDGER,
+    OUT,
+    Broker,
+    Death,
+    dying,
+    gone,
+    rows,
+    rows_name_topics,
+)
 
 SMALL = {"sendBatchRows": "1", "sendInFlight": "1"}
 NUMBERS = [str(number) for number in range(10)]
@@ -206,7 +214,7 @@ def test_rows_with_a_key_may_be_shared_out_otherwise() -> None:
 def test_a_key_that_another_topic_has_is_no_row_of_this_one() -> None:
     """One query makes two topics of its rows, and dies between them."""
     broker = Broker(one=1, two=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     given = {"dedupeKeyColumn": "key"}
     told = [{"topic": topic, "key": key, "body": key} for topic in ("one", "two") for key in "ab"]
     broker.task(broker.ledger().open(), told[:3], **given)
@@ -230,7 +238,7 @@ def test_a_key_that_another_topic_has_is_no_row_of_this_one() -> None:
 
 def test_a_key_of_an_earlier_batch_is_another_row() -> None:
     broker = Broker(one=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": "one", "key": "k", "body": "first"}]
     part = broker.task(broker.ledger().open(), told, dedupeKeyColumn="key")
     broker.commit(part, dedupeKeyColumn="key")
@@ -313,7 +321,7 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     broker.append(earlier, b"old", b"")
     broker.now_ms += 120_000
     told = [{"topic": topic, "body": "x"} for topic in ("one", "two", "new", "one")]
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     opened = broker.ledger().open()
     assert opened.begins == {}
     broker.before = dying("send", 7)
@@ -329,12 +337,6 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     # What was stored long before the batch is not looked at.
     assert (earlier, 1) in pulls
     assert (earlier, 0) not in pulls
-
-
-def _rows_name_topics(broker: Broker) -> None:
-    """Its sinks have no option `topic`."""
-    options = broker.options
-    broker.options = lambda **given: replace(options(**given), topic="")  # type: ignore[method-assign]
 
 
 def test_a_queue_that_lost_what_was_sent_is_told() -> None:
@@ -359,7 +361,7 @@ def test_a_queue_that_lost_what_was_sent_is_told() -> None:
 
 def test_topics_that_rows_name_are_noticed_when_they_lose_what_was_sent() -> None:
     broker = Broker(one=2, two=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     queue = QueuePlace("two", "b", 0)
     told = [{"topic": topic, "body": str(at)} for at, topic in enumerate(["one"] * 4 + ["two"] * 4)]
     for _ in range(3):
@@ -401,7 +403,7 @@ def test_topics_that_rows_name_are_noticed_when_they_lose_what_was_sent() -> Non
 def test_rows_in_a_topic_that_the_batch_made_are_found_again_and_again() -> None:
     """It ended nowhere when the first attempt noted it, and has rows of that when the next one does."""
     broker = Broker()
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": "new", "body": each} for each in NUMBERS]
     for _ in range(6):
         opened, left = broker.ledger().open(), [3]
@@ -421,7 +423,7 @@ def test_rows_in_a_topic_that_the_batch_made_are_found_again_and_again() -> None
 
 def test_what_one_attempt_noted_does_not_take_the_place_of_what_another_one_did() -> None:
     broker = Broker(one=1, two=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": topic, "body": each} for topic in ("one", "two") for each in "ab"]
     # It dies before its first row; then before the second row of the other topic, which it has noted.
     for times in (4, 7):
@@ -440,7 +442,7 @@ def test_what_one_attempt_noted_does_not_take_the_place_of_what_another_one_did(
 def test_places_that_other_tasks_noted_count_too() -> None:
     """Of rows with keys, which may be shared out otherwise."""
     broker = Broker(one=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     broker.now_ms = 10_000_000
     keyed = [{"topic": "one", "key": key, "body": key} for key in "abc"]
     opened = broker.ledger().open()
@@ -454,7 +456,7 @@ def test_places_that_other_tasks_noted_count_too() -> None:
 
 def test_topics_are_noted_many_at_a_time_and_once_for_a_task() -> None:
     broker = Broker(**{f"t{number}": 1 for number in range(450)})
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": f"t{number % 450}", "body": str(number)} for number in range(900)]
     opened = broker.ledger().open()
     part = broker.task(opened, told)
