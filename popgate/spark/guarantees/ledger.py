@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -34,8 +34,6 @@ from popgate.spark.guarantees.notes import Note, Noted, noted, number_of
 from popgate.spark.offsets import Offsets, flat, nested
 from popgate.spark.sink_options import SinkOptions
 
-CHECK_S: Final = 1.0
-"""So often who writes asks whether another one writes in its place."""
 TAKE_OVER_S: Final = 3.0
 """So long who writes in the place of another one waits before it looks for rows: that one has noticed it by
 then, and what it has sent shows."""
@@ -141,13 +139,28 @@ class Ledger:
 
         return self._topic.asked(read)
 
-    def note_ends(self, opened: Opened, note: Note) -> None:
-        """Keep that for `noted`, before something is sent to its topics."""
+    def note_ends(
+        self, opened: Opened, attempt: Attempt, number: int, topics: Iterable[str], ends: Offsets
+    ) -> None:
+        """Keep that for `noted`, before something is sent to these; `number`: which note of the task it is.
+
+        Raises SparkSourceError (LEDGER) as `check_owner`; what came in this one's place stays noted.
+        """
+        note = Note(attempt.partition, number, frozenset(topics), ends, attempt.offset)
         told = {"first": opened.first, **note.encode()}
-        key = f"ends:{note.partition}.{note.number}"
-        self._topic.asked(
-            lambda client: self._topic.send(client, self._topic.queue(client), "ends", told, key=key)
-        )
+
+        def write(client: QueueClient) -> None:
+            queue = self._topic.queue(client)
+            at = self._topic.send(client, queue, "ends", told, key=note.key)
+            found = self._topic.entries(client, queue, attempt.offset + 1, at)
+            try:
+                self._check_owner(found, opened)
+                self._check_attempt(found, opened, attempt)
+            except SparkSourceError:
+                self._restore_note(client, queue, note, found, at)
+                raise
+
+        self._topic.asked(write)
 
     def ends_of(self, topics: Sequence[str]) -> dict[QueuePlace, int]:
         """Where their queues end now."""
@@ -165,16 +178,8 @@ class Ledger:
         def check(client: QueueClient) -> int:
             _, found, end = self._since(client, opened, begin)
             (self._check_whole if begin is None else self._check_owner)(found, opened)
-            if attempt is not None and any(
-                each.offset > attempt.offset
-                and each.token == opened.token
-                and each.of_task(attempt.partition) not in ("", attempt.token)
-                for each in found
-            ):
-                raise self._topic.wrong(
-                    f"another attempt of task {attempt.partition} has begun since this one did: this one is"
-                    " given up"
-                )
+            if attempt is not None:
+                self._check_attempt(found, opened, attempt)
             return end
 
         return self._topic.asked(check)
@@ -222,6 +227,19 @@ class Ledger:
             at = self._topic.send(client, queue, "done", right)
             more = self._topic.entries(client, queue, found[-1].offset + 1, at)
             found = [*found, *more, Entry(at, "done", right)]
+
+    def _restore_note(
+        self, client: QueueClient, queue: QueuePlace, note: Note, found: list[Entry], at: int
+    ) -> None:
+        """Write the latest attempt's note again where `note`, which lies at `at`, took its place."""
+        while True:
+            notes = [(self._note(each), each.told) for each in found if each.kind == "ends" and each.told]
+            later = [each for each in notes if each[0].key == note.key and each[0].attempt > note.attempt]
+            if not later:
+                return
+            note, told = max(later, key=lambda each: each[0].attempt)
+            begin, at = at + 1, self._topic.send(client, queue, "ends", told or {}, key=note.key)
+            found = self._topic.entries(client, queue, begin, at)
 
     def _open(self, client: QueueClient) -> Opened:
         queue = self._topic.queue(client)
@@ -315,30 +333,17 @@ class Ledger:
                     " a time writes with a sinkId, from one checkpoint"
                 )
 
-
-class Ownership:
-    """Asks now and then whether a batch is still this driver's to write, and a task this attempt's."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        opened: Opened,
-        attempt: Attempt | None = None,
-        *,
-        since: float = float("-inf"),
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`since`: when that was so, in seconds as `now` tells them."""
-        self._ledger, self._opened, self._attempt = ledger, opened, attempt
-        self._since, self._now = since, now
-        self._begin = None if attempt is None else attempt.offset + 1
-
-    def check(self) -> None:
-        """Raises SparkSourceError (LEDGER): it is not."""
-        now = self._now()
-        if now - self._since >= CHECK_S:
-            self._begin = self._ledger.check_owner(self._opened, self._attempt, self._begin)
-            self._since = now
+    def _check_attempt(self, found: list[Entry], opened: Opened, attempt: Attempt) -> None:
+        if any(
+            each.offset > attempt.offset
+            and each.token == opened.token
+            and each.of_task(attempt.partition) not in ("", attempt.token)
+            for each in found
+        ):
+            raise self._topic.wrong(
+                f"another attempt of task {attempt.partition} has begun since this one did: this one is given"
+                " up"
+            )
 
 
 def _next(state: tuple[Opened, bool] | None, token: str, begins: Offsets, since_ms: int) -> Opened:

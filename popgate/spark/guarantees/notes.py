@@ -25,11 +25,18 @@ class Note:
     """None: the record is from before they were noted, and any topic may be one that was not there."""
     ends: Offsets
     """Of the queues of these topics that were there."""
+    attempt: int = -1
+    """Where the ledger has the record of the attempt that noted it; later ones lie behind. -1: not known."""
+
+    @property
+    def key(self) -> str:
+        """Of its record: one with the same takes its place."""
+        return f"ends:{self.partition}.{self.number}"
 
     def encode(self) -> dict[str, Any]:
         """As a record of the ledger has it."""
         told = {"partition": self.partition, "number": self.number, "ends": nested(self.ends)}
-        return told if self.topics is None else {**told, "topics": sorted(self.topics)}
+        return told if self.topics is None else {**told, "topics": sorted(self.topics), "at": self.attempt}
 
     @classmethod
     def decode(cls, told: Mapping[str, Any]) -> Note:
@@ -42,6 +49,7 @@ class Note:
             number_of(told["number"]),
             None if topics is None else frozenset(topics),
             flat(told["ends"]),
+            number_of(told.get("at", -1)),
         )
 
 

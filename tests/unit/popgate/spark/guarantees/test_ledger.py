@@ -9,11 +9,11 @@ import pytest
 from popgate.errors import BrokerTimeout, Forbidden
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.guarantees.notes import Note, Noted
+from popgate.spark.guarantees.notes import Noted
 from popgate.wire.properties import encode_properties
-from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, gone
+from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, Death, dying, gone
 
-QUEUE = QueuePlace(LEDGER, "b", 0)
+QUEUE, PLACE = QueuePlace(LEDGER, "b", 0), QueuePlace("t", "b", 0)
 
 
 def refused(work: Any) -> str:
@@ -191,20 +191,94 @@ def test_what_is_noted_of_topics_is_of_a_batch_whoever_opened_it() -> None:
     broker = Broker()
     ledger = broker.ledger()
     one, two = QueuePlace("one", "b", 0), QueuePlace("two", "b", 0)
-    both, first = frozenset({"one", "two"}), frozenset({"one"})
     before = ledger.open()
-    ledger.note_ends(before, Note(0, 0, both, {one: 3, two: 3}))
+    ledger.note_ends(before, ledger.begin_task(before, 0), 0, ["one", "two"], {one: 3, two: 3})
     ledger.finish(before, "q", 0, 1, 1)
     opened = ledger.open()
     assert ledger.noted(opened) == Noted({}, frozenset(), {})
-    ledger.note_ends(opened, Note(0, 0, first, {one: 5}))
-    ledger.note_ends(opened, Note(1, 1, both, {one: 4, two: 9}))
+    ledger.note_ends(opened, ledger.begin_task(opened, 0), 0, ["one"], {one: 5})
+    ledger.note_ends(opened, ledger.begin_task(opened, 1), 1, ["one", "two"], {one: 4, two: 9})
     again = broker.ledger().open()
-    # A task of the batch before that was late.
-    ledger.note_ends(before, Note(2, 0, first, {one: 3}))
-    ledger.note_ends(again, Note(0, 1, frozenset({"new"}), {}))
-    known = Noted({one: 4, two: 9}, both | {"new"}, {0: 2, 1: 2})
+    ledger.note_ends(again, ledger.begin_task(again, 0), 1, ["new"], {})
+    known = Noted({one: 4, two: 9}, frozenset({"one", "two", "new"}), {0: 2, 1: 2})
     assert ledger.noted(again) == ledger.noted(opened) == known
+
+
+@pytest.mark.parametrize("who", ["driver", "driver of the next batch", "attempt"])
+def test_a_note_that_came_too_late_takes_the_place_of_no_other(who: str) -> None:
+    """A compaction leaves the last one of a key."""
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    late = [(opened, ledger.begin_task(opened, 0))]
+    for _ in range(2):
+        if who == "driver of the next batch":
+            ledger.finish(opened, "q", 0, 1, 1)
+        opened = opened if who == "attempt" else ledger.open()
+        late.append((opened, ledger.begin_task(opened, 0)))
+    ledger.note_ends(*late.pop(), 0, ["t"], {PLACE: 1})
+    # The one that came first comes last, and the other one stood in between.
+    for number, each in enumerate(reversed(late)):
+        sentence = refused(
+            lambda each=each, number=number: ledger.note_ends(*each, 0, ["t"], {PLACE: 7 + number})
+        )
+        assert f"another {who.split()[0]}" in sentence
+    broker.compact(LEDGER)
+    assert ledger.noted(opened).ends == {PLACE: 1}
+
+
+def test_a_note_that_came_too_late_is_put_right_when_that_failed_or_another_one_came() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    late, middle, last = (ledger.begin_task(opened, 0) for _ in range(3))
+    with pytest.raises(SparkSourceError, match="another attempt"):
+        ledger.note_ends(opened, middle, 0, ["t"], {PLACE: 5})
+    sends: list[Any] = []
+
+    def come_between(name: str, told: Any) -> None:
+        if name == "send":
+            sends.append(told)
+            if len(sends) == 2:
+                raise BrokerTimeout("slow")
+            if len(sends) == 4:
+                broker.ledger().note_ends(opened, last, 0, ["t"], {PLACE: 1})
+
+    broker.before = come_between
+    assert "another attempt" in refused(lambda: ledger.note_ends(opened, late, 0, ["t"], {PLACE: 7}))
+    # Its own, what failed, its own, the middle one's, the last one's by itself, and that again.
+    assert len(sends) == 6
+    broker.compact(LEDGER)
+    assert ledger.noted(opened).ends == {PLACE: 1}
+
+
+def test_of_several_notes_the_one_of_the_latest_attempt_is_put_right() -> None:
+    """One in the middle that was late as well died before it could do that."""
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    late, middle, last = (ledger.begin_task(opened, 0) for _ in range(3))
+    ledger.note_ends(opened, last, 0, ["t"], {PLACE: 1})
+    broker.before = dying("pull")
+    with pytest.raises(Death):
+        ledger.note_ends(opened, middle, 0, ["t"], {PLACE: 5})
+    broker.before = lambda _name, _told: None
+    assert "another attempt" in refused(lambda: ledger.note_ends(opened, late, 0, ["t"], {PLACE: 7}))
+    broker.compact(LEDGER)
+    assert ledger.noted(opened).ends == {PLACE: 1}
+
+
+def test_a_note_of_the_only_attempt_is_written_once_and_read_after() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    attempt = ledger.begin_task(opened, 0)
+    # Other tasks come all the time.
+    ledger.begin_task(opened, 1)
+    asked: list[str] = []
+    broker.before = lambda name, _told: asked.append(name)
+    ledger.note_ends(opened, attempt, 0, ["t"], {})
+    assert asked == ["connect", "send", "pull"]
 
 
 @pytest.mark.parametrize("topics", [b'"one"', b"[1]", b"{}"])

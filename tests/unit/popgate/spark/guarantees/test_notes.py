@@ -96,6 +96,29 @@ def test_rows_are_found_in_a_queue_that_a_topic_got_during_the_batch() -> None:
     assert sorted(broker.bodies("t")) == ["a", "b", "c"]
 
 
+def test_an_attempt_that_was_replaced_before_it_noted_hides_no_rows() -> None:
+    """It asks where topics end while the gateway is away, and says it when its successor has sent."""
+    broker = broker_of(t=1)
+    told = to("t", "a", "b", "c")
+    opened = broker.ledger().open()
+
+    def replace_it(name: str, asked: Any) -> None:
+        if name == "queues" and asked == "t":
+            broker.before = dying("send", 5)
+            with pytest.raises(Death):
+                broker.task(opened, told, **SMALL)
+            broker.before = nothing
+            raise BrokerUnavailable("gone")
+
+    broker.before = replace_it
+    with pytest.raises(SparkSourceError, match="another attempt of task 0"):
+        broker.task(opened, told, **SMALL)
+    assert broker.bodies("t") == ["a", "b"]
+    broker.compact(LEDGER)
+    broker.commit(broker.task(opened, told, **SMALL))
+    assert broker.bodies("t") == ["a", "b", "c"]
+
+
 def test_the_ledger_does_not_grow_while_a_topic_cannot_be_made() -> None:
     broker = broker_of()
     opened = broker.ledger().open()
