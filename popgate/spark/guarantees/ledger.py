@@ -102,7 +102,9 @@ class Ledger:
 
     def open(self) -> Opened:
         """Take the sink over, in the driver, before tasks begin. Tasks of the driver before end by then."""
-        opened = self._topic.asked(self._open)
+        # Of openings of this call, also where it is done again after a failure.
+        tokens: set[str] = set()
+        opened = self._topic.asked(lambda client: self._open(client, tokens))
         if opened.again:
             self._rest(TAKE_OVER_S)
         return opened
@@ -241,15 +243,16 @@ class Ledger:
             begin, at = at + 1, self._topic.send(client, queue, "ends", told or {}, key=note.key)
             found = self._topic.entries(client, queue, begin, at)
 
-    def _open(self, client: QueueClient) -> Opened:
+    def _open(self, client: QueueClient, tokens: set[str]) -> Opened:
         queue = self._topic.queue(client)
         for _ in range(_MOST_OPENINGS):
             # Where the queues end is asked before the ledger is: what is sent by a batch that is open by then
             # lies behind that.
             topic = self._options.topic
             begins, now_ms = _ends(client, topic) if topic else {}, self._now_ms()
-            state, end = self._state(client, queue)
+            state, end = self._state(client, queue, tokens)
             token = self._make_token()
+            tokens.add(token)
             opened = _next(state, token, begins, now_ms - _SKEW_MS)
             told = {
                 "token": token,
@@ -265,23 +268,31 @@ class Ledger:
             }
             at = self._topic.send(client, queue, "open", told)
             between = self._topic.entries(client, queue, end, at)
-            if not any(each.kind in ("open", "done") and each.token != token for each in between):
+            if not any(each.kind in ("open", "done") and each.token not in tokens for each in between):
                 return replace(opened, offset=at, first_offset=opened.first_offset if opened.again else at)
         raise self._topic.wrong(
             "several drivers write with this sinkId at the same time: one query has a sinkId"
         )
 
-    def _state(self, client: QueueClient, queue: QueuePlace) -> tuple[tuple[Opened, bool] | None, int]:
-        """The last opening and whether it is done, None if there is none; and up to where was read."""
+    def _state(
+        self, client: QueueClient, queue: QueuePlace, own: set[str]
+    ) -> tuple[tuple[Opened, bool] | None, int]:
+        """The last opening and whether it is done, None if there is none; and up to where was read.
+
+        One of these tokens lost a race: it has what was the state before another one came. It counts only
+        where it is alone there, because a compaction took the others away.
+        """
         minimum, end = client.minimums([queue])[queue], self._topic.end(client, queue)
         size = _WINDOW
         while True:
             begin = max(end - size, minimum)
             found = self._topic.entries(client, queue, begin, end)
-            opens = [each for each in found if each.kind == "open"]
+            all_opens = [each for each in found if each.kind == "open"]
+            opens = [each for each in all_opens if each.token not in own]
             if opens or begin == minimum:
                 break
             size *= 4
+        opens = opens or all_opens
         if not opens or (last := opens[-1]).told is None:
             return None, end
         opened = self._opened(last)

@@ -336,22 +336,81 @@ def test_a_ledger_may_show_its_end_late() -> None:
     assert broker.rests == [0.1] * 3
 
 
-def test_an_opening_that_another_one_came_before_is_made_anew() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_opening_that_another_one_came_before_is_made_anew(fails: bool) -> None:
     broker = Broker(out=1)
     ledger, other = broker.ledger(), broker.ledger()
     ledger.finish(ledger.open(), "q", 0, 1, 1)
-    done: list[Any] = []
+    sends: list[Any] = []
 
     def come_first(name: str, told: Any) -> None:
-        if name == "send" and not done:
-            done.append(None)
-            other.finish(other.open(), "q", 1, 2, 2)
+        if name == "send":
+            sends.append(told)
+            if len(sends) == 1:
+                other.finish(other.open(), "q", 1, 2, 2)
+            elif fails and len(sends) == 4:
+                raise BrokerTimeout("slow")
 
     broker.before = come_first
     opened = ledger.open()
-    # It had read that batch 0 was the last one. Rows are looked for, which is right in any case.
-    assert opened.again
+    # It had read that batch 0 was the last one, and what it wrote then is no state of the sink.
+    assert (opened.batch, opened.again) == (1, False)
     assert opened.offset == len(broker.queues[QUEUE]) - 1
+    assert len(sends) == 4 + fails
+
+
+def test_an_opening_takes_over_what_its_broker_showed_late() -> None:
+    """RocketMQ's shows a new end some 300 ms late, here behind openings of another driver and of its own."""
+    broker = Broker(out=1)
+    before = broker.ledger().open()
+    broker.append(QueuePlace(OUT, "b", 0), b"a row", b"")
+    held, shown = broker.queues[QUEUE], [0]
+
+    def show_late(name: str, told: Any) -> None:
+        if name == "maximums" and QUEUE in told:
+            broker.queues[QUEUE] = held[: shown[0]]
+            shown[0] = 1
+        elif name == "send":
+            broker.queues[QUEUE] = held
+
+    broker.before = show_late
+    opened = broker.ledger().open()
+    assert (opened.again, opened.first, opened.begins) == (True, before.first, before.begins)
+    assert len(held) == 3
+
+
+def test_an_opening_that_was_not_answered_is_no_other_one() -> None:
+    broker = Broker(out=1)
+    failures = [BrokerTimeout("slow")]
+
+    def lose_answer(name: str, _told: Any) -> None:
+        if name == "send" and failures:
+            raise failures.pop()
+
+    broker.after = lose_answer
+    broker.ledger().open()
+    assert len(broker.bodies(LEDGER)) == 2
+    assert broker.ledger().open().again
+
+
+def test_an_opening_of_ones_own_is_all_that_is_known_when_the_others_are_gone() -> None:
+    """A compaction took them away in that moment."""
+    broker = Broker(out=1)
+    ledger, other = broker.ledger(), broker.ledger()
+    ledger.finish(ledger.open(), "q", 4, 1, 1)
+    sends: list[Any] = []
+
+    def come_first(name: str, _told: Any) -> None:
+        if name == "send":
+            sends.append(name)
+            if len(sends) == 1:
+                other.open()
+        elif name == "maximums" and len(sends) == 2:
+            broker.compact(LEDGER)
+
+    broker.before = come_first
+    opened = ledger.open()
+    assert (opened.query, opened.batch, opened.again) == ("q", 4, True)
 
 
 def test_two_drivers_that_open_all_the_time_are_told() -> None:
