@@ -679,9 +679,10 @@ def test_a_driver_that_was_taken_over_commits_no_half_message() -> None:
     assert broker.ended == []
 
 
-def test_a_driver_that_is_taken_over_while_it_commits_stops() -> None:
+@pytest.mark.parametrize("in_flight", [1, 16])
+def test_a_driver_that_is_taken_over_while_it_commits_stops(in_flight: int) -> None:
     broker = Broker(out=1)
-    given = {"deliveryGuarantee": "transactional"}
+    given = {"deliveryGuarantee": "transactional", "sendInFlight": str(in_flight)}
     part = broker.task(broker.ledger().open(), rows(*map(str, range(600))), **given)
 
     def take_over(name: str, told: Any) -> None:
@@ -691,7 +692,17 @@ def test_a_driver_that_is_taken_over_while_it_commits_stops() -> None:
 
     broker.after = take_over
     assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part, **given))
-    assert len(broker.ended) == 256
+    # Those that were under way at that moment.
+    assert len(broker.ended) == {1: 100, 16: 112}[in_flight]
+
+
+def test_half_messages_are_delivered_in_their_order_over_failures() -> None:
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional", "sendInFlight": "4", "send.numRetries": "3"}
+    part = broker.task(broker.ledger().open(), rows(*NUMBERS), **given)
+    broker.before = gone("end", 3)
+    broker.commit(part, **given)
+    assert broker.bodies() == NUMBERS
 
 
 def test_an_abort_after_a_commit_that_failed_half_way_takes_nothing_back() -> None:
