@@ -192,6 +192,9 @@ class Sender:
         """Raises GatewayError."""
         try:
             return is_compacted(client, row.topic)
+        except TopicNotFound:
+            # Its route is there, and it is no more, or not yet. A scan takes it for that as well.
+            return False
         except GatewayError as error:
             # Without a ledger an account that may only send is enough, and a broker that does not tell it.
             if self._options.has_ledger or (error.fault in PASSING and error.fault is not Fault.INTERNAL):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError, TopicNotFound
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.halves import drop_halves
@@ -523,6 +523,20 @@ def test_half_messages_of_a_key_go_to_one_queue_of_a_compacted_topic() -> None:
         broker.commit(broker.task(broker.ledger().open(), told, batch=batch, **given), **given)
     broker.compact(OUT)
     assert sorted(broker.bodies()) == ["a3", "b3", "c3", "d3"]
+
+
+def test_a_topic_that_has_a_route_and_no_settings_is_not_compacted() -> None:
+    """As one that is made in that moment; the scan of the next attempt takes it for the same."""
+    broker = Broker(out=1)
+
+    def no_settings(name: str, told: Any) -> None:
+        if name == "config" and told == OUT:
+            raise TopicNotFound(OUT)
+
+    broker.before = no_settings
+    broker.task(broker.ledger().open(), rows("a", "b"))
+    [outcome] = broker.batch(0, ["a", "b", "c"])
+    assert (outcome.sent, broker.bodies()) == (1, ["a", "b", "c"])
 
 
 def test_message_groups_keep_their_order_over_deaths() -> None:
