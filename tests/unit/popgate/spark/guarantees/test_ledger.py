@@ -312,6 +312,7 @@ def test_a_ledger_that_was_made_anew_during_a_batch_is_told() -> None:
         ):
             sentence = refused(work)
             assert "the ledger was made anew while a batch was written" in sentence
+            assert "when the query is started again, with this sinkId too, it is sent as a whole" in sentence
             assert says in sentence
         assert len(broker.queues[QUEUE]) == size
 
