@@ -88,7 +88,7 @@ class Sender:
 
         `once` False: what came under its id lately is stored again, also where the broker knows that.
         `find_sent`: what is in a topic, by id; what has no answer is looked for before it is sent again.
-        `check`: called before each send; nothing more is sent when it raises SparkSourceError.
+        `check`: called just before each send; nothing more is sent when it raises SparkSourceError.
         `begin_topics`: called with topics before the first send to them, as `check` is.
         """
         numbers = options.numbers
@@ -192,6 +192,9 @@ class Sender:
         """Raises GatewayError."""
         try:
             return is_compacted(client, row.topic)
+        except TopicNotFound:
+            # Its route is there, and it is no more, or not yet. A scan takes it for that as well.
+            return False
         except GatewayError as error:
             # Without a ledger an account that may only send is enough, and a broker that does not tell it.
             if self._options.has_ledger or (error.fault in PASSING and error.fault is not Fault.INTERNAL):
@@ -241,12 +244,13 @@ class Sender:
 
     def _begin(self, lot: _Lot) -> None:
         """Send it; that it could not be sent for now is told when it is waited for."""
-        self._check()
         lot.times += 1
         lot.client = None
         try:
             client = self._reached()
             lot.to = lot.place or self._next(self._known(client, lot.topic))
+            # Behind all that takes time: another one may have come meanwhile.
+            self._check()
             lot.opaque = client.start_send(lot.to, lot.messages, once=self._once, half=self._half)
             lot.client = client
         except GatewayError as error:

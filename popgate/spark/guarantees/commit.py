@@ -10,7 +10,8 @@ from typing import Final
 from popgate.queue_client import HalfMessage
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.halves import Visible, commit_halves, drop_halves
-from popgate.spark.guarantees.ledger import Ledger, Opened, Ownership
+from popgate.spark.guarantees.ledger import Ledger, Opened
+from popgate.spark.guarantees.ownership import Ownership
 from popgate.spark.sink_options import SinkOptions
 
 _LAST_U64: Final = (1 << 64) - 1
@@ -114,6 +115,6 @@ def _visible(
 
     scan = Scan(options, opened)
     if not options.topic:
-        scan.begins_at(ledger.ends(opened)[0])
+        scan.begins_at(ledger.noted(opened).ends)
     scan.settle()
     return scan.ids(sorted(topics))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -17,8 +18,6 @@ Connect = Callable[[Any], AbstractContextManager[QueueClient]]
 Visible = Callable[[set[str]], Mapping[str, set[str]]]
 """Ids of the messages that are in these topics, by topic."""
 _LONGEST_REST_S: Final = 5.0
-_SLICE: Final = 256
-"""So many are delivered before it is asked again whether they are this driver's to deliver."""
 
 
 def commit_halves(
@@ -34,12 +33,13 @@ def commit_halves(
 
     Of an end that was not answered nobody knows whether it was done, and a broker of RocketMQ may deliver a
     message again whose end is said twice: `visible` says which messages are there.
-    `check` raises SparkSourceError when another driver has taken over.
+    `check` raises SparkSourceError when another driver has taken over; it is called before all that are under
+    way at a time (the option `sendInFlight`).
     """
-    left, times = list(halves), 0
+    left, times = deque(halves), 0
     while left:
         check()
-        lot, left = left[:_SLICE], left[_SLICE:]
+        lot = [left.popleft() for _ in range(min(options.numbers["sendInFlight"], len(left)))]
         failed, error = _end(lot, options, connect, commit=True)
         if error is None:
             times = 0
@@ -53,7 +53,7 @@ def commit_halves(
         rest(min(options.numbers["send.retryIntervalMs"] / 1000 * 2 ** min(times, 20), _LONGEST_REST_S))
         times += 1
         there = visible({half.topic for half in failed})
-        left[:0] = [half for half in failed if half.message_id not in there[half.topic]]
+        left.extendleft(half for half in reversed(failed) if half.message_id not in there[half.topic])
 
 
 def drop_halves(halves: Sequence[HalfMessage], options: SinkOptions, *, connect: Connect = client_of) -> int:
@@ -80,8 +80,6 @@ def _end(
                         first = first or error
                         failed.append(half)
                     done += 1
-                if first is not None and commit:
-                    break
     except SparkSourceError as error:
         if not isinstance(error.__cause__, GatewayError):
             raise

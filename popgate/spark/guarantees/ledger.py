@@ -8,7 +8,8 @@ four kinds of records, each superseding the one before it of its key:
   commits of any other driver fail.
 - `task`: an attempt of a task is about to send, so that the next attempt knows that it is not the first.
 - `ends`: an attempt is about to send to topics that rows name, whose queues end there. Those of all attempts
-  of a batch count, of all that open it: each queue from the least of them on has what was sent.
+  of a batch count, of all that open it: each queue that all of its topic have, from the least of them on, has
+  what was sent. Any other one of these topics has that from the time of the first opening on.
 - `done`: the batch with that token was written as a whole. One with another token than the last `open` has
   is of a driver that was late, and counts for nothing.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -29,11 +30,10 @@ from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.connecting import client_of
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.guarantees.ledger_topic import Connect, Entry, LedgerTopic
+from popgate.spark.guarantees.notes import Note, Noted, noted, number_of
 from popgate.spark.offsets import Offsets, flat, nested
 from popgate.spark.sink_options import SinkOptions
 
-CHECK_S: Final = 1.0
-"""So often who writes asks whether another one writes in its place."""
 TAKE_OVER_S: Final = 3.0
 """So long who writes in the place of another one waits before it looks for rows: that one has noticed it by
 then, and what it has sent shows."""
@@ -102,7 +102,9 @@ class Ledger:
 
     def open(self) -> Opened:
         """Take the sink over, in the driver, before tasks begin. Tasks of the driver before end by then."""
-        opened = self._topic.asked(self._open)
+        # Of openings of this call, also where it is done again after a failure.
+        tokens: set[str] = set()
+        opened = self._topic.asked(lambda client: self._open(client, tokens))
         if opened.again:
             self._rest(TAKE_OVER_S)
         return opened
@@ -124,34 +126,43 @@ class Ledger:
 
         return self._topic.asked(begin)
 
-    def ends(self, opened: Opened) -> tuple[dict[QueuePlace, int], dict[int, int]]:
-        """Where queues of topics that rows name ended before anything of the batch was sent to them.
+    def noted(self, opened: Opened) -> Noted:
+        """What is known of the topics that rows name, from before anything of the batch was sent to them."""
 
-        Of those alone to which something was to be sent. And how many records each task has of that.
-        """
-
-        def read(client: QueueClient) -> tuple[dict[QueuePlace, int], dict[int, int]]:
+        def read(client: QueueClient) -> Noted:
             queue = self._topic.queue(client)
             end = self._topic.end(client, queue, opened.offset)
-            ends: dict[QueuePlace, int] = {}
-            counts: dict[int, int] = {}
-            for each in self._topic.entries(client, queue, opened.first_offset, end):
-                if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first:
-                    partition, number, places = _ends_of(each, self._topic)
-                    counts[partition] = max(counts.get(partition, 0), number + 1)
-                    for place, at in places.items():
-                        ends[place] = min(at, ends.get(place, at))
-            return ends, counts
+            found = self._topic.entries(client, queue, opened.first_offset, end)
+            return noted(
+                self._note(each)
+                for each in found
+                if each.kind == "ends" and each.told is not None and each.told.get("first") == opened.first
+            )
 
         return self._topic.asked(read)
 
-    def note_ends(self, opened: Opened, partition: int, number: int, ends: Offsets) -> None:
-        """Keep that for `ends`, before something is sent there; `number`: which record of the task it is."""
-        told = {"first": opened.first, "partition": partition, "number": number, "ends": nested(ends)}
-        key = f"ends:{partition}.{number}"
-        self._topic.asked(
-            lambda client: self._topic.send(client, self._topic.queue(client), "ends", told, key=key)
-        )
+    def note_ends(
+        self, opened: Opened, attempt: Attempt, number: int, topics: Iterable[str], ends: Offsets
+    ) -> None:
+        """Keep that for `noted`, before something is sent to these; `number`: which note of the task it is.
+
+        Raises SparkSourceError (LEDGER) as `check_owner`; what came in this one's place stays noted.
+        """
+        note = Note(attempt.partition, number, frozenset(topics), ends, attempt.offset)
+        told = {"first": opened.first, **note.encode()}
+
+        def write(client: QueueClient) -> None:
+            queue = self._topic.queue(client)
+            at = self._topic.send(client, queue, "ends", told, key=note.key)
+            found = self._topic.entries(client, queue, attempt.offset + 1, at)
+            try:
+                self._check_owner(found, opened)
+                self._check_attempt(found, opened, attempt)
+            except SparkSourceError:
+                self._restore_note(client, queue, note, found, at)
+                raise
+
+        self._topic.asked(write)
 
     def ends_of(self, topics: Sequence[str]) -> dict[QueuePlace, int]:
         """Where their queues end now."""
@@ -169,16 +180,8 @@ class Ledger:
         def check(client: QueueClient) -> int:
             _, found, end = self._since(client, opened, begin)
             (self._check_whole if begin is None else self._check_owner)(found, opened)
-            if attempt is not None and any(
-                each.offset > attempt.offset
-                and each.token == opened.token
-                and each.of_task(attempt.partition) not in ("", attempt.token)
-                for each in found
-            ):
-                raise self._topic.wrong(
-                    f"another attempt of task {attempt.partition} has begun since this one did: this one is"
-                    " given up"
-                )
+            if attempt is not None:
+                self._check_attempt(found, opened, attempt)
             return end
 
         return self._topic.asked(check)
@@ -227,15 +230,29 @@ class Ledger:
             more = self._topic.entries(client, queue, found[-1].offset + 1, at)
             found = [*found, *more, Entry(at, "done", right)]
 
-    def _open(self, client: QueueClient) -> Opened:
+    def _restore_note(
+        self, client: QueueClient, queue: QueuePlace, note: Note, found: list[Entry], at: int
+    ) -> None:
+        """Write the latest attempt's note again where `note`, which lies at `at`, took its place."""
+        while True:
+            notes = [(self._note(each), each.told) for each in found if each.kind == "ends" and each.told]
+            later = [each for each in notes if each[0].key == note.key and each[0].attempt > note.attempt]
+            if not later:
+                return
+            note, told = max(later, key=lambda each: each[0].attempt)
+            begin, at = at + 1, self._topic.send(client, queue, "ends", told or {}, key=note.key)
+            found = self._topic.entries(client, queue, begin, at)
+
+    def _open(self, client: QueueClient, tokens: set[str]) -> Opened:
         queue = self._topic.queue(client)
         for _ in range(_MOST_OPENINGS):
             # Where the queues end is asked before the ledger is: what is sent by a batch that is open by then
             # lies behind that.
             topic = self._options.topic
             begins, now_ms = _ends(client, topic) if topic else {}, self._now_ms()
-            state, end = self._state(client, queue)
+            state, end = self._state(client, queue, tokens)
             token = self._make_token()
+            tokens.add(token)
             opened = _next(state, token, begins, now_ms - _SKEW_MS)
             told = {
                 "token": token,
@@ -251,23 +268,31 @@ class Ledger:
             }
             at = self._topic.send(client, queue, "open", told)
             between = self._topic.entries(client, queue, end, at)
-            if not any(each.kind in ("open", "done") and each.token != token for each in between):
+            if not any(each.kind in ("open", "done") and each.token not in tokens for each in between):
                 return replace(opened, offset=at, first_offset=opened.first_offset if opened.again else at)
         raise self._topic.wrong(
             "several drivers write with this sinkId at the same time: one query has a sinkId"
         )
 
-    def _state(self, client: QueueClient, queue: QueuePlace) -> tuple[tuple[Opened, bool] | None, int]:
-        """The last opening and whether it is done, None if there is none; and up to where was read."""
+    def _state(
+        self, client: QueueClient, queue: QueuePlace, own: set[str]
+    ) -> tuple[tuple[Opened, bool] | None, int]:
+        """The last opening and whether it is done, None if there is none; and up to where was read.
+
+        One of these tokens lost a race: it has what was the state before another one came. It counts only
+        where it is alone there, because a compaction took the others away.
+        """
         minimum, end = client.minimums([queue])[queue], self._topic.end(client, queue)
         size = _WINDOW
         while True:
             begin = max(end - size, minimum)
             found = self._topic.entries(client, queue, begin, end)
-            opens = [each for each in found if each.kind == "open"]
+            all_opens = [each for each in found if each.kind == "open"]
+            opens = [each for each in all_opens if each.token not in own]
             if opens or begin == minimum:
                 break
             size *= 4
+        opens = opens or all_opens
         if not opens or (last := opens[-1]).told is None:
             return None, end
         opened = self._opened(last)
@@ -283,24 +308,30 @@ class Ledger:
                 entry.token,
                 entry.offset,
                 _text(told["query"]),
-                _number(told["batch"]),
-                _number(told["rows"]),
-                _number(told["checksum"]),
+                number_of(told["batch"]),
+                number_of(told["rows"]),
+                number_of(told["checksum"]),
                 flat(told["begins"]),
-                _number(told["since"]),
+                number_of(told["since"]),
                 told["again"] is True,
                 # Records from before there were these have none.
                 _text(told.get("first", entry.token)),
-                at if (at := _number(told.get("at", -1))) >= 0 else entry.offset,
+                at if (at := number_of(told.get("at", -1))) >= 0 else entry.offset,
             )
+        except (KeyError, TypeError, SparkSourceError) as error:
+            raise self._topic.damaged(entry.offset, error) from error
+
+    def _note(self, entry: Entry) -> Note:
+        try:
+            return Note.decode(entry.told or {})
         except (KeyError, TypeError, SparkSourceError) as error:
             raise self._topic.damaged(entry.offset, error) from error
 
     def _done(self, opened: Opened, entry: Entry) -> Opened:
         told = entry.told or {}
         try:
-            query, batch = _text(told["query"]), _number(told["batch"])
-            rows, checksum = _number(told["rows"]), _number(told["checksum"])
+            query, batch = _text(told["query"]), number_of(told["batch"])
+            rows, checksum = number_of(told["rows"]), number_of(told["checksum"])
         except (KeyError, TypeError) as error:
             raise self._topic.damaged(entry.offset, error) from error
         return replace(opened, query=query, batch=batch, rows=rows, checksum=checksum)
@@ -313,30 +344,17 @@ class Ledger:
                     " a time writes with a sinkId, from one checkpoint"
                 )
 
-
-class Ownership:
-    """Asks now and then whether a batch is still this driver's to write, and a task this attempt's."""
-
-    def __init__(
-        self,
-        ledger: Ledger,
-        opened: Opened,
-        attempt: Attempt | None = None,
-        *,
-        since: float = float("-inf"),
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """`since`: when that was so, in seconds as `now` tells them."""
-        self._ledger, self._opened, self._attempt = ledger, opened, attempt
-        self._since, self._now = since, now
-        self._begin = None if attempt is None else attempt.offset + 1
-
-    def check(self) -> None:
-        """Raises SparkSourceError (LEDGER): it is not."""
-        now = self._now()
-        if now - self._since >= CHECK_S:
-            self._begin = self._ledger.check_owner(self._opened, self._attempt, self._begin)
-            self._since = now
+    def _check_attempt(self, found: list[Entry], opened: Opened, attempt: Attempt) -> None:
+        if any(
+            each.offset > attempt.offset
+            and each.token == opened.token
+            and each.of_task(attempt.partition) not in ("", attempt.token)
+            for each in found
+        ):
+            raise self._topic.wrong(
+                f"another attempt of task {attempt.partition} has begun since this one did: this one is given"
+                " up"
+            )
 
 
 def _next(state: tuple[Opened, bool] | None, token: str, begins: Offsets, since_ms: int) -> Opened:
@@ -358,15 +376,6 @@ def _ends(client: QueueClient, topic: str) -> dict[QueuePlace, int]:
         return {}
 
 
-def _ends_of(entry: Entry, topic: LedgerTopic) -> tuple[int, int, Offsets]:
-    """Of a task, which of its records it is, and where the queues ended. Raises SparkSourceError."""
-    told = entry.told or {}
-    try:
-        return _number(told["partition"]), _number(told["number"]), flat(told["ends"])
-    except (KeyError, TypeError, SparkSourceError) as error:
-        raise topic.damaged(entry.offset, error) from error
-
-
 def _hidden(found: list[Entry]) -> Mapping[str, object] | None:
     """What the last opening's `done` says, where one of another driver came behind it."""
     opens = [each for each in found if each.kind == "open"]
@@ -379,10 +388,4 @@ def _hidden(found: list[Entry]) -> Mapping[str, object] | None:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is no text")
-    return value
-
-
-def _number(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number")
     return value

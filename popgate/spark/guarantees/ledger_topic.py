@@ -98,8 +98,8 @@ class LedgerTopic:
     def made_anew(self, what: str, at: int) -> SparkSourceError:
         return self.wrong(
             f"the ledger was made anew while a batch was written: {what}, and the batch was opened at offset"
-            f" {at}. Nothing tells what of the batch was sent: with another sinkId it is sent as a whole, and"
-            " what was sent of it already is there twice"
+            f" {at}. Nothing tells what of the batch was sent: when the query is started again, with this"
+            " sinkId too, it is sent as a whole, and what was sent of it already is there twice"
         )
 
     def send(

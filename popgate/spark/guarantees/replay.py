@@ -19,8 +19,9 @@ import pyarrow as pa
 from popgate.spark.encoding import Encoder
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.commit import Outcome
-from popgate.spark.guarantees.ledger import TAKE_OVER_S, Ledger, Opened, Ownership
+from popgate.spark.guarantees.ledger import TAKE_OVER_S, Attempt, Ledger, Opened
 from popgate.spark.guarantees.ledger_topic import ledger_error
+from popgate.spark.guarantees.ownership import Ownership
 from popgate.spark.guarantees.scan import Scan
 from popgate.spark.identities import Identity
 from popgate.spark.messages import Outgoing
@@ -80,7 +81,7 @@ def written_once(
     ledger, began = make_ledger(options), now()
     attempt = ledger.begin_task(opened, identity.partition)
     check = Ownership(ledger, opened, attempt, since=began, now=now).check
-    notes = _Notes(ledger, opened, identity.partition, scan)
+    notes = _Notes(ledger, opened, attempt, scan)
     note = None if options.topic else notes.note
     if not (opened.again or attempt.came_before):
         with make_sender(
@@ -150,17 +151,17 @@ def _kept(file: tempfile.SpooledTemporaryFile[bytes], count: int) -> Iterator[Ou
 class _Notes:
     """Where queues ended before anything of the batch went to their topic, which is one that rows name."""
 
-    def __init__(self, ledger: Ledger, opened: Opened, partition: int, scan: Scan) -> None:
-        self._ledger, self._opened, self._partition, self._scan = ledger, opened, partition, scan
+    def __init__(self, ledger: Ledger, opened: Opened, attempt: Attempt, scan: Scan) -> None:
+        self._ledger, self._opened, self._attempt, self._scan = ledger, opened, attempt, scan
         self._number = 0
         self._topics: set[str] = set()
 
     def load(self) -> None:
         """What attempts before this one have noted. Raises SparkSourceError."""
-        ends, counts = self._ledger.ends(self._opened)
-        self._number = counts.get(self._partition, 0)
-        self._topics = {queue.topic for queue in ends}
-        self._scan.begins_at(ends)
+        known = self._ledger.noted(self._opened)
+        self._number = known.counts.get(self._attempt.partition, 0)
+        self._topics = set(known.topics)
+        self._scan.begins_at(known.ends)
 
     def note(self, topics: Sequence[str]) -> None:
         """Before something is sent to these. Raises SparkSourceError."""
@@ -174,7 +175,7 @@ class _Notes:
             )
             for begins in looked:
                 ends.update(begins or {})
-            self._ledger.note_ends(self._opened, self._partition, self._number, ends)
+            self._ledger.note_ends(self._opened, self._attempt, self._number, lot, ends)
             self._scan.begins_at(ends)
             self._number += 1
             self._topics |= set(lot)

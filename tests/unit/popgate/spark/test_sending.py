@@ -382,6 +382,24 @@ def test_nothing_is_sent_after_a_failure() -> None:
     assert len(gateway.sends) == 8
 
 
+@pytest.mark.parametrize("slow", ["connection", "route"])
+def test_nothing_is_sent_when_another_one_came_while_the_way_was_sought(slow: str) -> None:
+    gateway = Gateway(
+        {"t": {"b": 2}}, failures=[BrokerTimeout("slow") if slow == "connection" else BrokerBusy("")]
+    )
+
+    def check() -> None:
+        if (gateway.connections if slow == "connection" else gateway.routes_asked) == 2:
+            raise SparkSourceError(Code.LEDGER, "another driver has come")
+
+    options = read_sink_options({"endpoints": "a:1"})
+    with Sender(options, 0, connect=gateway.connect, rest=gateway.rests.append, check=check) as sender:
+        sender.add(rows(0)[0])
+        with pytest.raises(SparkSourceError, match="another driver has come"):
+            sender.finish()
+    assert len(gateway.sends) == 1
+
+
 def test_what_is_held_back_in_all_has_a_bound() -> None:
     gateway = Gateway({f"t{number}": {"broker-a": 1} for number in range(40)})
     with gateway.sender() as sender:

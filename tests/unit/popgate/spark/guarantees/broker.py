@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -323,6 +324,12 @@ class Client:
 
 def rows(*bodies: str) -> list[dict[str, str]]:
     return [{"body": body} for body in bodies]
+
+
+def rows_name_topics(broker: Broker) -> None:
+    """Its sinks have no option `topic`."""
+    options = broker.options
+    broker.options = lambda **given: replace(options(**given), topic="")  # type: ignore[method-assign]
 
 
 class Death(Exception):

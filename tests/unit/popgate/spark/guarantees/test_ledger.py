@@ -9,10 +9,11 @@ import pytest
 from popgate.errors import BrokerTimeout, Forbidden
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
+from popgate.spark.guarantees.notes import Noted
 from popgate.wire.properties import encode_properties
-from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, gone
+from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, Death, dying, gone
 
-QUEUE = QueuePlace(LEDGER, "b", 0)
+QUEUE, PLACE = QueuePlace(LEDGER, "b", 0), QueuePlace("t", "b", 0)
 
 
 def refused(work: Any) -> str:
@@ -186,22 +187,108 @@ def test_an_opening_from_before_topics_were_noted_can_be_read() -> None:
     assert (opened.batch, opened.first, opened.first_offset, opened.again) == (3, "t", 0, True)
 
 
-def test_the_ends_of_topics_are_those_of_a_batch_whoever_opened_it() -> None:
+def test_what_is_noted_of_topics_is_of_a_batch_whoever_opened_it() -> None:
     broker = Broker()
     ledger = broker.ledger()
     one, two = QueuePlace("one", "b", 0), QueuePlace("two", "b", 0)
     before = ledger.open()
-    ledger.note_ends(before, 0, 0, {one: 3, two: 3})
+    ledger.note_ends(before, ledger.begin_task(before, 0), 0, ["one", "two"], {one: 3, two: 3})
     ledger.finish(before, "q", 0, 1, 1)
     opened = ledger.open()
-    assert ledger.ends(opened) == ({}, {})
-    ledger.note_ends(opened, 0, 0, {one: 5})
-    ledger.note_ends(opened, 1, 1, {one: 4, two: 9})
+    assert ledger.noted(opened) == Noted({}, frozenset(), {})
+    ledger.note_ends(opened, ledger.begin_task(opened, 0), 0, ["one"], {one: 5})
+    ledger.note_ends(opened, ledger.begin_task(opened, 1), 1, ["one", "two"], {one: 4, two: 9})
     again = broker.ledger().open()
-    # A task of the batch before that was late.
-    ledger.note_ends(before, 2, 0, {one: 3})
-    ledger.note_ends(again, 0, 1, {})
-    assert ledger.ends(again) == ledger.ends(opened) == ({one: 4, two: 9}, {0: 2, 1: 2})
+    ledger.note_ends(again, ledger.begin_task(again, 0), 1, ["new"], {})
+    known = Noted({one: 4, two: 9}, frozenset({"one", "two", "new"}), {0: 2, 1: 2})
+    assert ledger.noted(again) == ledger.noted(opened) == known
+
+
+@pytest.mark.parametrize("who", ["driver", "driver of the next batch", "attempt"])
+def test_a_note_that_came_too_late_takes_the_place_of_no_other(who: str) -> None:
+    """A compaction leaves the last one of a key."""
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    late = [(opened, ledger.begin_task(opened, 0))]
+    for _ in range(2):
+        if who == "driver of the next batch":
+            ledger.finish(opened, "q", 0, 1, 1)
+        opened = opened if who == "attempt" else ledger.open()
+        late.append((opened, ledger.begin_task(opened, 0)))
+    ledger.note_ends(*late.pop(), 0, ["t"], {PLACE: 1})
+    # The one that came first comes last, and the other one stood in between.
+    for number, each in enumerate(reversed(late)):
+        sentence = refused(
+            lambda each=each, number=number: ledger.note_ends(*each, 0, ["t"], {PLACE: 7 + number})
+        )
+        assert f"another {who.split()[0]}" in sentence
+    broker.compact(LEDGER)
+    assert ledger.noted(opened).ends == {PLACE: 1}
+
+
+def test_a_note_that_came_too_late_is_put_right_when_that_failed_or_another_one_came() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    late, middle, last = (ledger.begin_task(opened, 0) for _ in range(3))
+    with pytest.raises(SparkSourceError, match="another attempt"):
+        ledger.note_ends(opened, middle, 0, ["t"], {PLACE: 5})
+    sends: list[Any] = []
+
+    def come_between(name: str, told: Any) -> None:
+        if name == "send":
+            sends.append(told)
+            if len(sends) == 2:
+                raise BrokerTimeout("slow")
+            if len(sends) == 4:
+                broker.ledger().note_ends(opened, last, 0, ["t"], {PLACE: 1})
+
+    broker.before = come_between
+    assert "another attempt" in refused(lambda: ledger.note_ends(opened, late, 0, ["t"], {PLACE: 7}))
+    # Its own, what failed, its own, the middle one's, the last one's by itself, and that again.
+    assert len(sends) == 6
+    broker.compact(LEDGER)
+    assert ledger.noted(opened).ends == {PLACE: 1}
+
+
+def test_of_several_notes_the_one_of_the_latest_attempt_is_put_right() -> None:
+    """One in the middle that was late as well died before it could do that."""
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    late, middle, last = (ledger.begin_task(opened, 0) for _ in range(3))
+    ledger.note_ends(opened, last, 0, ["t"], {PLACE: 1})
+    broker.before = dying("pull")
+    with pytest.raises(Death):
+        ledger.note_ends(opened, middle, 0, ["t"], {PLACE: 5})
+    broker.before = lambda _name, _told: None
+    assert "another attempt" in refused(lambda: ledger.note_ends(opened, late, 0, ["t"], {PLACE: 7}))
+    broker.compact(LEDGER)
+    assert ledger.noted(opened).ends == {PLACE: 1}
+
+
+def test_a_note_of_the_only_attempt_is_written_once_and_read_after() -> None:
+    broker = Broker()
+    ledger = broker.ledger()
+    opened = ledger.open()
+    attempt = ledger.begin_task(opened, 0)
+    # Other tasks come all the time.
+    ledger.begin_task(opened, 1)
+    asked: list[str] = []
+    broker.before = lambda name, _told: asked.append(name)
+    ledger.note_ends(opened, attempt, 0, ["t"], {})
+    assert asked == ["connect", "send", "pull"]
+
+
+@pytest.mark.parametrize("topics", [b'"one"', b"[1]", b"{}"])
+def test_a_note_of_no_topics_is_no_record(topics: bytes) -> None:
+    broker = Broker()
+    opened = broker.ledger().open()
+    body = b'{"v":1,"kind":"ends","first":"%s","partition":0,"number":0,"ends":{},"topics":%s}'
+    body %= (opened.first.encode(), topics)
+    broker.append(QUEUE, body, encode_properties({"KEYS": "s:ends:0.0"}))
+    assert "offset 1 is no record of this connector" in refused(lambda: broker.ledger().noted(opened))
 
 
 def test_a_ledger_that_was_made_anew_during_a_batch_is_told() -> None:
@@ -225,6 +312,7 @@ def test_a_ledger_that_was_made_anew_during_a_batch_is_told() -> None:
         ):
             sentence = refused(work)
             assert "the ledger was made anew while a batch was written" in sentence
+            assert "when the query is started again, with this sinkId too, it is sent as a whole" in sentence
             assert says in sentence
         assert len(broker.queues[QUEUE]) == size
 
@@ -249,22 +337,81 @@ def test_a_ledger_may_show_its_end_late() -> None:
     assert broker.rests == [0.1] * 3
 
 
-def test_an_opening_that_another_one_came_before_is_made_anew() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_opening_that_another_one_came_before_is_made_anew(fails: bool) -> None:
     broker = Broker(out=1)
     ledger, other = broker.ledger(), broker.ledger()
     ledger.finish(ledger.open(), "q", 0, 1, 1)
-    done: list[Any] = []
+    sends: list[Any] = []
 
     def come_first(name: str, told: Any) -> None:
-        if name == "send" and not done:
-            done.append(None)
-            other.finish(other.open(), "q", 1, 2, 2)
+        if name == "send":
+            sends.append(told)
+            if len(sends) == 1:
+                other.finish(other.open(), "q", 1, 2, 2)
+            elif fails and len(sends) == 4:
+                raise BrokerTimeout("slow")
 
     broker.before = come_first
     opened = ledger.open()
-    # It had read that batch 0 was the last one. Rows are looked for, which is right in any case.
-    assert opened.again
+    # It had read that batch 0 was the last one, and what it wrote then is no state of the sink.
+    assert (opened.batch, opened.again) == (1, False)
     assert opened.offset == len(broker.queues[QUEUE]) - 1
+    assert len(sends) == 4 + fails
+
+
+def test_an_opening_takes_over_what_its_broker_showed_late() -> None:
+    """RocketMQ's shows a new end some 300 ms late, here behind openings of another driver and of its own."""
+    broker = Broker(out=1)
+    before = broker.ledger().open()
+    broker.append(QueuePlace(OUT, "b", 0), b"a row", b"")
+    held, shown = broker.queues[QUEUE], [0]
+
+    def show_late(name: str, told: Any) -> None:
+        if name == "maximums" and QUEUE in told:
+            broker.queues[QUEUE] = held[: shown[0]]
+            shown[0] = 1
+        elif name == "send":
+            broker.queues[QUEUE] = held
+
+    broker.before = show_late
+    opened = broker.ledger().open()
+    assert (opened.again, opened.first, opened.begins) == (True, before.first, before.begins)
+    assert len(held) == 3
+
+
+def test_an_opening_that_was_not_answered_is_no_other_one() -> None:
+    broker = Broker(out=1)
+    failures = [BrokerTimeout("slow")]
+
+    def lose_answer(name: str, _told: Any) -> None:
+        if name == "send" and failures:
+            raise failures.pop()
+
+    broker.after = lose_answer
+    broker.ledger().open()
+    assert len(broker.bodies(LEDGER)) == 2
+    assert broker.ledger().open().again
+
+
+def test_an_opening_of_ones_own_is_all_that_is_known_when_the_others_are_gone() -> None:
+    """A compaction took them away in that moment."""
+    broker = Broker(out=1)
+    ledger, other = broker.ledger(), broker.ledger()
+    ledger.finish(ledger.open(), "q", 4, 1, 1)
+    sends: list[Any] = []
+
+    def come_first(name: str, _told: Any) -> None:
+        if name == "send":
+            sends.append(name)
+            if len(sends) == 1:
+                other.open()
+        elif name == "maximums" and len(sends) == 2:
+            broker.compact(LEDGER)
+
+    broker.before = come_first
+    opened = ledger.open()
+    assert (opened.query, opened.batch, opened.again) == ("q", 4, True)
 
 
 def test_two_drivers_that_open_all_the_time_are_told() -> None:

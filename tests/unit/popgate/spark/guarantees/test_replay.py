@@ -8,16 +8,24 @@ from __future__ import annotations
 import contextlib
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError
+from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden, GatewayError, TopicNotFound
 from popgate.queue_client import QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.guarantees.halves import drop_halves
-from tests.unit.popgate.spark.guarantees.broker import LEDGER, OUT, Broker, Death, dying, gone, rows
+from tests.unit.popgate.spark.guarantees.broker import (
+    LEDGER,
+    OUT,
+    Broker,
+    Death,
+    dying,
+    gone,
+    rows,
+    rows_name_topics,
+)
 
 SMALL = {"sendBatchRows": "1", "sendInFlight": "1"}
 NUMBERS = [str(number) for number in range(10)]
@@ -206,7 +214,7 @@ def test_rows_with_a_key_may_be_shared_out_otherwise() -> None:
 def test_a_key_that_another_topic_has_is_no_row_of_this_one() -> None:
     """One query makes two topics of its rows, and dies between them."""
     broker = Broker(one=1, two=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     given = {"dedupeKeyColumn": "key"}
     told = [{"topic": topic, "key": key, "body": key} for topic in ("one", "two") for key in "ab"]
     broker.task(broker.ledger().open(), told[:3], **given)
@@ -230,7 +238,7 @@ def test_a_key_that_another_topic_has_is_no_row_of_this_one() -> None:
 
 def test_a_key_of_an_earlier_batch_is_another_row() -> None:
     broker = Broker(one=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": "one", "key": "k", "body": "first"}]
     part = broker.task(broker.ledger().open(), told, dedupeKeyColumn="key")
     broker.commit(part, dedupeKeyColumn="key")
@@ -313,7 +321,7 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     broker.append(earlier, b"old", b"")
     broker.now_ms += 120_000
     told = [{"topic": topic, "body": "x"} for topic in ("one", "two", "new", "one")]
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     opened = broker.ledger().open()
     assert opened.begins == {}
     broker.before = dying("send", 7)
@@ -329,12 +337,6 @@ def test_rows_that_name_their_topics_are_found_there() -> None:
     # What was stored long before the batch is not looked at.
     assert (earlier, 1) in pulls
     assert (earlier, 0) not in pulls
-
-
-def _rows_name_topics(broker: Broker) -> None:
-    """Its sinks have no option `topic`."""
-    options = broker.options
-    broker.options = lambda **given: replace(options(**given), topic="")  # type: ignore[method-assign]
 
 
 def test_a_queue_that_lost_what_was_sent_is_told() -> None:
@@ -359,7 +361,7 @@ def test_a_queue_that_lost_what_was_sent_is_told() -> None:
 
 def test_topics_that_rows_name_are_noticed_when_they_lose_what_was_sent() -> None:
     broker = Broker(one=2, two=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     queue = QueuePlace("two", "b", 0)
     told = [{"topic": topic, "body": str(at)} for at, topic in enumerate(["one"] * 4 + ["two"] * 4)]
     for _ in range(3):
@@ -401,7 +403,7 @@ def test_topics_that_rows_name_are_noticed_when_they_lose_what_was_sent() -> Non
 def test_rows_in_a_topic_that_the_batch_made_are_found_again_and_again() -> None:
     """It ended nowhere when the first attempt noted it, and has rows of that when the next one does."""
     broker = Broker()
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": "new", "body": each} for each in NUMBERS]
     for _ in range(6):
         opened, left = broker.ledger().open(), [3]
@@ -421,7 +423,7 @@ def test_rows_in_a_topic_that_the_batch_made_are_found_again_and_again() -> None
 
 def test_what_one_attempt_noted_does_not_take_the_place_of_what_another_one_did() -> None:
     broker = Broker(one=1, two=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": topic, "body": each} for topic in ("one", "two") for each in "ab"]
     # It dies before its first row; then before the second row of the other topic, which it has noted.
     for times in (4, 7):
@@ -440,7 +442,7 @@ def test_what_one_attempt_noted_does_not_take_the_place_of_what_another_one_did(
 def test_places_that_other_tasks_noted_count_too() -> None:
     """Of rows with keys, which may be shared out otherwise."""
     broker = Broker(one=1)
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     broker.now_ms = 10_000_000
     keyed = [{"topic": "one", "key": key, "body": key} for key in "abc"]
     opened = broker.ledger().open()
@@ -454,7 +456,7 @@ def test_places_that_other_tasks_noted_count_too() -> None:
 
 def test_topics_are_noted_many_at_a_time_and_once_for_a_task() -> None:
     broker = Broker(**{f"t{number}": 1 for number in range(450)})
-    _rows_name_topics(broker)
+    rows_name_topics(broker)
     told = [{"topic": f"t{number % 450}", "body": str(number)} for number in range(900)]
     opened = broker.ledger().open()
     part = broker.task(opened, told)
@@ -521,6 +523,20 @@ def test_half_messages_of_a_key_go_to_one_queue_of_a_compacted_topic() -> None:
         broker.commit(broker.task(broker.ledger().open(), told, batch=batch, **given), **given)
     broker.compact(OUT)
     assert sorted(broker.bodies()) == ["a3", "b3", "c3", "d3"]
+
+
+def test_a_topic_that_has_a_route_and_no_settings_is_not_compacted() -> None:
+    """As one that is made in that moment; the scan of the next attempt takes it for the same."""
+    broker = Broker(out=1)
+
+    def no_settings(name: str, told: Any) -> None:
+        if name == "config" and told == OUT:
+            raise TopicNotFound(OUT)
+
+    broker.before = no_settings
+    broker.task(broker.ledger().open(), rows("a", "b"))
+    [outcome] = broker.batch(0, ["a", "b", "c"])
+    assert (outcome.sent, broker.bodies()) == (1, ["a", "b", "c"])
 
 
 def test_message_groups_keep_their_order_over_deaths() -> None:
@@ -677,9 +693,10 @@ def test_a_driver_that_was_taken_over_commits_no_half_message() -> None:
     assert broker.ended == []
 
 
-def test_a_driver_that_is_taken_over_while_it_commits_stops() -> None:
+@pytest.mark.parametrize("in_flight", [1, 16])
+def test_a_driver_that_is_taken_over_while_it_commits_stops(in_flight: int) -> None:
     broker = Broker(out=1)
-    given = {"deliveryGuarantee": "transactional"}
+    given = {"deliveryGuarantee": "transactional", "sendInFlight": str(in_flight)}
     part = broker.task(broker.ledger().open(), rows(*map(str, range(600))), **given)
 
     def take_over(name: str, told: Any) -> None:
@@ -689,7 +706,17 @@ def test_a_driver_that_is_taken_over_while_it_commits_stops() -> None:
 
     broker.after = take_over
     assert "another driver" in refused(Code.LEDGER, lambda: broker.commit(part, **given))
-    assert len(broker.ended) == 256
+    # Those that were under way at that moment.
+    assert len(broker.ended) == {1: 100, 16: 112}[in_flight]
+
+
+def test_half_messages_are_delivered_in_their_order_over_failures() -> None:
+    broker = Broker(out=1)
+    given = {"deliveryGuarantee": "transactional", "sendInFlight": "4", "send.numRetries": "3"}
+    part = broker.task(broker.ledger().open(), rows(*NUMBERS), **given)
+    broker.before = gone("end", 3)
+    broker.commit(part, **given)
+    assert broker.bodies() == NUMBERS
 
 
 def test_an_abort_after_a_commit_that_failed_half_way_takes_nothing_back() -> None:
