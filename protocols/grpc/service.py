@@ -58,7 +58,7 @@ class MessagingService(Positions):
         super().__init__(processor)
         self._clock = clock
         self._advertised = advertised
-        self._open = 0
+        self._open: dict[asyncio.Task[Any], TelemetryStream] = {}
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = Waits()
         self._streams_first = Waits()
@@ -67,7 +67,7 @@ class MessagingService(Positions):
         self._packer = Packer(processor.limits)
 
     def __repr__(self) -> str:
-        return f"<MessagingService polls {self._polls} streams {self._open}>"
+        return f"<MessagingService polls {self._polls} streams {len(self._open)}>"
 
     async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
         route = await self._processor.route(context, request.topic.name)
@@ -312,24 +312,24 @@ class MessagingService(Positions):
 
     async def telemetry(self, commands: Commands, context: Context) -> None:
         """Serve one stream until it ends. Raises TooManyRequests, CallFailed."""
-        most = self._processor.limits.max_clients
-        if self._open >= most:
+        if len(self._open) >= (most := self._processor.limits.max_clients):
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
-        self._open += 1
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
+        stream = self._open[task] = TelemetryStream(context, commands, self._processor, self._clock)
         streams = self._streams_first if notices_only_an_end(context) else self._streams
         watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
         try:
-            await TelemetryStream(context, commands, self._processor, self._clock).run(streams)
+            await stream.run(streams)
         finally:
-            self._open -= 1
+            del self._open[task]
             if watch is not None:
                 watch.cancel()
 
     def leave(self, stream: asyncio.Task[Any]) -> None:
         """The connection of a telemetry stream takes no more calls: end it if its client would not notice."""
-        self._streams_first.call_back(stream)
+        if self._streams_first.call_back(stream):
+            self._open[stream].is_sent_away = True
 
     def drain(self) -> None:
         """Answer long polls now, empty, and end the streams of clients that would not notice."""
