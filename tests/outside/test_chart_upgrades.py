@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from popgate.testing.made import Missing
+from proxy.metrics.names import SPECS
 from tests.outside import charts
 from tests.outside.cluster_api import cluster_api
 from tests.outside.go_programs import go_program
@@ -225,24 +226,28 @@ def test_a_key_that_is_not_there_is_refused(render: Render, values: list[str], s
 
 
 @pytest.mark.parametrize(
-    ("values", "most"),
+    ("values", "most", "several"),
     [
-        ([], 256 << 20),
-        (["config.budgets.process_bytes=1.5GiB"], 3 << 29),
-        (["config.budgets.process_bytes=100000000", "workers=4"], 100_000_000),
-        (["config.budgets.process_bytes=64 MB", "workers=0"], 64_000_000),
+        ([], 256 << 20, False),
+        (["config.budgets.process_bytes=1.5GiB"], 3 << 29, False),
+        (["config.budgets.process_bytes=100000000", "workers=4"], 100_000_000, True),
+        (["config.budgets.process_bytes=64 MB", "workers=0"], 64_000_000, True),
     ],
     ids=["as shipped", "a size", "a number, workers", "a worker for each core"],
 )
 def test_the_alert_of_memory_comes_before_the_budget_is_used_up(
-    render: Render, values: list[str], most: int
+    render: Render, values: list[str], most: int, several: bool
 ) -> None:
     ended = render(
         "--set", "prometheusRule.enabled=true", *(part for one in values for part in ("--set", one))
     )
     (group,) = of_kind(ended, "PrometheusRule")["spec"]["groups"]
     (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateMemoryBudget"]
-    assert rule["expr"].endswith(f" > {most * 4 // 5}")
+    above, *refused = rule["expr"].split("\nand ")
+    assert above.endswith(f" > {most * 4 // 5}")
+    # Several processes have so much together without a fault.
+    assert [one.count("popgate_rpc_answers_total{") for one in refused] == [1] * several
+    assert "popgate_rpc_answers_total" in SPECS
     assert "may be refusing" in rule["annotations"]["summary"]
     assert f"at {most} bytes" in rule["annotations"]["summary"]
 
@@ -264,7 +269,9 @@ def judged_rules() -> Callable[[dict[str, Any], Path], subprocess.CompletedProce
     return check
 
 
-@pytest.mark.parametrize("mode", [(), CLUSTER], ids=["embedded", "cluster"])
+@pytest.mark.parametrize(
+    "mode", [(), CLUSTER, ("--set", "workers=4")], ids=["embedded", "cluster", "several processes"]
+)
 def test_prometheus_takes_the_alerts(
     render: Render, judged_rules: Any, tmp_path: Path, mode: tuple[str, ...]
 ) -> None:
