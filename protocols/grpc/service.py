@@ -61,8 +61,6 @@ class MessagingService(Positions):
         self._open: dict[asyncio.Task[Any], TelemetryStream] = {}
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = Waits()
-        self._streams_first = Waits()
-        """Those that end when a drain begins, also where the others last as long as it does."""
         self._departures = Departures(clock)
         self._packer = Packer(processor.limits)
 
@@ -155,7 +153,7 @@ class MessagingService(Positions):
                 client = self._processor.clients.get(context.client_id)
                 # None where the settings came to another replica: the deadline decides, as without settings.
                 receive.wait_s = client.polling_wait_s if isinstance(client, TelemetryClient) else None
-            messages = await self._polls.wait(self._processor.receive(context, receive))
+            messages = await self._polls_of(context).wait(self._processor.receive(context, receive))
         except GatewayError as error:
             status = status_of(error, context)
         else:
@@ -317,7 +315,7 @@ class MessagingService(Positions):
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
         stream = self._open[task] = TelemetryStream(context, commands, self._processor, self._clock)
-        streams = self._streams_first if notices_only_an_end(context) else self._streams
+        streams = self._waits_first if notices_only_an_end(context) else self._streams
         watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
         try:
             await stream.run(streams)
@@ -326,14 +324,14 @@ class MessagingService(Positions):
             if watch is not None:
                 watch.cancel()
 
-    def leave(self, stream: asyncio.Task[Any]) -> None:
-        """The connection of a telemetry stream takes no more calls: end it if its client would not notice."""
-        if self._streams_first.call_back(stream):
-            self._open[stream].is_sent_away = True
+    def leave(self, call: asyncio.Task[Any]) -> None:
+        """The connection of a call takes no more: answer its poll, or end its stream, where needed."""
+        if self._waits_first.call_back(call) and call in self._open:
+            self._open[call].is_sent_away = True
 
     def drain(self) -> None:
         """Answer long polls now, empty, and end the streams of clients that would not notice."""
-        self._streams_first.end()
+        self._waits_first.end()
         self._polls.end()
 
     def end_streams(self) -> None:

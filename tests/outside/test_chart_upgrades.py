@@ -70,7 +70,7 @@ class Release:
         return self._apply(self._revisions[revision - 1])
 
     def undo(self, revision: int) -> None:
-        """`kubectl rollout undo`: the pod template and the annotations of then, which its ReplicaSet has kept.
+        """`kubectl rollout undo`: the pod template and the annotations of then, which its ReplicaSet keeps.
 
         Source: `DeploymentRollbacker` of kubectl, pkg/polymorphichelpers/rollback.go.
         """

@@ -504,6 +504,18 @@ async def test_a_connection_of_rust_that_is_old_ends_its_stream(town: Any) -> No
     assert (await asyncio.wait_for(staying.read(), 60)).HasField("settings")
 
 
+async def test_a_poll_of_rust_on_an_old_connection_is_answered(town: Any) -> None:
+    """With or without a telemetry stream beside it, which is not opened a second time; of others it lasts."""
+    gateway = await town.gateway(limits=town.for_long, connection_age_s=0.1, connection_grace_s=3600.0)
+    rust = town.client(gateway, client_id="rust", language="RUST")
+    java = town.client(gateway)
+    staying = java.stream(java.receive_request(wait_ms=town.long_ms), None)
+    status, _ = await rust.frames(wait_ms=town.long_ms)
+    assert status.status.code == Code.MESSAGE_NOT_FOUND
+    await java.like(client_id="java-2").send_one()
+    assert (await staying.read()).status.code == Code.OK
+
+
 async def held_by_rust(town: Any, gateway: Any) -> Any:
     """A message that a consumer of Rust holds whose stream and connection were ended for their age."""
     rust = town.client(gateway, client_id="rust", language="RUST")
