@@ -156,11 +156,13 @@ class Waits:
                 self._called_back.remove(task)
                 task.uncancel()
 
-    def call_back(self, task: asyncio.Task[Any]) -> None:
-        """Call one back, if it waits."""
-        if task in self._waiting and task not in self._called_back:
-            self._called_back.add(task)
-            task.cancel()
+    def call_back(self, task: asyncio.Task[Any]) -> bool:
+        """Call one back, if it waits; whether it was."""
+        if task not in self._waiting or task in self._called_back:
+            return False
+        self._called_back.add(task)
+        task.cancel()
+        return True
 
     def end(self) -> None:
         """Call everybody back, and let nobody wait from now on."""

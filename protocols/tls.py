@@ -188,7 +188,7 @@ class TlsStrangers:
 
 
 def names_of(connection: ssl.SSLObject) -> tuple[str, ...]:
-    """What the client's certificate names it, with the kind of each name; empty for a client without one.
+    """What the client's certificate names it, with the kind of each name, sorted; empty for one without it.
 
     Like ("CN:orders", "DNS:orders.example.com", "URI:spiffe://example.com/orders"): common names, and
     alternative names of the kinds that all transports know. gRPC's library (the transport grpcio) has one
@@ -197,10 +197,8 @@ def names_of(connection: ssl.SSLObject) -> tuple[str, ...]:
     shown: Mapping[str, Any] = connection.getpeercert() or {}
     common = [value for part in shown.get("subject", ()) for kind, value in part if kind == "commonName"]
     others = shown.get("subjectAltName", ())
-    return (
-        *(f"CN:{one}" for one in common),
-        *(f"{kind}:{alternative_name(kind, name)}" for kind, name in others if kind in ALTERNATIVE_KINDS),
-    )
+    named = [f"{kind}:{alternative_name(kind, name)}" for kind, name in others if kind in ALTERNATIVE_KINDS]
+    return tuple(sorted([*(f"CN:{one}" for one in common), *named]))
 
 
 def alternative_name(kind: str, name: str) -> str:

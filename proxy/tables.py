@@ -107,9 +107,11 @@ class Connections(Group):
     nothing came back: its client is dead. Clients may ping as often as they like."""
     max_age_s: Seconds = Field(default=0.0, le=366 * 86_400)
     """A connection that is older (a tenth more or less) is told to go and make a new one, so that the
-    clients behind a load balancer spread over gateways that were added; 0: it may stay. C# clients never
-    open their telemetry stream again, Python clients after minutes: they are not asked about transactions
-    until then."""
+    clients behind a load balancer spread over gateways that were added; 0: it may stay. C# and Rust clients
+    never open their telemetry stream again, Python clients after minutes: they are not asked about
+    transactions until then. Rust clients notice only the end of a connection: their streams and polls end at
+    once, and a call that they begin while another one is under way there may fail. With `transport=grpcio`
+    the gateway cannot end these."""
     age_grace_s: Seconds = Field(default=30.0, gt=0, le=3600)
     """What such a connection has under way may take so long; make it longer than `limits.max_wait_s`."""
 

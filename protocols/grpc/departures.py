@@ -43,7 +43,7 @@ class Departures:
         """The client sent a heartbeat: it is there again."""
         self._left.pop(client_id, None)
 
-    def watch(self, client_id: str, end: Callable[[], None]) -> Timer | None:
+    def watch(self, client_id: str, end: Callable[[], object]) -> Timer | None:
         """Call `end` in a while if a client of this id left lately and is not heard of; to be cancelled."""
         since = self._left.get(client_id)
         if since is None or self._clock.monotonic() - since >= KNOWN_S:

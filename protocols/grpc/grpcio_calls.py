@@ -53,9 +53,11 @@ class GrpcioCall:
     def names(self) -> tuple[str, ...]:
         told = self._context.auth_context()
         return tuple(
-            f"{kind}:{alternative_name(kind, name.decode(errors='replace'))}"
-            for kind, field in _NAMES.items()
-            for name in told.get(field, ())
+            sorted(
+                f"{kind}:{alternative_name(kind, name.decode(errors='replace'))}"
+                for kind, field in _NAMES.items()
+                for name in told.get(field, ())
+            )
         )
 
     @property

@@ -77,6 +77,12 @@ class Http2Call:
         self._running = Running(work, self.connection.loop, self._ended)
         self._running.start()
 
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """What runs it, None when it is over."""
+        # It is one in all that is asked of it here.
+        return self._running  # type: ignore[return-value]
+
     def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()

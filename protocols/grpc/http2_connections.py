@@ -40,7 +40,7 @@ class Host(Protocol):
         ...
 
     def on_leaving(self, connection: Http2Connection) -> None:
-        """It takes no more calls, and still has streams; at each tick."""
+        """It takes no more calls, and still has some; at each tick."""
         ...
 
     def on_closed(self, connection: Http2Connection) -> None: ...
@@ -66,8 +66,6 @@ class Http2Connection(WireDriver[Event]):
         """Bytes that the transport had then, and had not got rid of."""
         self._resting: asyncio.TimerHandle | None = None
         """While it waits, since it had much inflated."""
-        self.streams: set[asyncio.Task[Any]] = set()
-        """Tasks that serve its telemetry streams."""
         self.names: tuple[str, ...] = ()
         """Of the client's certificate: `protocols.tls.names_of`."""
         self.place: str | None = None
@@ -216,7 +214,7 @@ class Http2Connection(WireDriver[Event]):
         if self._paused_at is not None:
             self._tick_paused(now)
         wire.tick(now)
-        if wire.leaving and self.streams:
+        if wire.leaving and wire.streams:
             self._host.on_leaving(self)
         self._events()
         self._tell_cuts()

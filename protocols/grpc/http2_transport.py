@@ -199,8 +199,10 @@ class Http2Server:
         return True
 
     def on_leaving(self, connection: Http2Connection) -> None:
-        for task in tuple(connection.streams):
-            self._door.leave(task)
+        for stream in tuple(connection.wire.streams.values()):
+            call: Http2Call | None = stream.call
+            if call is not None and (task := call.task) is not None:
+                self._door.leave(task)
 
     def on_cut(self, connection: Http2Connection) -> None:
         wire = connection.wire
@@ -275,14 +277,10 @@ class Http2Server:
         call.open_answer()
         call.parse = _command
         self.under_way.streams[call] = call.connection
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101 - a coroutine always runs in a task here
-        call.connection.streams.add(task)
         try:
             await self._door.telemetry(call, call)
             call.finish()
         finally:
-            call.connection.streams.discard(task)
             self.under_way.stream_over(call)
 
     def _add_health(self) -> None:

@@ -229,8 +229,8 @@ class NamespacedDoor:
         except CallFailed as failed:
             raise CallFailed(failed.status, retold(failed.sentence, named.known)) from None
 
-    def leave(self, stream: asyncio.Task[Any]) -> None:
-        self._inner.leave(stream)
+    def leave(self, call: asyncio.Task[Any]) -> None:
+        self._inner.leave(call)
 
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse:
         return await self._inner.check_health(request)

@@ -18,6 +18,7 @@ from protocols.grpc import convert
 from protocols.grpc.errors import OK, status_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
+from protocols.grpc.peculiarities import notices_only_an_end
 from protocols.grpc.transport import Answers
 
 _PULLED = rpc.PullMessageResponse(status=OK)
@@ -31,6 +32,12 @@ class Positions:
     def __init__(self, processor: MessagingProcessor) -> None:
         self._processor = processor
         self._polls = Waits()
+        self._waits_first = Waits()
+        """Polls and telemetry streams of clients that notice only the end of a connection: they end when a
+        drain begins, also where the others last as long as it does, and when their connection is to go."""
+
+    def _polls_of(self, context: Context) -> Waits:
+        return self._waits_first if notices_only_an_end(context) else self._polls
 
     @property
     def budgets(self) -> Budgets:
@@ -50,7 +57,7 @@ class Positions:
         Nothing is taken: the messages have no receipt handle and need no acknowledgement.
         """
         try:
-            pulled = await self._polls.wait(self._processor.pull(context, pull_in(request)))
+            pulled = await self._polls_of(context).wait(self._processor.pull(context, pull_in(request)))
         except IllegalOffset as error:
             status = status_of(error, context)
             await answers.write(rpc.PullMessageResponse(status=status))

@@ -171,8 +171,8 @@ class Calls(Protocol):
 
     async def telemetry(self, commands: Commands, call: Call) -> None: ...
 
-    def leave(self, stream: asyncio.Task[Any]) -> None:
-        """The connection of `stream`, a task in `telemetry`, takes no more calls. May be repeated."""
+    def leave(self, call: asyncio.Task[Any]) -> None:
+        """The connection of a call, the task that it runs in, takes no more calls. May be repeated."""
         ...
 
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse: ...
@@ -304,8 +304,8 @@ class Door:
             held.release()
             self.calls.answered("Telemetry", code, self._clock.monotonic() - began)
 
-    def leave(self, stream: asyncio.Task[Any]) -> None:
-        self._service.leave(stream)
+    def leave(self, call: asyncio.Task[Any]) -> None:
+        self._service.leave(call)
 
     async def check_health(self, request: HealthCheckRequest | Unreadable) -> HealthCheckResponse:
         """Open to everybody, as is `watch_health`. Raises CallFailed."""

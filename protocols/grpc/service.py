@@ -58,16 +58,14 @@ class MessagingService(Positions):
         super().__init__(processor)
         self._clock = clock
         self._advertised = advertised
-        self._open = 0
+        self._open: dict[asyncio.Task[Any], TelemetryStream] = {}
         """Telemetry streams: those that wait for a command, and those that wait until one is read."""
         self._streams = Waits()
-        self._streams_first = Waits()
-        """Those that end when a drain begins, also where the others last as long as it does."""
         self._departures = Departures(clock)
         self._packer = Packer(processor.limits)
 
     def __repr__(self) -> str:
-        return f"<MessagingService polls {self._polls} streams {self._open}>"
+        return f"<MessagingService polls {self._polls} streams {len(self._open)}>"
 
     async def query_route(self, request: rpc.QueryRouteRequest, context: Context) -> rpc.QueryRouteResponse:
         route = await self._processor.route(context, request.topic.name)
@@ -155,7 +153,7 @@ class MessagingService(Positions):
                 client = self._processor.clients.get(context.client_id)
                 # None where the settings came to another replica: the deadline decides, as without settings.
                 receive.wait_s = client.polling_wait_s if isinstance(client, TelemetryClient) else None
-            messages = await self._polls.wait(self._processor.receive(context, receive))
+            messages = await self._polls_of(context).wait(self._processor.receive(context, receive))
         except GatewayError as error:
             status = status_of(error, context)
         else:
@@ -312,28 +310,28 @@ class MessagingService(Positions):
 
     async def telemetry(self, commands: Commands, context: Context) -> None:
         """Serve one stream until it ends. Raises TooManyRequests, CallFailed."""
-        most = self._processor.limits.max_clients
-        if self._open >= most:
+        if len(self._open) >= (most := self._processor.limits.max_clients):
             raise TooManyRequests(f"the limit of {most} telemetry streams is reached", 10.0)
-        self._open += 1
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine always runs in a task here
-        streams = self._streams_first if notices_only_an_end(context) else self._streams
+        stream = self._open[task] = TelemetryStream(context, commands, self._processor, self._clock)
+        streams = self._waits_first if notices_only_an_end(context) else self._streams
         watch = self._departures.watch(context.client_id, partial(streams.call_back, task))
         try:
-            await TelemetryStream(context, commands, self._processor, self._clock).run(streams)
+            await stream.run(streams)
         finally:
-            self._open -= 1
+            del self._open[task]
             if watch is not None:
                 watch.cancel()
 
-    def leave(self, stream: asyncio.Task[Any]) -> None:
-        """The connection of a telemetry stream takes no more calls: end it if its client would not notice."""
-        self._streams_first.call_back(stream)
+    def leave(self, call: asyncio.Task[Any]) -> None:
+        """The connection of a call takes no more: answer its poll, or end its stream, where needed."""
+        if self._waits_first.call_back(call) and call in self._open:
+            self._open[call].is_sent_away = True
 
     def drain(self) -> None:
         """Answer long polls now, empty, and end the streams of clients that would not notice."""
-        self._streams_first.end()
+        self._waits_first.end()
         self._polls.end()
 
     def end_streams(self) -> None:

@@ -59,6 +59,8 @@ class TelemetryStream:
         self._outbox = Outbox(commands, context)
         self._asked = Asked(context.client_id)
         self.alive = True
+        self.is_sent_away = False
+        """Whether it ends since its connection is to go: the client lives, and may be at another replica."""
 
     def __repr__(self) -> str:
         state = "alive" if self.alive else "ended"
@@ -100,7 +102,9 @@ class TelemetryStream:
             # The register knows the client, and by it this stream, for minutes: the connection goes now. And
             # when the register lets go, nothing is to be left to the collector.
             self._commands, self._client, self._settings = GONE, None, None
-            if client is not None:
+            if client is not None and not (self.is_sent_away and client.kind is not ClientKind.PRODUCER):
+                # A consumer that was sent away keeps what it holds, and opens no other stream that would show
+                # that it is there: it is lost when it falls silent. A producer can be asked nothing any more.
                 self._processor.clients.disconnected(client)
 
     async def _take(self, command: TelemetryCommand) -> bool:

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from popgate.testing.made import Missing
+from proxy.metrics.names import SPECS
 from tests.outside import charts
 from tests.outside.cluster_api import cluster_api
 from tests.outside.go_programs import go_program
@@ -47,7 +48,7 @@ class Release:
 
     Helm patches what a new manifest sets, and removes what the manifest before set and the new one does not;
     Kubernetes makes a removed `replicas` 1. A rollback applies a manifest as it was stored, and a failing
-    `upgrade --atomic` rolls back to the revision before.
+    `upgrade --atomic` rolls back to the revision before. Labels and annotations go by the same rule.
     Source: https://helm.sh/docs/faq/changes_since_helm2/#improved-upgrade-strategy-3-way-strategic-merge-patches
     """
 
@@ -56,10 +57,11 @@ class Release:
         self._revisions: list[dict[str, Any]] = []
         self.pods = 0
         self._applied: dict[str, Any] = {}
+        self._live: dict[str, dict[str, str]] = {"labels": {}, "annotations": {}}
 
     def upgrade(self, *options: str) -> int:
         """Install it, or upgrade it. The number of pods."""
-        live = {"metadata": self._applied.get("metadata", {}), "spec": {"replicas": self.pods}}
+        live = {"metadata": self._live, "spec": {"replicas": self.pods}}
         there = {DEPLOYMENT: live} if self._applied else {}
         return self._apply(of_kind(in_a_cluster(self._render, there, *options), "Deployment"))
 
@@ -67,12 +69,23 @@ class Release:
         """To a revision, counted from 1. The number of pods."""
         return self._apply(self._revisions[revision - 1])
 
+    def undo(self, revision: int) -> None:
+        """`kubectl rollout undo`: the pod template and the annotations of then, which its ReplicaSet keeps.
+
+        Source: `DeploymentRollbacker` of kubectl, pkg/polymorphichelpers/rollback.go.
+        """
+        self._live["annotations"] = dict(self._revisions[revision - 1]["metadata"].get("annotations", {}))
+
     def _apply(self, manifest: dict[str, Any]) -> int:
         before, now = self._applied.get("spec", {}).get("replicas"), manifest["spec"].get("replicas")
         if now is not None:
             self.pods = now
         elif before is not None or not self._applied:
             self.pods = 1
+        for kind, live in self._live.items():
+            for name in self._applied.get("metadata", {}).get(kind, {}):
+                live.pop(name, None)
+            live |= manifest["metadata"].get(kind, {})
         self._applied = manifest
         self._revisions.append(manifest)
         return self.pods
@@ -122,6 +135,23 @@ def test_a_rollback_across_the_switch_off_is_one_pod(render: Render) -> None:
     release.pods = 7
     assert release.upgrade(*OFF) == 3
     assert release.roll_back(1) == 1
+
+
+def test_an_undone_roll_out_does_not_hide_that_there_is_a_number(render: Render) -> None:
+    """Off by Helm, undone by kubectl, on by Helm."""
+    release = Release(render)
+    release.upgrade(*SCALED)
+    release.pods = 7
+    assert release.upgrade(*OFF) == 3
+    release.undo(1)
+    assert release.upgrade(*SCALED) == 3
+
+
+def test_the_marker_is_of_the_deployment_alone(render: Render) -> None:
+    """In a selector it could not change, and in the template it would make new pods."""
+    made = of_kind(in_a_cluster(render, {}, *SCALED), "Deployment")
+    assert made["metadata"]["labels"]["popgate/replicas"] == "autoscaler"
+    assert "popgate/replicas" not in str(made["spec"])
 
 
 @pytest.mark.parametrize(("replicas", "made"), [(0, 2), (1, 2), (7, 7)])
@@ -196,24 +226,28 @@ def test_a_key_that_is_not_there_is_refused(render: Render, values: list[str], s
 
 
 @pytest.mark.parametrize(
-    ("values", "most"),
+    ("values", "most", "several"),
     [
-        ([], 256 << 20),
-        (["config.budgets.process_bytes=1.5GiB"], 3 << 29),
-        (["config.budgets.process_bytes=100000000", "workers=4"], 100_000_000),
-        (["config.budgets.process_bytes=64 MB", "workers=0"], 64_000_000),
+        ([], 256 << 20, False),
+        (["config.budgets.process_bytes=1.5GiB"], 3 << 29, False),
+        (["config.budgets.process_bytes=100000000", "workers=4"], 100_000_000, True),
+        (["config.budgets.process_bytes=64 MB", "workers=0"], 64_000_000, True),
     ],
     ids=["as shipped", "a size", "a number, workers", "a worker for each core"],
 )
 def test_the_alert_of_memory_comes_before_the_budget_is_used_up(
-    render: Render, values: list[str], most: int
+    render: Render, values: list[str], most: int, several: bool
 ) -> None:
     ended = render(
         "--set", "prometheusRule.enabled=true", *(part for one in values for part in ("--set", one))
     )
     (group,) = of_kind(ended, "PrometheusRule")["spec"]["groups"]
     (rule,) = [one for one in group["rules"] if one["alert"] == "PopgateMemoryBudget"]
-    assert rule["expr"].endswith(f" > {most * 4 // 5}")
+    above, *refused = rule["expr"].split("\nand ")
+    assert above.endswith(f" > {most * 4 // 5}")
+    # Several processes have so much together without a fault.
+    assert [one.count("popgate_rpc_answers_total{") for one in refused] == [1] * several
+    assert "popgate_rpc_answers_total" in SPECS
     assert "may be refusing" in rule["annotations"]["summary"]
     assert f"at {most} bytes" in rule["annotations"]["summary"]
 
@@ -235,7 +269,9 @@ def judged_rules() -> Callable[[dict[str, Any], Path], subprocess.CompletedProce
     return check
 
 
-@pytest.mark.parametrize("mode", [(), CLUSTER], ids=["embedded", "cluster"])
+@pytest.mark.parametrize(
+    "mode", [(), CLUSTER, ("--set", "workers=4")], ids=["embedded", "cluster", "several processes"]
+)
 def test_prometheus_takes_the_alerts(
     render: Render, judged_rules: Any, tmp_path: Path, mode: tuple[str, ...]
 ) -> None:

@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
 
 AT_A_DRAIN_S = 2.0
 """Connections are told to go when a drain begins; a call that fails for that fails then."""
+
+
+def drains_in(log: str) -> Iterator[float]:
+    """When the drains began that a pod's log in JSON tells of, in seconds of the monotonic clock.
+
+    A pod says that it stops, and drains a lame-duck time later. When SIGTERM was sent is no measure of that:
+    where the machine stands still it is seen later.
+    """
+    ahead = time.monotonic() - time.time()
+    for line in log.splitlines():
+        if '"event": "stopping"' in line and line.endswith("}"):
+            told = json.loads(line)
+            yield datetime.fromisoformat(told["timestamp"]).timestamp() + told["lame_duck_s"] + ahead
 
 
 def is_excused(at: float, drains: Sequence[float]) -> bool:

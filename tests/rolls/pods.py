@@ -16,8 +16,6 @@ import os
 import re
 import signal
 import sys
-import time
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,7 +27,8 @@ from tests.rolls.manifests import Files, Manifests, Object
 ENTRYPOINT = (sys.executable, "-m", "popgate")
 """What the image's `popgate` is in a checkout."""
 BACK_OFF_S = 1.0
-"""A container that ended is started again after it; the kubelet's first one is longer."""
+"""A container that ended is started again after it. The kubelet starts it at once the first time, and rests
+10 s before the second."""
 
 
 class Pod:
@@ -44,8 +43,6 @@ class Pod:
         self.restarts = 0
         self.ends: list[int] = []
         """Exit codes of its container."""
-        self.drained_at: float | None = None
-        """When its drain begins, in seconds of the monotonic clock."""
         self.out_of_grace = False
         """Whether it had to be killed at the end of its grace period."""
         self.unhealthy: list[str] = []
@@ -60,6 +57,8 @@ class Pod:
         self._closed = False
         self._ending = asyncio.Event()
         """It is to go, and is not started again."""
+        self._signalled = False
+        """Whether what runs in its container has had its SIGTERM, or would have had it."""
         self._mounts: dict[str, Path] = {}
         folder.mkdir(parents=True)
         self._mount()
@@ -141,6 +140,9 @@ class Pod:
             if self._closed:
                 # It was closed while this one was being made, and could not be killed then.
                 self.kill()
+            elif self._signalled:
+                # It was to go while this one was being made, and could not be told then.
+                _signal(process, signal.SIGTERM, alone=True)
             probing = asyncio.create_task(self._probe_all(process))
             try:
                 self.ends.append(await process.wait())
@@ -191,20 +193,14 @@ class Pod:
         if hook:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._pre_stop(hook), over - loop.time())
-        if self._process is not None:
-            self.drained_at = time.monotonic() + self._lame_duck_s()
+        self._signalled = True
+        if self._process is not None and self._process.returncode is None:
             _signal(self._process, signal.SIGTERM, alone=True)
         done, _ = await asyncio.wait([self._life], timeout=max(over - loop.time(), 0))
         if not done:
             self.out_of_grace = True
             self.kill()
         await self._life
-
-    def _lame_duck_s(self) -> float:
-        """How long it serves on before its drain begins, as its settings have it."""
-        files = (files for files in self._manifests.config_maps.values() if "popgate.toml" in files)
-        settings = tomllib.loads(next(files)["popgate.toml"].decode())
-        return float(settings["stopping"]["lame_duck_s"])
 
     async def _pre_stop(self, hook: Object) -> None:
         """Raises ValueError for a hook of a kind that is not known here."""

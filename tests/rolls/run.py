@@ -36,7 +36,7 @@ from tests.replicas.clients import AUDITORS, Reader, Stage
 from tests.replicas.ledger import Delivery
 from tests.replicas.run import all_finished, prove
 from tests.rolls.deployment import Deployment, EvictionRefused
-from tests.rolls.excuses import is_excused, too_many
+from tests.rolls.excuses import drains_in, is_excused, too_many
 from tests.rolls.kits import PUSH_HOLD_S, ClassicKit, DrivenKit, Kit, PythonKit, new_prefix
 from tests.rolls.manifests import rendered
 from tests.rolls.pods import Pod
@@ -113,8 +113,10 @@ class Run:
         """By kit, what was sent before the first kill."""
         self._began = time.monotonic()
 
-    def step(self, text: str) -> None:
-        self.report.steps.append(f"{time.monotonic() - self._began:6.1f} s  {text}")
+    def step(self, text: str, at: float | None = None) -> None:
+        """Something happened now, or `at` a moment of the monotonic clock."""
+        began = (time.monotonic() if at is None else at) - self._began
+        self.report.steps.append(f"{began:6.1f} s  {text}")
 
     async def all_go_on(self) -> None:
         """Wait until every client got more done than before."""
@@ -189,19 +191,19 @@ class Run:
 
     def judge_failures(self) -> None:
         """What was under way when a pod was killed may fail; nothing else may."""
-        drains = [pod.drained_at for pod in self.deployment.past if pod.drained_at is not None]
+        drains = [began for pod in self.deployment.past for began in drains_in(pod.log)]
         for kit in self.kits:
             known = 0
             for why, at in zip(kit.failures, kit.failures.moments, strict=True):
                 if any(began <= at and at - _took_s(why) <= ended for began, ended in self._storms):
                     continue
-                text = f"after {at - self._began:.1f} s a user of {kit.name} saw: {why[:300]}"
+                text = f"a user of {kit.name} saw: {why[:300]}"
                 itself = kit.fails_by_itself and re.search(kit.fails_by_itself, why)
                 if itself and is_excused(at, drains):
                     known += 1
-                    self.step(f"by itself: {text}")
+                    self.step(f"by itself: {text}", at)
                 else:
-                    self.report.wrong.append(text)
+                    self.report.wrong.append(f"after {at - self._began:.1f} s {text}")
             if too_many(known, len(drains)):
                 self.report.wrong.append(f"{kit.name} failed {known} times by itself at {len(drains)} drains")
 

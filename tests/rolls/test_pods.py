@@ -45,3 +45,15 @@ async def test_a_process_that_comes_after_the_end_is_killed(tmp_path: Path) -> N
             pod.kill()
             await closing
     assert pod.ends == [-9]
+
+
+async def test_a_process_that_comes_after_its_sigterm_gets_it_then(tmp_path: Path) -> None:
+    """A pod that is to go while its container starts needs no more than its grace for that."""
+    pod = _LatePod(tmp_path / "pod")
+    pod.start()
+    await asyncio.wait_for(pod.asked.wait(), 60)
+    going = asyncio.ensure_future(pod.terminate())
+    await asyncio.sleep(0)  # it begins
+    pod.let.set()
+    await asyncio.wait_for(going, 60)
+    assert (pod.ends, pod.out_of_grace) == ([-15], False)

@@ -43,15 +43,16 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{/*
 The number of pods that the manifest sets; empty: none. Helm removes a field that its manifest before had and the new
 one has not, and Kubernetes makes `replicas` 1 then. So an autoscaled Deployment is given no number only where it is
-new, or where the manifest before had none either, which the annotation tells; elsewhere as many as there are, and not
-fewer than the autoscaler has at least, which does not scale from 0.
+new, or where the manifest before had none either, which a label tells; elsewhere as many as there are, and not fewer
+than the autoscaler has at least, which does not scale from 0. An annotation would not do: `kubectl rollout undo` puts
+back those of then, which ReplicaSets keep, and leaves the labels of a Deployment alone.
 */}}
 {{- define "popgate.replicas" -}}
 {{- if not .Values.autoscaling.enabled -}}
 {{- .Values.replicas -}}
 {{- else -}}
 {{- $there := lookup "apps/v1" "Deployment" .Release.Namespace (include "popgate.fullname" .) -}}
-{{- if and $there (ne (dig "metadata" "annotations" "popgate/replicas" "" $there) "autoscaler") -}}
+{{- if and $there (ne (dig "metadata" "labels" "popgate/replicas" "" $there) "autoscaler") -}}
 {{- max (int .Values.autoscaling.minReplicas) (int (dig "spec" "replicas" 1 $there)) -}}
 {{- end -}}
 {{- end -}}

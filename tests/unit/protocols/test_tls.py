@@ -326,6 +326,8 @@ class _Shown:
 
     def getpeercert(self) -> dict[str, Any]:
         names = (
+            ("URI", "spiffe://example.com/orders"),
+            ("email", "orders@example.com"),
             ("DNS", "orders.example.com"),
             ("DirName", ((("commonName", "orders"),),)),
             ("IP Address", "2001:DB8:0:0:0:0:0:1"),
@@ -341,12 +343,17 @@ class _Shown:
         return {
             "x509_common_name": [b"client"],
             "peer_dns": [b"orders.example.com"],
+            "peer_uri": [b"spiffe://example.com/orders"],
+            "peer_email": [b"orders@example.com"],
             "peer_ip": [b"2001:db8:0::1", b"<invalid>"],
         }
 
 
 def test_names_are_the_same_with_both_transports() -> None:
     shown: Any = _Shown()
-    named = ("CN:client", "DNS:orders.example.com", "IP Address:2001:db8::1", "IP Address:<invalid>")
+    named = (
+        *("CN:client", "DNS:orders.example.com", "IP Address:2001:db8::1", "IP Address:<invalid>"),
+        *("URI:spiffe://example.com/orders", "email:orders@example.com"),
+    )
     assert names_of(shown) == named
     assert GrpcioCall(shown, str).names == named

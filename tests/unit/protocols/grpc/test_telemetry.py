@@ -504,6 +504,62 @@ async def test_a_connection_of_rust_that_is_old_ends_its_stream(town: Any) -> No
     assert (await asyncio.wait_for(staying.read(), 60)).HasField("settings")
 
 
+async def test_a_poll_of_rust_on_an_old_connection_is_answered(town: Any) -> None:
+    """With or without a telemetry stream beside it, which is not opened a second time; of others it lasts."""
+    gateway = await town.gateway(limits=town.for_long, connection_age_s=0.1, connection_grace_s=3600.0)
+    rust = town.client(gateway, client_id="rust", language="RUST")
+    java = town.client(gateway)
+    staying = java.stream(java.receive_request(wait_ms=town.long_ms), None)
+    status, _ = await rust.frames(wait_ms=town.long_ms)
+    assert status.status.code == Code.MESSAGE_NOT_FOUND
+    await java.like(client_id="java-2").send_one()
+    assert (await staying.read()).status.code == Code.OK
+
+
+async def held_by_rust(town: Any, gateway: Any) -> Any:
+    """A message that a consumer of Rust holds whose stream and connection were ended for their age."""
+    rust = town.client(gateway, client_id="rust", language="RUST")
+    ending = await rust.introduce(rust.subscribing())
+    await rust.send_one()
+    (held,) = await rust.receive(auto_renew=True)
+    assert await asyncio.wait_for(ending.read(), 60) is grpc.aio.EOF
+    return held
+
+
+async def test_a_consumer_of_rust_keeps_what_it_holds_when_its_connection_is_old(town: Any) -> None:
+    """Its stream is ended by the gateway: the client lives, if it says nothing for a while either."""
+    gateway = await town.gateway(connection_age_s=0.1, connection_grace_s=3600.0)
+    held = await held_by_rust(town, gateway)
+    other = town.client(gateway, client_id="other")
+    for _ in range(3):
+        await gateway.pass_s(gateway.processor.limits.release_grace_s)
+    assert await other.receive() == []
+    answer = await other.like(client_id="rust").ack(held.system_properties.receipt_handle)
+    assert answer.status.code == Code.OK
+
+
+async def test_a_consumer_of_rust_that_then_falls_silent_is_lost(town: Any) -> None:
+    """It keeps nothing for ever: what it held goes to others."""
+    gateway = await town.gateway(connection_age_s=0.1, connection_grace_s=3600.0)
+    await held_by_rust(town, gateway)
+    limits, other = gateway.processor.limits, town.client(gateway, client_id="other")
+    for _ in range(int(limits.client_expiry_s / limits.release_grace_s) + 10):
+        await gateway.pass_s(limits.release_grace_s)
+    assert gateway.processor.clients.get("rust") is None
+    assert len(await other.receive()) == 1
+
+
+async def test_a_producer_of_rust_whose_connection_is_old_can_be_asked_nothing(town: Any) -> None:
+    """Which the register is told, so that a broker asks another one about its transactions."""
+    gateway = await town.gateway(connection_age_s=0.1, connection_grace_s=3600.0)
+    left: list[str] = []
+    gateway.processor.clients.on_leave = lambda handle, _: left.append(handle.client_id)
+    rust = town.client(gateway, client_id="rust", language="RUST")
+    ending = await rust.introduce(rust.producing())
+    assert await asyncio.wait_for(ending.read(), 60) is grpc.aio.EOF
+    await town.until(lambda: left == ["rust"])
+
+
 @pytest.mark.parametrize("transport", ["http2", "grpcio"])
 async def test_a_drain_is_over_when_the_last_client_closed_its_stream(town: Any, transport: str) -> None:
     gateway = await town.gateway(
