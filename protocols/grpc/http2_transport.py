@@ -127,10 +127,11 @@ class Http2Server:
     async def drain(self, grace: float) -> None:
         """Take no more connections, tell all to go away, and serve what is under way for `grace` seconds."""
         ends = self._loop.time() + grace
-        await self._entrance.rest(grace * _MOMENT_PART)
+        self._changed = asyncio.Event()
+        # At once: until they know, consumers repeat their polls, which nobody lets wait any more.
         for connection in tuple(self.connections):
             connection.leave()
-        self._changed = asyncio.Event()
+        await self._entrance.rest(grace * _MOMENT_PART)
         while self.connections and (left := ends - self._loop.time()) > 0:
             self._changed.clear()
             waiting = asyncio.ensure_future(self._changed.wait())
