@@ -100,7 +100,8 @@ class Listeners:
                 copies = one.before.adapter.copies() if one.before is not None else []
                 if one.before is not None and (not copies or listens_by_itself(one.listen)):
                     _close(copies)
-                    if one.before.adapter not in self._leaving:
+                    # One that was leaving may have ended since it was matched.
+                    if one.before.adapter in self.adapters:
                         one.kept = one.before
                         continue
                     one.before, copies = None, []  # as if nothing were there: the system says what is

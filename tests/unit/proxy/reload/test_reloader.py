@@ -17,12 +17,13 @@ from protocols.grpc.adapter import GrpcAdapter
 from proxy.app import App, build
 from proxy.handing import Settled, settle
 from proxy.logs import set_up_logs
+from proxy.reload import listeners as listeners_module
 from proxy.reload import reloader as reloader_module
 from proxy.reload.reloader import Reloader
 from proxy.settings import Settings
 from proxy.tables import Log
 from proxy.wrong import SettingsWrong
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_until
 
 Change = Callable[..., Any]
 ANY = "grpc://127.0.0.1:0"
@@ -342,6 +343,46 @@ async def test_an_address_that_was_taken_out_can_be_put_back_while_it_serves_on(
     await until(lambda: not listeners._leaving)
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.close()
+
+
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        return int(link.getsockname()[1])
+
+
+async def accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+LEAVING_LATE = {"drain_s": 600, "lame_duck_s": 300}
+
+
+async def test_an_address_that_is_put_back_as_its_listener_ends_is_opened(
+    app: App, reload: Change, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, listeners = f"grpc://127.0.0.1:{free_port}", app.listeners
+    assert listeners is not None
+    await reload(listen=[ANY, url], stopping=LEAVING_LATE)
+    await reload(listen=[ANY], stopping=LEAVING_LATE)
+    loop, load = asyncio.get_running_loop(), listeners_module.load_for
+
+    def load_late(listen: Any) -> None:
+        for one in list(listeners._leaving.values()):
+            loop.call_soon_threadsafe(one.at_once.set)
+        wait_until(lambda: not listeners._leaving)
+        load(listen)
+
+    monkeypatch.setattr(listeners_module, "load_for", load_late)
+    outcome = await reload(listen=[ANY, url], stopping=LEAVING_LATE)
+    assert (outcome.waiting, app.addresses[1]) == ([], url)
+    assert await accepts(free_port)
 
 
 async def test_a_drain_waits_for_listeners_that_a_reload_closes(
