@@ -177,7 +177,8 @@ class Listeners:
                 if one.before is not None:
                     left.remove(one.before)
                 elif one.listen.port:
-                    gone = [leaving.door for leaving in self._leaving.values()]
+                    # The last one: it still accepts where those before it do so no more.
+                    gone = [leaving.door for leaving in reversed(self._leaving.values())]
                     one.before = next((door for door in gone if _same_place(door, one.listen)), None)
         return wanted
 

@@ -385,6 +385,25 @@ async def test_an_address_that_is_put_back_as_its_listener_ends_is_opened(
     assert await accepts(free_port)
 
 
+async def test_an_address_that_was_opened_anew_and_taken_out_can_be_put_back(
+    app: App, reload: Change, free_port: int
+) -> None:
+    """Two listeners leave it, and the first of them accepts no more."""
+    url, anew = f"grpc://127.0.0.1:{free_port}", {"connections": {"ping_s": 31}}
+    await reload(listen=[ANY, url], stopping=LEAVING_LATE)
+    reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
+    writer.write(PREFACE)
+    assert await reader.read(9)
+    await reload(listen=[ANY, url], stopping=LEAVING_LATE, **anew)
+    await reload(listen=[ANY], stopping=LEAVING_LATE, **anew)
+    assert app.listeners is not None
+    assert [one.door.url for one in app.listeners._leaving.values()].count(url) == 2
+    outcome = await reload(listen=[ANY, url], stopping=LEAVING_LATE, **anew)
+    assert (outcome.waiting, app.addresses[1]) == ([], url)
+    assert await accepts(free_port)
+    writer.close()
+
+
 async def test_a_drain_waits_for_listeners_that_a_reload_closes(
     app: App, reload: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
