@@ -62,6 +62,8 @@ class _Leaving:
     at_once: asyncio.Event
     """Set when it is to serve on no longer, and to drain."""
     task: asyncio.Task[None]
+    undone: bool = False
+    """Whether it was opened by a reload that failed: it has left its address to the one before."""
 
 
 class Listeners:
@@ -72,7 +74,7 @@ class Listeners:
         self._clock = clock
         self._doors = [Door(url, make_adapter(parse_listen(url), house)) for url in urls]
         self._leaving: dict[Adapter, _Leaving] = {}
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"<Listeners {[one.url for one in self._doors]} leaving {len(self._leaving)}>"
@@ -82,15 +84,17 @@ class Listeners:
         """Those that serve."""
         return [one.adapter for one in self._doors]
 
-    async def prepare(self, urls: Sequence[str], house: House, *, anew: bool) -> Turnover:
+    async def prepare(self, urls: Sequence[str], house: House, *, anew: bool, drain_s: float) -> Turnover:
         """Open what is new. `anew`: all listeners are opened anew at their ports, for another house.
 
-        Raises OSError and ValueError with a sentence: everything is as it was.
+        Raises OSError and ValueError with a sentence: everything is as it was, but that whom new listeners
+        have accepted is served there for `drain_s` at most.
         """
         wanted = self._match(urls, anew=anew)
         turnover = Turnover(house)
         adapters: dict[int, Adapter] = {}
         handed: list[HandedOver] = []
+        starting: Adapter | None = None
         try:
             # Those that may fail first: a listener that takes over a port accepts from its start on.
             for number, one in sorted(enumerate(wanted), key=lambda pair: pair[1].before is not None):
@@ -105,11 +109,13 @@ class Listeners:
                         one.kept = one.before
                         continue
                     one.before, copies = None, []  # as if nothing were there: the system says what is
-                adapter = self._make(one.listen, house, copies, handed)
-                adapters[number] = adapter
-                await adapter.start()
+                starting = self._make(one.listen, house, copies, handed)
+                await starting.start()
+                adapters[number], starting = starting, None
         except BaseException:
-            await self._undo(adapters.values(), handed)
+            for number, adapter in adapters.items():
+                self._retire(Door(wanted[number].url, adapter), 0.0, drain_s, undone=True)
+            await self._close_now(starting, handed)
             raise
         for number, one in enumerate(wanted):
             if one.kept is not None:
@@ -129,9 +135,10 @@ class Listeners:
         turnover.removed = [one for one in self._doors if not any(one is other for other in gone)]
         return turnover
 
-    async def undo(self, turnover: Turnover) -> None:
-        """Close what was opened, also when who waits for it is cancelled."""
-        await self._undo([one.adapter for one in turnover.opened], ())
+    def undo(self, turnover: Turnover, *, drain_s: float) -> None:
+        """Close what was opened: it drains, since it has accepted clients."""
+        for one in turnover.opened:
+            self._retire(one, 0.0, drain_s, undone=True)
 
     def commit(self, turnover: Turnover, *, lame_s: float, drain_s: float) -> None:
         """From now on those serve. Those whose place was taken drain at once, those that were removed as a
@@ -178,7 +185,9 @@ class Listeners:
                     left.remove(one.before)
                 elif one.listen.port:
                     # The last one: it still accepts where those before it do so no more.
-                    gone = [leaving.door for leaving in reversed(self._leaving.values())]
+                    gone = [
+                        leaving.door for leaving in reversed(self._leaving.values()) if not leaving.undone
+                    ]
                     one.before = next((door for door in gone if _same_place(door, one.listen)), None)
         return wanted
 
@@ -191,14 +200,15 @@ class Listeners:
             house = replace(house, accepting=lambda _: listener)
         return make_adapter(listen, house)
 
-    async def _undo(self, adapters: Iterable[Adapter], handed: Iterable[HandedOver]) -> None:
-        task = asyncio.get_running_loop().create_task(self._close_all(adapters, handed))
-        self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
+    async def _close_now(self, adapter: Adapter | None, handed: Iterable[HandedOver]) -> None:
+        """At once, also when who waits for it is cancelled. `adapter`: one that did not start."""
+        task = asyncio.get_running_loop().create_task(self._stop(adapter, handed))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
         await asyncio.shield(task)
 
-    async def _close_all(self, adapters: Iterable[Adapter], handed: Iterable[HandedOver]) -> None:
-        for adapter in adapters:
+    async def _stop(self, adapter: Adapter | None, handed: Iterable[HandedOver]) -> None:
+        if adapter is not None:
             try:
                 await adapter.stop()
             except Exception:
@@ -206,14 +216,14 @@ class Listeners:
         for listener in handed:
             listener.stop()
 
-    def _retire(self, door: Door, lame_s: float, drain_s: float) -> None:
+    def _retire(self, door: Door, lame_s: float, drain_s: float, *, undone: bool = False) -> None:
         adapter = door.adapter
         if adapter in self._leaving:
             self._leaving[adapter].at_once.set()
             return
         at_once = asyncio.Event()
         task = asyncio.get_running_loop().create_task(self._drain(adapter, at_once, lame_s, drain_s))
-        self._leaving[adapter] = _Leaving(door, at_once, task)
+        self._leaving[adapter] = _Leaving(door, at_once, task, undone)
         task.add_done_callback(lambda _: self._leaving.pop(adapter, None))
 
     async def _drain(self, adapter: Adapter, at_once: asyncio.Event, lame_s: float, drain_s: float) -> None:

@@ -12,8 +12,13 @@ from typing import Any
 
 import pytest
 
+from popgate.testing import frames
 from popgate.testing.papers import Papers
+from processors.adjusting import adjust
+from protocols import finding
+from protocols.grpc import health
 from protocols.grpc.adapter import GrpcAdapter
+from protocols.grpc.http2.hpack import encode_fields
 from proxy.app import App, build
 from proxy.handing import Settled, settle
 from proxy.logs import set_up_logs
@@ -371,7 +376,7 @@ async def test_an_address_that_is_put_back_as_its_listener_ends_is_opened(
     assert listeners is not None
     await reload(listen=[ANY, url], stopping=LEAVING_LATE)
     await reload(listen=[ANY], stopping=LEAVING_LATE)
-    loop, load = asyncio.get_running_loop(), listeners_module.load_for
+    loop, load = asyncio.get_running_loop(), finding.load_for
 
     def load_late(listen: Any) -> None:
         for one in list(listeners._leaving.values()):
@@ -402,6 +407,71 @@ async def test_an_address_that_was_opened_anew_and_taken_out_can_be_put_back(
     assert (outcome.waiting, app.addresses[1]) == ([], url)
     assert await accepts(free_port)
     writer.close()
+
+
+def health_check(number: int) -> bytes:
+    """A call on a stream of HTTP/2."""
+    fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", f"/{health.SERVICE}/Check"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ]
+    return frames.headers(number, encode_fields(fields)) + frames.data(number, frames.framed(b""), end=True)
+
+
+@pytest.mark.parametrize("fails", ["listener", "settings"])
+async def test_who_was_accepted_by_a_listener_that_is_taken_back_is_served_on(
+    app: App, reload: Change, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Another listener fails to open after it, or the settings cannot be taken."""
+    await reload(listen=[ANY, "remoting://127.0.0.1:0"])
+    doors = list(app.doors)
+    made: list[Any] = []
+    dialled: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    host, _, port = app.addresses[0].partition("://")[2].rpartition(":")
+    make = finding.make_adapter
+
+    def noted(listen: Any, house: Any) -> Any:
+        made.append(make(listen, house))
+        return made[-1]
+
+    async def dial_and_fail(*_: object) -> Any:
+        """Both listeners accept: dial until the new one has a connection."""
+
+        async def has_one() -> bool:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(PREFACE)
+            dialled.append((reader, writer))
+            await reader.readexactly(6 + int.from_bytes(await reader.readexactly(3)))  # its SETTINGS
+            return bool(made[0]._server.connections)
+
+        await until(has_one)
+        if fails == "listener":
+            raise OSError("the broker is away")
+
+    monkeypatch.setattr(listeners_module, "make_adapter", noted)
+    monkeypatch.setattr(type(app.processor.numbering), "prime", dial_and_fail)
+    if fails == "settings":
+
+        def adjust_fails_once(*_: object) -> None:
+            monkeypatch.setattr(reloader_module, "adjust", adjust)
+            raise Odd
+
+        monkeypatch.setattr(reloader_module, "adjust", adjust_fails_once)
+    with pytest.raises(SettingsWrong):
+        await reload(listen=[ANY, "remoting://127.0.0.1:0"], connections={"ping_s": 31})
+    assert list(app.doors) == doors
+    for reader, writer in dialled:
+        writer.write(health_check(1))
+        heard, kinds = b"", set[str]()
+        while "DATA" not in kinds:
+            more = await reader.read(1 << 16)
+            assert more, heard
+            heard += more
+            kinds = {kind for kind, *_ in frames.split(frames.whole_and_rest(heard)[0])}
+        writer.close()
 
 
 async def test_a_drain_waits_for_listeners_that_a_reload_closes(
