@@ -157,11 +157,12 @@ class Entrance:
 
         Who has just connected says something a round trip later, and nobody else has its connection.
         """
-        taking = self._listener if isinstance(self._listener, HandedOver) else self._listening
+        own = self._listening if isinstance(self._listening, Accepting) else None
+        taking = self._listener if self._listener is not None else own
         self.close_door()
         for _ in range(_OPENING_TURNS):
             await asyncio.sleep(0)
-        if isinstance(taking, HandedOver | Accepting):
+        if taking is not None:
             await taking.taken(min(longest_s, _MOMENT_S))
 
     def close(self) -> None:
