@@ -212,7 +212,7 @@ class Listeners:
             try:
                 await adapter.stop()
             except Exception:
-                _log.exception("a listener could not be closed again", what=repr(adapter))
+                _log.exception("a listener could not be stopped", what=repr(adapter))
         for listener in handed:
             listener.stop()
 
@@ -240,6 +240,7 @@ class Listeners:
             _log.info("a listener has closed", what=repr(adapter))
         except Exception:
             _log.exception("a listener could not be closed", what=repr(adapter))
+            await self._stop(adapter, ())
 
 
 def _same_place(door: Door, listen: Listen) -> bool:

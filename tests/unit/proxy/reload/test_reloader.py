@@ -474,6 +474,32 @@ async def test_who_was_accepted_by_a_listener_that_is_taken_back_is_served_on(
         writer.close()
 
 
+@pytest.mark.parametrize("fails", ["drain", "stop"])
+async def test_of_a_listener_that_fails_as_it_closes_nothing_stays(
+    app: App, reload: Change, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    url, processor, listeners = "remoting://127.0.0.1:0", app.processor, app.listeners
+    assert listeners is not None
+    await reload(listen=[ANY, url])
+    registered = len(processor.clients.on_members._here)
+    server = app.doors[1]._server  # type: ignore[attr-defined]
+
+    async def fail(_s: float) -> None:
+        raise Odd("in the end")
+
+    monkeypatch.setattr(server, fails, fail)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await until(lambda: server.connections)
+    await reload(listen=[ANY, url], connections={"ping_s": 31})
+    if fails == "stop":
+        writer.close()
+    await until(lambda: not listeners._leaving)
+    assert len(processor.clients.on_members._here) == registered
+    if fails == "drain":
+        await until(lambda: not server.connections)
+    writer.close()
+
+
 async def test_a_drain_waits_for_listeners_that_a_reload_closes(
     app: App, reload: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
