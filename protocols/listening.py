@@ -104,6 +104,8 @@ class Entrance:
         self._loop: asyncio.AbstractEventLoop
         self._bound: UnixSocket | None = None
         self._listening: asyncio.Server | Accepting | None = None
+        self._rested: Accepting | None = None
+        """What accepted before `rest`, which may be cancelled and begun again."""
 
     def __repr__(self) -> str:
         return f"<Entrance {self.place}>"
@@ -157,8 +159,9 @@ class Entrance:
 
         Who has just connected says something a round trip later, and nobody else has its connection.
         """
-        own = self._listening if isinstance(self._listening, Accepting) else None
-        taking = self._listener if self._listener is not None else own
+        if isinstance(self._listening, Accepting):
+            self._rested = self._listening
+        taking = self._listener if self._listener is not None else self._rested
         self.close_door()
         for _ in range(_OPENING_TURNS):
             await asyncio.sleep(0)

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from popgate.clock import Clock
 from protocols.adapter import Adapter, House, Listen, parse_listen
@@ -152,12 +153,17 @@ class Listeners:
         for one in turnover.removed:
             self._retire(one, lame_duck_s(lame_s, drain_s), drain_s)
 
-    async def drained(self, deadline: float) -> None:
-        """The gateway drains, until `deadline` (loop seconds): wait as long for those that do so already."""
-        for one in self._leaving.values():
-            one.at_once.set()
-        if tasks := [one.task for one in self._leaving.values()]:
-            await asyncio.wait(tasks, timeout=max(deadline - self._clock.monotonic(), 0.0))
+    async def drained(self, deadline: float, ends: float) -> None:
+        """The gateway drains until `deadline`, and is over at `ends` (loop seconds): so are those that leave.
+
+        They begin anew: while it served, they left streams alone whose clients may have nobody else now.
+        """
+        loop = asyncio.get_running_loop()
+        for adapter, one in list(self._leaving.items()):
+            one.task = loop.create_task(self._drain_anew(one.task, adapter, deadline, ends))
+            one.task.add_done_callback(partial(self._gone, adapter))
+        while (left := deadline - self._clock.monotonic()) > 0 and self._leaving:
+            await asyncio.wait([one.task for one in self._leaving.values()], timeout=left)
 
     def leaving(self) -> list[Adapter]:
         """Those that drain, for who stops the gateway: nobody else looks after them any more."""
@@ -224,19 +230,33 @@ class Listeners:
         at_once = asyncio.Event()
         task = asyncio.get_running_loop().create_task(self._drain(adapter, at_once, lame_s, drain_s))
         self._leaving[adapter] = _Leaving(door, at_once, task, undone)
-        task.add_done_callback(lambda _: self._leaving.pop(adapter, None))
+        task.add_done_callback(partial(self._gone, adapter))
+
+    def _gone(self, adapter: Adapter, task: asyncio.Task[None]) -> None:
+        if adapter in self._leaving and self._leaving[adapter].task is task:
+            del self._leaving[adapter]
 
     async def _drain(self, adapter: Adapter, at_once: asyncio.Event, lame_s: float, drain_s: float) -> None:
         ends, closing = self._clock.monotonic() + drain_s, closing_s(drain_s)
+        if lame_s:
+            adapter.leave()
+            timer = self._clock.call_later(lame_s, at_once.set)
+            try:
+                await at_once.wait()
+            finally:
+                timer.cancel()
+        await self._end(adapter, ends - closing, ends - closing * (1 - DOORS_PART))
+
+    async def _drain_anew(
+        self, before: asyncio.Task[None], adapter: Adapter, deadline: float, ends: float
+    ) -> None:
+        before.cancel()
+        await asyncio.wait((before,))
+        await self._end(adapter, deadline, ends)
+
+    async def _end(self, adapter: Adapter, deadline: float, ends: float) -> None:
         try:
-            if lame_s:
-                adapter.leave()
-                timer = self._clock.call_later(lame_s, at_once.set)
-                try:
-                    await at_once.wait()
-                finally:
-                    timer.cancel()
-            await adapter.drain(ends - closing, ends - closing * (1 - DOORS_PART))
+            await adapter.drain(deadline, ends)
             _log.info("a listener has closed", what=repr(adapter))
         except Exception:
             _log.exception("a listener could not be closed", what=repr(adapter))

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
 from popgate.testing import frames
@@ -19,6 +21,8 @@ from protocols import finding
 from protocols.grpc import health
 from protocols.grpc.adapter import GrpcAdapter
 from protocols.grpc.http2.hpack import encode_fields
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
 from proxy.app import App, build
 from proxy.handing import Settled, settle
 from proxy.logs import set_up_logs
@@ -28,7 +32,7 @@ from proxy.reload.reloader import Reloader
 from proxy.settings import Settings
 from proxy.tables import Log
 from proxy.wrong import SettingsWrong
-from tests.support.waiting import until, wait_until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 Change = Callable[..., Any]
 ANY = "grpc://127.0.0.1:0"
@@ -525,6 +529,42 @@ async def test_a_drain_waits_for_listeners_that_a_reload_closes(
     finish.set()
     await draining
     assert ended
+
+
+@pytest.mark.parametrize(
+    "url",
+    [ANY, "grpc://127.0.0.1:0?transport=grpcio", "grpc+remoting://127.0.0.1:0"],
+    ids=["http2", "grpcio", "shared"],
+)
+async def test_a_drain_ends_the_streams_of_listeners_that_a_reload_closes(
+    app: App, reload: Change, url: str
+) -> None:
+    """They were left alone as long as clients had another listener; now they have none."""
+    await reload(listen=[ANY, url], stopping={"drain_s": 3600, "lame_duck_s": 0})
+    place, listeners = app.addresses[1].partition("://")[2], app.listeners
+    assert listeners is not None
+    async with grpc.aio.insecure_channel(place) as channel:
+        telemetry: Any = channel.stream_stream(
+            "/apache.rocketmq.v2.MessagingService/Telemetry",
+            request_serializer=rpc.TelemetryCommand.SerializeToString,
+            response_deserializer=rpc.TelemetryCommand.FromString,
+        )
+        stream = telemetry(metadata=(("x-mq-client-id", "one"), ("x-mq-language", "JAVA")))
+        settings = pb.Settings(
+            client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[pb.Resource(name="orders")])
+        )
+        await stream.write(rpc.TelemetryCommand(settings=settings))
+        assert (await stream.read()).status.code == pb.OK
+        await reload(listen=[ANY], stopping={"drain_s": 3600, "lame_duck_s": 0})
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(listeners._leaving) == 1
+        draining = asyncio.ensure_future(app.drain())
+        async with asyncio.timeout(PATIENCE_S):
+            while await stream.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                pass  # told to connect anew
+        await asyncio.wait_for(draining, PATIENCE_S)
+    assert not listeners._leaving
 
 
 async def test_a_certificate_comes_with_a_reload(app: App, reload: Change, tmp_path: Path) -> None:
