@@ -629,6 +629,31 @@ async def test_reloads_that_are_asked_for_meanwhile_are_one_more(app: App) -> No
     assert reads == 2
 
 
+async def test_a_reload_goes_on_when_its_caller_goes_away(
+    app: App, api: Any, settings_for: Callable[..., Settings]
+) -> None:
+    """What is cut short in the moment in which a listener opens leaves one that nobody owns."""
+    reading, go = asyncio.Event(), asyncio.Event()
+
+    async def read() -> Settled:
+        reading.set()
+        await go.wait()
+        return settle(settings_for(topics={"queues": 3}))
+
+    reloader_of(app).read = read
+    assert app.admin is not None
+    server = app.admin._runner.server
+    assert server is not None
+    asking = asyncio.ensure_future(api.post("/api/reload", {}))
+    await reading.wait()
+    asking.cancel()
+    await until(lambda: not server.connections)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    go.set()
+    await until(lambda: app.processor.limits.new_topic_queues == 3)
+
+
 async def test_the_admin_port_reloads_and_looks(
     app: App, api: Any, settings_for: Callable[..., Settings]
 ) -> None:
