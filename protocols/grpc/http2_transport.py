@@ -30,8 +30,6 @@ from protocols.tls import HANDSHAKE_S, TlsStrangers
 
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
-_MOMENT_PART: Final = 0.1
-"""Of the time of a drain, for connections that are not open yet."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened and is closed again."""
 
@@ -131,7 +129,7 @@ class Http2Server:
         # At once: until they know, consumers repeat their polls, which nobody lets wait any more.
         for connection in tuple(self.connections):
             connection.leave()
-        await self._entrance.rest(grace * _MOMENT_PART)
+        await self._entrance.rest(grace)
         while self.connections and (left := ends - self._loop.time()) > 0:
             self._changed.clear()
             waiting = asyncio.ensure_future(self._changed.wait())
