@@ -24,6 +24,8 @@ class Door:
 
     url: str
     adapter: Adapter
+    house: House
+    """That it was opened for."""
     outdated: bool = False
     """Whether it should have been opened anew, and could not be."""
 
@@ -73,7 +75,7 @@ class Listeners:
     def __init__(self, urls: Iterable[str], house: House, clock: Clock) -> None:
         self.house = house
         self._clock = clock
-        self._doors = [Door(url, make_adapter(parse_listen(url), house)) for url in urls]
+        self._doors = [Door(url, make_adapter(parse_listen(url), house), house) for url in urls]
         self._leaving: dict[Adapter, _Leaving] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -115,19 +117,21 @@ class Listeners:
                 adapters[number], starting = starting, None
         except BaseException:
             for number, adapter in adapters.items():
-                self._retire(Door(wanted[number].url, adapter), 0.0, drain_s, undone=True)
+                self._retire(Door(wanted[number].url, adapter, house), 0.0, drain_s, undone=True)
             await self._close_now(starting, handed)
             raise
         for number, one in enumerate(wanted):
             if one.kept is not None:
                 turnover.kept.append(one.kept)
                 turnover.doors.append(one.kept)
-                if one.before is not None or one.kept.outdated:
-                    turnover.fixed.append(one.url)
-                if anew:
+                # Not any more where the settings are again those that it was opened for.
+                outdated = one.kept.house != house if anew else one.kept.outdated
+                if outdated:
                     turnover.outdated.append(one.kept)
+                if outdated or one.kept.url != one.url:
+                    turnover.fixed.append(one.url)
                 continue
-            opened = Door(one.url, adapters[number])
+            opened = Door(one.url, adapters[number], house)
             turnover.opened.append(opened)
             turnover.doors.append(opened)
             if one.before is not None:
@@ -146,8 +150,8 @@ class Listeners:
         gateway does that ends: for `lame_s` they first serve on."""
         self._doors = turnover.doors
         self.house = turnover.house
-        for one in turnover.outdated:
-            one.outdated = True
+        for one in turnover.kept:
+            one.outdated = any(one is other for other in turnover.outdated)
         for one in turnover.replaced:
             self._retire(one, 0.0, drain_s)
         for one in turnover.removed:

@@ -598,7 +598,7 @@ async def test_a_socket_in_the_file_system_keeps_its_options_and_is_named(
         assert outcome.waiting == [f"listen: {url}?mode=666"]
         assert list(app.doors) == [door]
         # It is named until the restart, also after settings that it should have been opened anew for.
-        connections = {"ping_s": 31}
+        connections: dict[str, Any] = {"ping_s": 31}
 
         async def read_other() -> Settled:
             return settle(settings_for(listen=[url], connections=connections))
@@ -607,6 +607,10 @@ async def test_a_socket_in_the_file_system_keeps_its_options_and_is_named(
         for _ in range(2):
             assert (await reloader.reload()).waiting == [f"listen: {url}"]
             assert reloader.standing().figures()["config_restart_pending"] == 1
+        # With the settings that it was opened for it is named no more.
+        connections = {}
+        assert (await reloader.reload()).waiting == []
+        assert reloader.standing().figures()["config_restart_pending"] == 0
     finally:
         await app.stop()
 
