@@ -1,8 +1,11 @@
 """The launcher: finds the application, in a wheel beside this file, in a checkout at the root."""
 
 import os
+import signal
 import sys
 from importlib import import_module
+
+_LONGEST_TRIAL_S = 120
 
 
 def main() -> None:
@@ -10,6 +13,9 @@ def main() -> None:
     bundle = os.path.join(here, "_app")
     # First, so that no other package called `proxy` on the user's machine can stand in its way.
     sys.path.insert(0, bundle if os.path.isdir(bundle) else os.path.dirname(here))
+    if "_POPGATE_TRIAL" in os.environ:  # `proxy.handing.TRIAL`
+        # Who asked ends it after 60 s, unless that was killed: then a file that gives nothing would keep it.
+        signal.alarm(_LONGEST_TRIAL_S)
     # `serve` has another process read its settings: see proxy/served.py.
     if sys.argv[1:2] == ["serve"] and "_POPGATE_SETTINGS" not in os.environ:
         import_module("proxy.served").main()

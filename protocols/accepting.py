@@ -17,6 +17,10 @@ class Listener(Protocol):
         """From now on each connection is adopted; the port that clients dial."""
         ...
 
+    async def taken(self, longest_s: float) -> None:
+        """Wait, so many seconds at most, for those that were adopted and are not open yet."""
+        ...
+
     def stop(self) -> None:
         """What still comes is closed at once."""
         ...

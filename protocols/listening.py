@@ -23,6 +23,8 @@ from protocols.tls import HANDSHAKE_S
 _BACKLOG: Final = 1024
 _MOMENT_S: Final = 0.25
 """A round trip, also of a distant client."""
+_MOMENT_PART: Final = 0.1
+"""Of the time of a drain, at most."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened."""
 
@@ -48,7 +50,7 @@ class Entry(Protocol):
     def place(self) -> str: ...
     async def open(self) -> None: ...
     def copies(self) -> list[socket.socket]: ...
-    async def rest(self, longest_s: float) -> None: ...
+    async def rest(self, grace: float) -> None: ...
     def close(self) -> None: ...
     def adopt(self, sock: socket.socket) -> Coroutine[Any, Any, Any]: ...
     def admits(self, guest: Guest) -> bool: ...
@@ -104,6 +106,8 @@ class Entrance:
         self._loop: asyncio.AbstractEventLoop
         self._bound: UnixSocket | None = None
         self._listening: asyncio.Server | Accepting | None = None
+        self._rested: Accepting | None = None
+        """What accepted before `rest`, which may be cancelled and begun again."""
 
     def __repr__(self) -> str:
         return f"<Entrance {self.place}>"
@@ -152,17 +156,21 @@ class Entrance:
         listening = self._listening
         return listening.copies() if isinstance(listening, Accepting) else copies_of(listening)
 
-    async def rest(self, longest_s: float) -> None:
+    async def rest(self, grace: float) -> None:
         """Take no more connections, and wait a moment for those that have come to be open.
+
+        `grace`: the seconds of the drain that this begins; a part of them is for this.
 
         Who has just connected says something a round trip later, and nobody else has its connection.
         """
-        taking = self._listener if isinstance(self._listener, HandedOver) else self._listening
+        if isinstance(self._listening, Accepting):
+            self._rested = self._listening
+        taking = self._listener if self._listener is not None else self._rested
         self.close_door()
         for _ in range(_OPENING_TURNS):
             await asyncio.sleep(0)
-        if isinstance(taking, HandedOver | Accepting):
-            await taking.taken(min(longest_s, _MOMENT_S))
+        if taking is not None:
+            await taking.taken(min(grace * _MOMENT_PART, _MOMENT_S))
 
     def close(self) -> None:
         """Take no more connections. May be repeated."""

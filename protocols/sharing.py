@@ -17,8 +17,6 @@ PERMISSIVE: Final = "permissive"
 _TLS: Final = ("true", "false", PERMISSIVE)
 _OWN: Final = frozenset({"proxy_protocol", "tls"})
 """Options of the address, not of one of its protocols."""
-_MOMENT_PART: Final = 0.1
-"""Of the time of a drain, for connections that have not said yet what they speak."""
 
 
 def is_shared(listen: Listen) -> bool:
@@ -129,7 +127,7 @@ class SharedAdapter:
         if self._entrance is None:
             return
         left = deadline - self._house.clock.monotonic()
-        await self._entrance.rest(max(left, 0.0) * _MOMENT_PART)
+        await self._entrance.rest(max(left, 0.0))
         self._entrance.close()
         await asyncio.gather(*(member.drain(deadline, ends) for member in self._members))
         await self._entrance.end()

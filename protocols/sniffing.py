@@ -265,7 +265,7 @@ class Side:
         """None: what is listened at belongs to all of them."""
         return []
 
-    async def rest(self, longest_s: float) -> None:
+    async def rest(self, grace: float) -> None:
         """It is closed with the others."""
 
     def close(self) -> None:

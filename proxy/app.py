@@ -225,7 +225,7 @@ class App:
         closing = closing_s(self.drain_s)
         until = ends - closing, ends - closing * (1 - DOORS_PART)
         # Listeners that a reload closes have calls under way, too.
-        leaving = [self.listeners.drained(until[0])] if self.listeners is not None else []
+        leaving = [self.listeners.drained(*until)] if self.listeners is not None else []
         await asyncio.gather(*(door.drain(*until) for door in self.doors), *leaving)
 
     def farewell(self) -> dict[str, int]:

@@ -209,16 +209,22 @@ class GrpcioServer:
             self._bound = None
 
     async def drain(self, grace: float) -> None:
-        """Refuse new calls and tell all connections to go away, at once; `grace`: seconds for the others."""
+        """Refuse new calls and tell all connections to go away, at once; `grace`: seconds for the others.
+
+        May be begun again when it was cancelled.
+        """
         if self._server is None:
             return
         self._remove_socket()
-        self._told = asyncio.Event()
+        if self._told is None:
+            self._told = asyncio.Event()
         now = asyncio.get_running_loop().time
         ends = now() + grace
         await asyncio.sleep(min(_GATHER_S, grace))
         # The server would cut calls off by itself; `stop` counts them first.
-        closing = self._closing = asyncio.ensure_future(self._server.stop(_FOR_GOOD_S))
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._server.stop(_FOR_GOOD_S))
+        closing = self._closing
         await asyncio.sleep(0)  # it tells them when it is first run
         self._told.set()
         await asyncio.wait((closing,), timeout=max(ends - now(), 0.0))

@@ -30,8 +30,6 @@ from protocols.tls import HANDSHAKE_S, TlsStrangers
 
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
-_MOMENT_PART: Final = 0.1
-"""Of the time of a drain, for connections that are not open yet."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened and is closed again."""
 
@@ -127,10 +125,11 @@ class Http2Server:
     async def drain(self, grace: float) -> None:
         """Take no more connections, tell all to go away, and serve what is under way for `grace` seconds."""
         ends = self._loop.time() + grace
-        await self._entrance.rest(grace * _MOMENT_PART)
+        self._changed = asyncio.Event()
+        # At once: until they know, consumers repeat their polls, which nobody lets wait any more.
         for connection in tuple(self.connections):
             connection.leave()
-        self._changed = asyncio.Event()
+        await self._entrance.rest(grace)
         while self.connections and (left := ends - self._loop.time()) > 0:
             self._changed.clear()
             waiting = asyncio.ensure_future(self._changed.wait())

@@ -101,10 +101,12 @@ class RemotingAdapter:
         return self._server.under_way.farewell() if self._server is not None else Farewell()
 
     async def stop(self, ends: float | None = None) -> None:
-        if self._server is not None:
-            await self._server.stop(cut_time(ends, self._house.clock.monotonic()))
-        # Also of a door that did not come to listen.
-        self._ends.close()
+        try:
+            if self._server is not None:
+                await self._server.stop(cut_time(ends, self._house.clock.monotonic()))
+        finally:
+            # Also of a door that did not come to listen, or whose server fails.
+            self._ends.close()
 
 
 def _advertised(listen: Listen, house: House) -> tuple[str, int] | None:

@@ -35,8 +35,6 @@ HOLD_S: Final = 1.0
 """During a drain, an old client that found nothing asks again after so long."""
 _TICK_S: Final = 1.0
 _PARTS: Final = 8
-_MOMENT_PART: Final = 0.1
-"""Of the time of a drain, for connections that are not open yet."""
 _OPENING_TURNS: Final = 4
 """Of the loop, from a connection's acceptance until it has opened and is closed again."""
 _DRAIN_TICK_S: Final = 0.2
@@ -149,7 +147,7 @@ class RemotingServer:
         """
         loop = self._loop
         ends = loop.time() + grace
-        await self._entrance.rest(grace * _MOMENT_PART)
+        await self._entrance.rest(grace)
         self._draining = True
         self.under_way.drain()
         self.door.drain()

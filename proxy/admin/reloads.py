@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from aiohttp import web
@@ -11,12 +12,13 @@ from proxy.admin.fields import Fields, read_object
 from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
-    from proxy.reload.reloader import Reloads
+    from proxy.reload.reloader import Outcome, Reloads
 
 
 class ReloadRoutes:
     def __init__(self, reloads: Reloads | None) -> None:
         self._reloads = reloads
+        self._reloading: set[asyncio.Task[Outcome]] = set()
 
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/api/reload", self._standing), web.post("/api/reload", self._reload)]
@@ -34,9 +36,16 @@ class ReloadRoutes:
         try:
             if only_look:
                 return web.json_response({"changes": [one.facts() for one in await reloads.look()]})
-            return web.json_response((await reloads.reload()).facts())
+            return web.json_response((await self._whole(reloads)).facts())
         except SettingsWrong as error:
             raise BadRequest(str(error)) from None
+
+    async def _whole(self, reloads: Reloads) -> Outcome:
+        """To the end also when the caller goes away: a listener that is just opening must have an owner."""
+        task = asyncio.get_running_loop().create_task(reloads.reload())
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+        return await asyncio.shield(task)
 
     def _known(self) -> Reloads:
         if self._reloads is None:

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from popgate.clock import Clock
 from protocols.adapter import Adapter, House, Listen, parse_listen
@@ -23,6 +24,8 @@ class Door:
 
     url: str
     adapter: Adapter
+    house: House
+    """That it was opened for."""
     outdated: bool = False
     """Whether it should have been opened anew, and could not be."""
 
@@ -62,6 +65,8 @@ class _Leaving:
     at_once: asyncio.Event
     """Set when it is to serve on no longer, and to drain."""
     task: asyncio.Task[None]
+    undone: bool = False
+    """Whether it was opened by a reload that failed: it has left its address to the one before."""
 
 
 class Listeners:
@@ -70,9 +75,9 @@ class Listeners:
     def __init__(self, urls: Iterable[str], house: House, clock: Clock) -> None:
         self.house = house
         self._clock = clock
-        self._doors = [Door(url, make_adapter(parse_listen(url), house)) for url in urls]
+        self._doors = [Door(url, make_adapter(parse_listen(url), house), house) for url in urls]
         self._leaving: dict[Adapter, _Leaving] = {}
-        self._undoing: set[asyncio.Task[None]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
         return f"<Listeners {[one.url for one in self._doors]} leaving {len(self._leaving)}>"
@@ -82,15 +87,17 @@ class Listeners:
         """Those that serve."""
         return [one.adapter for one in self._doors]
 
-    async def prepare(self, urls: Sequence[str], house: House, *, anew: bool) -> Turnover:
+    async def prepare(self, urls: Sequence[str], house: House, *, anew: bool, drain_s: float) -> Turnover:
         """Open what is new. `anew`: all listeners are opened anew at their ports, for another house.
 
-        Raises OSError and ValueError with a sentence: everything is as it was.
+        Raises OSError and ValueError with a sentence: everything is as it was, but that whom new listeners
+        have accepted is served there for `drain_s` at most.
         """
         wanted = self._match(urls, anew=anew)
         turnover = Turnover(house)
         adapters: dict[int, Adapter] = {}
         handed: list[HandedOver] = []
+        starting: Adapter | None = None
         try:
             # Those that may fail first: a listener that takes over a port accepts from its start on.
             for number, one in sorted(enumerate(wanted), key=lambda pair: pair[1].before is not None):
@@ -100,26 +107,31 @@ class Listeners:
                 copies = one.before.adapter.copies() if one.before is not None else []
                 if one.before is not None and (not copies or listens_by_itself(one.listen)):
                     _close(copies)
-                    if one.before.adapter not in self._leaving:
+                    # One that was leaving may have ended since it was matched.
+                    if one.before.adapter in self.adapters:
                         one.kept = one.before
                         continue
                     one.before, copies = None, []  # as if nothing were there: the system says what is
-                adapter = self._make(one.listen, house, copies, handed)
-                adapters[number] = adapter
-                await adapter.start()
+                starting = self._make(one.listen, house, copies, handed)
+                await starting.start()
+                adapters[number], starting = starting, None
         except BaseException:
-            await self._undo(adapters.values(), handed)
+            for number, adapter in adapters.items():
+                self._retire(Door(wanted[number].url, adapter, house), 0.0, drain_s, undone=True)
+            await self._close_now(starting, handed)
             raise
         for number, one in enumerate(wanted):
             if one.kept is not None:
                 turnover.kept.append(one.kept)
                 turnover.doors.append(one.kept)
-                if one.before is not None or one.kept.outdated:
-                    turnover.fixed.append(one.url)
-                if anew:
+                # Not any more where the settings are again those that it was opened for.
+                outdated = one.kept.house != house if anew else one.kept.outdated
+                if outdated:
                     turnover.outdated.append(one.kept)
+                if outdated or one.kept.url != one.url:
+                    turnover.fixed.append(one.url)
                 continue
-            opened = Door(one.url, adapters[number])
+            opened = Door(one.url, adapters[number], house)
             turnover.opened.append(opened)
             turnover.doors.append(opened)
             if one.before is not None:
@@ -128,28 +140,34 @@ class Listeners:
         turnover.removed = [one for one in self._doors if not any(one is other for other in gone)]
         return turnover
 
-    async def undo(self, turnover: Turnover) -> None:
-        """Close what was opened, also when who waits for it is cancelled."""
-        await self._undo([one.adapter for one in turnover.opened], ())
+    def undo(self, turnover: Turnover, *, drain_s: float) -> None:
+        """Close what was opened: it drains, since it has accepted clients."""
+        for one in turnover.opened:
+            self._retire(one, 0.0, drain_s, undone=True)
 
     def commit(self, turnover: Turnover, *, lame_s: float, drain_s: float) -> None:
         """From now on those serve. Those whose place was taken drain at once, those that were removed as a
         gateway does that ends: for `lame_s` they first serve on."""
         self._doors = turnover.doors
         self.house = turnover.house
-        for one in turnover.outdated:
-            one.outdated = True
+        for one in turnover.kept:
+            one.outdated = any(one is other for other in turnover.outdated)
         for one in turnover.replaced:
             self._retire(one, 0.0, drain_s)
         for one in turnover.removed:
             self._retire(one, lame_duck_s(lame_s, drain_s), drain_s)
 
-    async def drained(self, deadline: float) -> None:
-        """The gateway drains, until `deadline` (loop seconds): wait as long for those that do so already."""
-        for one in self._leaving.values():
-            one.at_once.set()
-        if tasks := [one.task for one in self._leaving.values()]:
-            await asyncio.wait(tasks, timeout=max(deadline - self._clock.monotonic(), 0.0))
+    async def drained(self, deadline: float, ends: float) -> None:
+        """The gateway drains until `deadline`, and is over at `ends` (loop seconds): so are those that leave.
+
+        They begin anew: while it served, they left streams alone whose clients may have nobody else now.
+        """
+        loop = asyncio.get_running_loop()
+        for adapter, one in list(self._leaving.items()):
+            one.task = loop.create_task(self._drain_anew(one.task, adapter, deadline, ends))
+            one.task.add_done_callback(partial(self._gone, adapter))
+        while (left := deadline - self._clock.monotonic()) > 0 and self._leaving:
+            await asyncio.wait([one.task for one in self._leaving.values()], timeout=left)
 
     def leaving(self) -> list[Adapter]:
         """Those that drain, for who stops the gateway: nobody else looks after them any more."""
@@ -176,7 +194,10 @@ class Listeners:
                 if one.before is not None:
                     left.remove(one.before)
                 elif one.listen.port:
-                    gone = [leaving.door for leaving in self._leaving.values()]
+                    # The last one: it still accepts where those before it do so no more.
+                    gone = [
+                        leaving.door for leaving in reversed(self._leaving.values()) if not leaving.undone
+                    ]
                     one.before = next((door for door in gone if _same_place(door, one.listen)), None)
         return wanted
 
@@ -189,45 +210,61 @@ class Listeners:
             house = replace(house, accepting=lambda _: listener)
         return make_adapter(listen, house)
 
-    async def _undo(self, adapters: Iterable[Adapter], handed: Iterable[HandedOver]) -> None:
-        task = asyncio.get_running_loop().create_task(self._close_all(adapters, handed))
-        self._undoing.add(task)
-        task.add_done_callback(self._undoing.discard)
+    async def _close_now(self, adapter: Adapter | None, handed: Iterable[HandedOver]) -> None:
+        """At once, also when who waits for it is cancelled. `adapter`: one that did not start."""
+        task = asyncio.get_running_loop().create_task(self._stop(adapter, handed))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
         await asyncio.shield(task)
 
-    async def _close_all(self, adapters: Iterable[Adapter], handed: Iterable[HandedOver]) -> None:
-        for adapter in adapters:
+    async def _stop(self, adapter: Adapter | None, handed: Iterable[HandedOver]) -> None:
+        if adapter is not None:
             try:
                 await adapter.stop()
             except Exception:
-                _log.exception("a listener could not be closed again", what=repr(adapter))
+                _log.exception("a listener could not be stopped", what=repr(adapter))
         for listener in handed:
             listener.stop()
 
-    def _retire(self, door: Door, lame_s: float, drain_s: float) -> None:
+    def _retire(self, door: Door, lame_s: float, drain_s: float, *, undone: bool = False) -> None:
         adapter = door.adapter
         if adapter in self._leaving:
             self._leaving[adapter].at_once.set()
             return
         at_once = asyncio.Event()
         task = asyncio.get_running_loop().create_task(self._drain(adapter, at_once, lame_s, drain_s))
-        self._leaving[adapter] = _Leaving(door, at_once, task)
-        task.add_done_callback(lambda _: self._leaving.pop(adapter, None))
+        self._leaving[adapter] = _Leaving(door, at_once, task, undone)
+        task.add_done_callback(partial(self._gone, adapter))
+
+    def _gone(self, adapter: Adapter, task: asyncio.Task[None]) -> None:
+        if adapter in self._leaving and self._leaving[adapter].task is task:
+            del self._leaving[adapter]
 
     async def _drain(self, adapter: Adapter, at_once: asyncio.Event, lame_s: float, drain_s: float) -> None:
         ends, closing = self._clock.monotonic() + drain_s, closing_s(drain_s)
+        if lame_s:
+            adapter.leave()
+            timer = self._clock.call_later(lame_s, at_once.set)
+            try:
+                await at_once.wait()
+            finally:
+                timer.cancel()
+        await self._end(adapter, ends - closing, ends - closing * (1 - DOORS_PART))
+
+    async def _drain_anew(
+        self, before: asyncio.Task[None], adapter: Adapter, deadline: float, ends: float
+    ) -> None:
+        before.cancel()
+        await asyncio.wait((before,))
+        await self._end(adapter, deadline, ends)
+
+    async def _end(self, adapter: Adapter, deadline: float, ends: float) -> None:
         try:
-            if lame_s:
-                adapter.leave()
-                timer = self._clock.call_later(lame_s, at_once.set)
-                try:
-                    await at_once.wait()
-                finally:
-                    timer.cancel()
-            await adapter.drain(ends - closing, ends - closing * (1 - DOORS_PART))
+            await adapter.drain(deadline, ends)
             _log.info("a listener has closed", what=repr(adapter))
         except Exception:
             _log.exception("a listener could not be closed", what=repr(adapter))
+            await self._stop(adapter, ())
 
 
 def _same_place(door: Door, listen: Listen) -> bool:

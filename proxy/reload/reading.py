@@ -55,7 +55,8 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
         raise SettingsWrong(f"the settings were not read within {longest_s:g} s") from None
     finally:
         if process.returncode != 0:
-            with contextlib.suppress(ProcessLookupError):
+            # It may be gone, or (as by a program of another user) not ours to end: that is no reason to fail.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
         given = await handed
@@ -64,8 +65,9 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
     try:
         return cast("Settled", pickle.loads(given))  # noqa: S301 - from our own child
     except Exception as error:  # whatever another version is made of
+        why = str(error)[:_LONGEST_REASON]
         raise SettingsWrong(
-            f"the program is another version now, whose settings this one cannot take ({error}): restart it"
+            f"the program is another version now, whose settings this one cannot take ({why}): restart it"
         ) from None
 
 

@@ -199,7 +199,7 @@ class Reloader:
                 self._apply(before, limits_before, taken)
                 raise
         except BaseException:
-            await self._listeners.undo(turnover)
+            self._listeners.undo(turnover, drain_s=gateway.drain_s)
             raise
         # From here on nothing fails.
         self._listeners.commit(turnover, lame_s=gateway.lame_duck_s, drain_s=gateway.drain_s)
@@ -220,14 +220,14 @@ class Reloader:
             set_up_logs(wanted.log)
 
     async def _turnover(self, settings: Settings, names: frozenset[str]) -> Turnover:
-        """New listeners, open. Whatever it raises: none is."""
+        """New listeners, open. Whatever it raises: none accepts."""
         urls, house = door_urls(settings), self._listeners.house
         anew = {one for one in names if _is_of_listeners(one)} - _OF_ADDRESSES
         if anew or names & _OF_ADDRESSES:
             house = replace(
                 house, **house_values(settings), certificate=await self._certificate(settings, house, names)
             )
-        return await self._listeners.prepare(urls, house, anew=bool(anew))
+        return await self._listeners.prepare(urls, house, anew=bool(anew), drain_s=self._gateway.drain_s)
 
     async def _certificate(
         self, settings: Settings, house: House, names: frozenset[str]

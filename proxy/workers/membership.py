@@ -72,6 +72,10 @@ class _Handed:
         self._adopt = adopt
         return self._port
 
+    async def taken(self, longest_s: float) -> None:
+        if self._adopting:
+            await asyncio.wait(self._adopting, timeout=longest_s)
+
     def stop(self) -> None:
         self._adopt = None
 

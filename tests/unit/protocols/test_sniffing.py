@@ -495,6 +495,9 @@ class Elsewhere:
         self.adopt = adopt
         return 4711
 
+    async def taken(self, longest_s: float) -> None:
+        """Nobody is opening."""
+
     def stop(self) -> None:
         self.stopped = True
 

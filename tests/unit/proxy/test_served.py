@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +16,10 @@ from popgate.model import GroupConfig
 from popgate.testing import GatewayProcess
 from proxy import handing
 from proxy.choices import Durability
+from proxy.handing import TRIAL
 from proxy.layers import load_settings
 from proxy.values import limits_values
+from tests.support.waiting import PATIENCE_S
 
 
 def test_plain_settings_have_the_same_values_and_show_themselves_alike() -> None:
@@ -84,3 +88,23 @@ def test_a_command_line_that_serves_nothing_is_answered_as_any_other(
     )
     assert done.returncode == code, done
     assert told in done.stdout + done.stderr
+
+
+def test_a_look_at_settings_ends_by_itself_where_nobody_ends_it(tmp_path: Path) -> None:
+    """Who asked was killed, and the file of settings gives nothing; its child ends, too."""
+    settings = tmp_path / "settings.toml"
+    os.mkfifo(settings)
+    program = "import popgate.__main__ as start; start._LONGEST_TRIAL_S = 1; start.main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, "serve", "--config", str(settings)],
+        env={**os.environ, TRIAL: str(tmp_path / "settings")},
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        process.communicate(timeout=PATIENCE_S)  # the child has the same pipe
+        assert process.returncode == -signal.SIGALRM
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()

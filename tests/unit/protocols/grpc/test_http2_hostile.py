@@ -17,6 +17,7 @@ from popgate.testing import frames
 from popgate.testing.frames import PREFACE, framed, settings, split, whole_and_rest
 from popgate.testing.papers import Papers
 from popgate.wire.contract import TLS_FIRST
+from protocols import listening
 from protocols.grpc.http2 import grpc_wire
 from protocols.grpc.http2.events import Shape
 from protocols.grpc.http2.grpc_wire import GrpcWire
@@ -652,6 +653,29 @@ async def test_who_was_still_opening_when_the_drain_began_is_told_to_go_too(site
     assert b"hello" in late.got
     first.link.close()
     await asyncio.wait_for(draining, PATIENCE_S)
+
+
+async def test_who_is_open_is_told_to_go_while_another_is_opening(
+    site: Site, papers: Papers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is told, a consumer polls on, and each of its polls is answered at once."""
+    monkeypatch.setattr(listening, "_MOMENT_S", 100 * PATIENCE_S)
+    server = await site.start(tls=Certificate(*papers.pair("gateway")).current, handshake_s=100 * PATIENCE_S)
+    await site.dial(server, b"")
+    context = ssl.create_default_context(cafile=papers.authority)
+    context.set_alpn_protocols(["h2"])
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=context)
+    writer.write(HELLO + call(1, "/never"))
+    await until(lambda: site.begun == 1 and site.seen.shaking == 1)
+    draining, heard = asyncio.ensure_future(server.drain(1000 * PATIENCE_S)), b""
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while 7 not in kinds(heard):
+                heard += await reader.read(1 << 16)
+        assert (site.seen.shaking, draining.done()) == (1, False)
+    finally:
+        draining.cancel()
+        writer.close()
 
 
 def kinds(heard: bytes) -> list[int]:

@@ -845,6 +845,9 @@ async def test_connections_that_another_process_accepted(make: Make) -> None:
             self.adopt = adopt
             return 4711
 
+        async def taken(self, longest_s: float) -> None:
+            """Nobody is opening."""
+
         def stop(self) -> None:
             self.stopped = True
 

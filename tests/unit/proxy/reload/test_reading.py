@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import pickle
 import signal
 import sys
 from pathlib import Path
@@ -87,6 +88,25 @@ async def test_settings_of_another_version_are_a_reason_and_no_failure() -> None
     program = GIVES.replace('pickle.dump({"much": "x" * 300_000}, pipe)', 'pipe.write(b"cproxy\\nNew\\n.")')
     with pytest.raises(SettingsWrong, match="the program is another version now"):
         await read_anew([sys.executable, "-c", program])
+
+
+async def test_a_long_reason_of_another_version_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_given: bytes) -> None:
+        raise ImportError("x" * 100_000)
+
+    monkeypatch.setattr(pickle, "loads", fail)
+    with pytest.raises(SettingsWrong) as raised:
+        await read_anew([sys.executable, "-c", GIVES])
+    assert len(str(raised.value)) < 2_200
+
+
+async def test_a_group_that_may_not_be_ended_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "killpg", refuse)
+    with pytest.raises(SettingsWrong, match="ended with 1: ImportError"):
+        await read_anew([sys.executable, "-c", "raise ImportError('half an upgrade')"])
 
 
 async def test_a_long_reason_is_cut() -> None:

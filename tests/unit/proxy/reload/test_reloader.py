@@ -10,19 +10,29 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 
+from popgate.testing import frames
 from popgate.testing.papers import Papers
+from processors.adjusting import adjust
+from protocols import finding
+from protocols.grpc import health
 from protocols.grpc.adapter import GrpcAdapter
+from protocols.grpc.http2.hpack import encode_fields
+from protocols.grpc.pb import definition_pb2 as pb
+from protocols.grpc.pb import service_pb2 as rpc
 from proxy.app import App, build
 from proxy.handing import Settled, settle
 from proxy.logs import set_up_logs
+from proxy.reload import listeners as listeners_module
 from proxy.reload import reloader as reloader_module
 from proxy.reload.reloader import Reloader
 from proxy.settings import Settings
 from proxy.tables import Log
 from proxy.wrong import SettingsWrong
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until, wait_until
 
 Change = Callable[..., Any]
 ANY = "grpc://127.0.0.1:0"
@@ -344,6 +354,156 @@ async def test_an_address_that_was_taken_out_can_be_put_back_while_it_serves_on(
     writer.close()
 
 
+@pytest.fixture
+def free_port() -> int:
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        return int(link.getsockname()[1])
+
+
+async def accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+LEAVING_LATE = {"drain_s": 600, "lame_duck_s": 300}
+
+
+async def test_an_address_that_is_put_back_as_its_listener_ends_is_opened(
+    app: App, reload: Change, free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, listeners = f"grpc://127.0.0.1:{free_port}", app.listeners
+    assert listeners is not None
+    await reload(listen=[ANY, url], stopping=LEAVING_LATE)
+    await reload(listen=[ANY], stopping=LEAVING_LATE)
+    loop, load = asyncio.get_running_loop(), finding.load_for
+
+    def load_late(listen: Any) -> None:
+        for one in list(listeners._leaving.values()):
+            loop.call_soon_threadsafe(one.at_once.set)
+        wait_until(lambda: not listeners._leaving)
+        load(listen)
+
+    monkeypatch.setattr(listeners_module, "load_for", load_late)
+    outcome = await reload(listen=[ANY, url], stopping=LEAVING_LATE)
+    assert (outcome.waiting, app.addresses[1]) == ([], url)
+    assert await accepts(free_port)
+
+
+async def test_an_address_that_was_opened_anew_and_taken_out_can_be_put_back(
+    app: App, reload: Change, free_port: int
+) -> None:
+    """Two listeners leave it, and the first of them accepts no more."""
+    url, anew = f"grpc://127.0.0.1:{free_port}", {"connections": {"ping_s": 31}}
+    await reload(listen=[ANY, url], stopping=LEAVING_LATE)
+    reader, writer = await asyncio.open_connection("127.0.0.1", free_port)
+    writer.write(PREFACE)
+    assert await reader.read(9)
+    await reload(listen=[ANY, url], stopping=LEAVING_LATE, **anew)
+    await reload(listen=[ANY], stopping=LEAVING_LATE, **anew)
+    assert app.listeners is not None
+    assert [one.door.url for one in app.listeners._leaving.values()].count(url) == 2
+    outcome = await reload(listen=[ANY, url], stopping=LEAVING_LATE, **anew)
+    assert (outcome.waiting, app.addresses[1]) == ([], url)
+    assert await accepts(free_port)
+    writer.close()
+
+
+def health_check(number: int) -> bytes:
+    """A call on a stream of HTTP/2."""
+    fields = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", f"/{health.SERVICE}/Check"),
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+    ]
+    return frames.headers(number, encode_fields(fields)) + frames.data(number, frames.framed(b""), end=True)
+
+
+@pytest.mark.parametrize("fails", ["listener", "settings"])
+async def test_who_was_accepted_by_a_listener_that_is_taken_back_is_served_on(
+    app: App, reload: Change, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    """Another listener fails to open after it, or the settings cannot be taken."""
+    await reload(listen=[ANY, "remoting://127.0.0.1:0"])
+    doors = list(app.doors)
+    made: list[Any] = []
+    dialled: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    host, _, port = app.addresses[0].partition("://")[2].rpartition(":")
+    make = finding.make_adapter
+
+    def noted(listen: Any, house: Any) -> Any:
+        made.append(make(listen, house))
+        return made[-1]
+
+    async def dial_and_fail(*_: object) -> Any:
+        """Both listeners accept: dial until the new one has a connection."""
+
+        async def has_one() -> bool:
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(PREFACE)
+            dialled.append((reader, writer))
+            await reader.readexactly(6 + int.from_bytes(await reader.readexactly(3)))  # its SETTINGS
+            return bool(made[0]._server.connections)
+
+        await until(has_one)
+        if fails == "listener":
+            raise OSError("the broker is away")
+
+    monkeypatch.setattr(listeners_module, "make_adapter", noted)
+    monkeypatch.setattr(type(app.processor.numbering), "prime", dial_and_fail)
+    if fails == "settings":
+
+        def adjust_fails_once(*_: object) -> None:
+            monkeypatch.setattr(reloader_module, "adjust", adjust)
+            raise Odd
+
+        monkeypatch.setattr(reloader_module, "adjust", adjust_fails_once)
+    with pytest.raises(SettingsWrong):
+        await reload(listen=[ANY, "remoting://127.0.0.1:0"], connections={"ping_s": 31})
+    assert list(app.doors) == doors
+    for reader, writer in dialled:
+        writer.write(health_check(1))
+        heard, kinds = b"", set[str]()
+        while "DATA" not in kinds:
+            more = await reader.read(1 << 16)
+            assert more, heard
+            heard += more
+            kinds = {kind for kind, *_ in frames.split(frames.whole_and_rest(heard)[0])}
+        writer.close()
+
+
+@pytest.mark.parametrize("fails", ["drain", "stop"])
+async def test_of_a_listener_that_fails_as_it_closes_nothing_stays(
+    app: App, reload: Change, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    url, processor, listeners = "remoting://127.0.0.1:0", app.processor, app.listeners
+    assert listeners is not None
+    await reload(listen=[ANY, url])
+    registered = len(processor.clients.on_members._here)
+    server = app.doors[1]._server  # type: ignore[attr-defined]
+
+    async def fail(_s: float) -> None:
+        raise Odd("in the end")
+
+    monkeypatch.setattr(server, fails, fail)
+    _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    await until(lambda: server.connections)
+    await reload(listen=[ANY, url], connections={"ping_s": 31})
+    if fails == "stop":
+        writer.close()
+    await until(lambda: not listeners._leaving)
+    assert len(processor.clients.on_members._here) == registered
+    if fails == "drain":
+        await until(lambda: not server.connections)
+    writer.close()
+
+
 async def test_a_drain_waits_for_listeners_that_a_reload_closes(
     app: App, reload: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -369,6 +529,42 @@ async def test_a_drain_waits_for_listeners_that_a_reload_closes(
     finish.set()
     await draining
     assert ended
+
+
+@pytest.mark.parametrize(
+    "url",
+    [ANY, "grpc://127.0.0.1:0?transport=grpcio", "grpc+remoting://127.0.0.1:0"],
+    ids=["http2", "grpcio", "shared"],
+)
+async def test_a_drain_ends_the_streams_of_listeners_that_a_reload_closes(
+    app: App, reload: Change, url: str
+) -> None:
+    """They were left alone as long as clients had another listener; now they have none."""
+    await reload(listen=[ANY, url], stopping={"drain_s": 3600, "lame_duck_s": 0})
+    place, listeners = app.addresses[1].partition("://")[2], app.listeners
+    assert listeners is not None
+    async with grpc.aio.insecure_channel(place) as channel:
+        telemetry: Any = channel.stream_stream(
+            "/apache.rocketmq.v2.MessagingService/Telemetry",
+            request_serializer=rpc.TelemetryCommand.SerializeToString,
+            response_deserializer=rpc.TelemetryCommand.FromString,
+        )
+        stream = telemetry(metadata=(("x-mq-client-id", "one"), ("x-mq-language", "JAVA")))
+        settings = pb.Settings(
+            client_type=pb.PRODUCER, publishing=pb.Publishing(topics=[pb.Resource(name="orders")])
+        )
+        await stream.write(rpc.TelemetryCommand(settings=settings))
+        assert (await stream.read()).status.code == pb.OK
+        await reload(listen=[ANY], stopping={"drain_s": 3600, "lame_duck_s": 0})
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(listeners._leaving) == 1
+        draining = asyncio.ensure_future(app.drain())
+        async with asyncio.timeout(PATIENCE_S):
+            while await stream.read() is not grpc.aio.EOF:  # type: ignore[attr-defined]
+                pass  # told to connect anew
+        await asyncio.wait_for(draining, PATIENCE_S)
+    assert not listeners._leaving
 
 
 async def test_a_certificate_comes_with_a_reload(app: App, reload: Change, tmp_path: Path) -> None:
@@ -402,7 +598,7 @@ async def test_a_socket_in_the_file_system_keeps_its_options_and_is_named(
         assert outcome.waiting == [f"listen: {url}?mode=666"]
         assert list(app.doors) == [door]
         # It is named until the restart, also after settings that it should have been opened anew for.
-        connections = {"ping_s": 31}
+        connections: dict[str, Any] = {"ping_s": 31}
 
         async def read_other() -> Settled:
             return settle(settings_for(listen=[url], connections=connections))
@@ -411,6 +607,10 @@ async def test_a_socket_in_the_file_system_keeps_its_options_and_is_named(
         for _ in range(2):
             assert (await reloader.reload()).waiting == [f"listen: {url}"]
             assert reloader.standing().figures()["config_restart_pending"] == 1
+        # With the settings that it was opened for it is named no more.
+        connections = {}
+        assert (await reloader.reload()).waiting == []
+        assert reloader.standing().figures()["config_restart_pending"] == 0
     finally:
         await app.stop()
 
@@ -431,6 +631,31 @@ async def test_reloads_that_are_asked_for_meanwhile_are_one_more(app: App) -> No
     go.set()
     await until(lambda: reloader._asked is not None and reloader._asked.done())
     assert reads == 2
+
+
+async def test_a_reload_goes_on_when_its_caller_goes_away(
+    app: App, api: Any, settings_for: Callable[..., Settings]
+) -> None:
+    """What is cut short in the moment in which a listener opens leaves one that nobody owns."""
+    reading, go = asyncio.Event(), asyncio.Event()
+
+    async def read() -> Settled:
+        reading.set()
+        await go.wait()
+        return settle(settings_for(topics={"queues": 3}))
+
+    reloader_of(app).read = read
+    assert app.admin is not None
+    server = app.admin._runner.server
+    assert server is not None
+    asking = asyncio.ensure_future(api.post("/api/reload", {}))
+    await reading.wait()
+    asking.cancel()
+    await until(lambda: not server.connections)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    go.set()
+    await until(lambda: app.processor.limits.new_topic_queues == 3)
 
 
 async def test_the_admin_port_reloads_and_looks(

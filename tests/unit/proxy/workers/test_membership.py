@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,12 @@ from typing import Any
 
 import pytest
 
+from popgate.testing import frames
+from popgate.testing.papers import Papers
+from protocols import listening
 from protocols.adapter import parse_listen
+from protocols.grpc.http2_transport import Http2Server
+from protocols.tls import Certificate
 from proxy.app import build
 from proxy.ending import Ending
 from proxy.settings import Settings
@@ -20,7 +26,7 @@ from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role
 from proxy.workers.membership import Membership
 from proxy.workers.working import settings_at
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 
 class Desk:
@@ -145,6 +151,42 @@ async def test_what_comes_before_the_start_or_after_the_end_is_closed(desk: Desk
             assert await desk.heard() == {"closed": 1}
             await listener.start(adopt)
             listener.stop()
+
+
+async def test_who_was_handed_over_and_is_still_opening_is_served_by_a_drain(
+    desk: Desk, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its handshake begins a round trip later, and nobody else has its connection."""
+    monkeypatch.setattr(listening, "_MOMENT_S", 100 * PATIENCE_S)
+    papers = Papers(tmp_path_factory.mktemp("papers"))
+    context = ssl.create_default_context(cafile=papers.authority)
+    context.set_alpn_protocols(["h2"])
+    async with attached(desk) as (membership, _):
+        server = Http2Server(
+            object(),  # type: ignore[arg-type]
+            "127.0.0.1",
+            0,
+            tls=Certificate(*papers.pair("gateway")).current,
+            listener=membership.accepting(parse_listen("grpc://127.0.0.1:4321")),
+        )
+        await server.start()
+
+        async def end() -> None:
+            await server.drain(1000 * PATIENCE_S)
+            await server.stop()
+
+        client = desk.hand(3)
+        client.setblocking(False)
+        await until(lambda: server.admission.count == 1)
+        ending = asyncio.ensure_future(end())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        reader, writer = await asyncio.open_connection(sock=client, ssl=context, server_hostname="localhost")
+        writer.write(frames.PREFACE + frames.settings())
+        assert (await reader.readexactly(9))[3] == 4  # its SETTINGS
+        assert not ending.done()
+        writer.close()
+        await ending
 
 
 async def test_a_door_of_somebody_else_is_none(desk: Desk) -> None:
