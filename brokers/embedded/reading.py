@@ -99,7 +99,7 @@ class Reading(Facet):
             if length < 0:
                 return None
             size = len(record)
-            if len(records) == max_messages or (records and size > max_bytes):
+            if records and size > max_bytes:
                 end = at
                 break
             records.append(record)
@@ -107,6 +107,9 @@ class Reading(Facet):
             start += size
             body_bytes += length
             max_bytes -= size
+            if len(records) == max_messages:  # not to look behind the holes that may follow
+                end = at + 1
+                break
         if not records:
             return [], max(end, offset)
         name = self._state.settings.name

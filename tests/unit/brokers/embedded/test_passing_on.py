@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.damage import plain_body_length
+from brokers.embedded.keys import MESSAGES, message_key
 from brokers.embedded.log import stored_message
 from popgate.context import Context
 from popgate.errors import PeerWireError
@@ -102,6 +103,23 @@ async def test_bytes_are_bounded_but_for_the_first(broker: EmbeddedBroker, passi
             CONTEXT, "T", "", 0, 0, max_messages=9, max_bytes=room, passing=passing, wait_until=None
         )
         assert (len(pulled.messages), pulled.next_offset) == (count, count)
+
+
+@pytest.mark.parametrize("passing", [EVERYTHING, RED], ids=["everything", "red"])
+async def test_a_full_pull_does_not_look_behind_holes(broker: EmbeddedBroker, passing: Any) -> None:
+    await broker.create_topic(
+        TopicConfig("C", read_queues=1, write_queues=1, attributes={"cleanup.policy": "COMPACTION"})
+    )
+    await broker.send(CONTEXT, [Message("C", b"x", tag="red", keys=(f"k{number}",)) for number in range(4)])
+    state = broker._state
+    for offset in (1, 2):
+        state.store.delete(MESSAGES, message_key(state.catalogue.topic("C").id, 0, offset))
+    await state.store.commit()
+    for most, offsets, following in ((1, [0], 1), (2, [0, 3], 4), (9, [0, 3], 4)):
+        pulled = await broker.pull(
+            CONTEXT, "C", "", 0, 0, max_messages=most, max_bytes=1 << 20, passing=passing, wait_until=None
+        )
+        assert ([message.offset for message in pulled.messages], pulled.next_offset) == (offsets, following)
 
 
 def test_what_is_damaged_raises_when_it_is_read() -> None:
