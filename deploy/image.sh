@@ -29,7 +29,9 @@ cp "$wheel" "$work/"
     "$work/tools/bin/pip" --python "$target/bin/python" install --quiet --no-compile \
         --constraint "$source/deploy/constraints.txt" "./$(basename "$wheel")[fast,tracing]"
 )
+# Where the wheel was, which is another folder each time.
 rm -f "$target"/lib/python3.*/site-packages/popgate-*.dist-info/direct_url.json
+sed -i '/direct_url\.json,/d' "$target"/lib/python3.*/site-packages/popgate-*.dist-info/RECORD
 # Compiled here, since nothing can be written there; by content, so that the times of files do not matter.
 "$target/bin/python" -m compileall -q --invalidation-mode unchecked-hash "$target/lib"
 "$work/tools/bin/cyclonedx-py" environment --output-reproducible --of JSON -o "$target/sbom.cdx.json" "$target/bin/python"
