@@ -7,7 +7,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.rolls.pods import Pod
+from tests.support.waiting import PATIENCE_S, until
 
 _PROBE = {"httpGet": {"port": "admin", "path": "/"}, "timeoutSeconds": 1, "periodSeconds": 3600}
 
@@ -31,15 +34,21 @@ class _LatePod(Pod):
         return await super()._run(command)
 
 
-async def test_a_process_that_comes_after_the_end_is_killed(tmp_path: Path) -> None:
+@pytest.fixture
+async def pod(tmp_path: Path) -> _LatePod:
+    """Its process is asked for, and not there yet."""
     pod = _LatePod(tmp_path / "pod")
     pod.start()
-    await asyncio.wait_for(pod.asked.wait(), 60)
+    await asyncio.wait_for(pod.asked.wait(), PATIENCE_S)
+    return pod
+
+
+async def test_a_process_that_comes_after_the_end_is_killed(pod: _LatePod) -> None:
     closing = asyncio.ensure_future(pod.close())
-    await asyncio.sleep(0)  # it begins
+    await until(lambda: pod._closed)
     pod.let.set()
     try:
-        await asyncio.wait_for(asyncio.shield(closing), 60)
+        await asyncio.wait_for(asyncio.shield(closing), PATIENCE_S)
     finally:
         if not closing.done():
             pod.kill()
@@ -47,13 +56,10 @@ async def test_a_process_that_comes_after_the_end_is_killed(tmp_path: Path) -> N
     assert pod.ends == [-9]
 
 
-async def test_a_process_that_comes_after_its_sigterm_gets_it_then(tmp_path: Path) -> None:
+async def test_a_process_that_comes_after_its_sigterm_gets_it_then(pod: _LatePod) -> None:
     """A pod that is to go while its container starts needs no more than its grace for that."""
-    pod = _LatePod(tmp_path / "pod")
-    pod.start()
-    await asyncio.wait_for(pod.asked.wait(), 60)
     going = asyncio.ensure_future(pod.terminate())
-    await asyncio.sleep(0)  # it begins
+    await until(lambda: pod.terminating)
     pod.let.set()
-    await asyncio.wait_for(going, 60)
+    await asyncio.wait_for(going, PATIENCE_S)
     assert (pod.ends, pod.out_of_grace) == ([-15], False)

@@ -218,19 +218,27 @@ async def test_a_reload_that_is_cut_short_leaves_all_as_it_was(
 ) -> None:
     """The caller goes, or the gateway ends, while listeners are opened."""
     doors, files = list(app.doors), len(os.listdir("/proc/self/fd"))
-    starts, opening = GrpcAdapter.start, asyncio.Event()
+    starts, stops = GrpcAdapter.start, GrpcAdapter.stop
+    opening, undoing, go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def start(adapter: GrpcAdapter) -> None:
         await starts(adapter)
         opening.set()
         await asyncio.Event().wait()
 
+    async def stop(adapter: GrpcAdapter, ends: float | None = None) -> None:
+        undoing.set()
+        await go.wait()
+        await stops(adapter, ends)
+
     monkeypatch.setattr(GrpcAdapter, "start", start)
+    monkeypatch.setattr(GrpcAdapter, "stop", stop)
     reloading = asyncio.ensure_future(reload(listen=[ANY, ANY], connections={"ping_s": 31}))
     await opening.wait()
     reloading.cancel()
-    await asyncio.sleep(0)
-    reloading.cancel()  # while it is undone
+    await asyncio.wait_for(undoing.wait(), PATIENCE_S)
+    reloading.cancel()
+    go.set()
     with pytest.raises(asyncio.CancelledError):
         await reloading
     monkeypatch.undo()
@@ -253,18 +261,23 @@ async def test_reloads_at_once_come_one_after_the_other(
     app: App, settings_for: Callable[..., Settings]
 ) -> None:
     reloader, reading, most, numbers = reloader_of(app), 0, 0, iter(range(3, 8))
+    go = asyncio.Event()
 
     async def read() -> Settled:
         nonlocal reading, most
         reading += 1
         most = max(most, reading)
-        await asyncio.sleep(0)
+        await go.wait()
         reading -= 1
         return settle(settings_for(limits={"max_found": next(numbers)}))
 
     reloader.read = read
     reloader.ask()
-    await asyncio.gather(reloader.look(), reloader.reload(), reloader.look(), reloader.reload())
+    four = asyncio.gather(reloader.look(), reloader.reload(), reloader.look(), reloader.reload())
+    # One reads, and the others have come as far as they do without it.
+    await until(lambda: reading and len(reloader._lock._waiters or ()) == 4)  # type: ignore[attr-defined]
+    go.set()
+    await four
     await until(lambda: reloader._asked is not None and reloader._asked.done())
     assert most == 1
     assert app.processor.limits.max_found == 7
@@ -509,11 +522,12 @@ async def test_a_drain_waits_for_listeners_that_a_reload_closes(
 ) -> None:
     stopping = {"drain_s": 600, "lame_duck_s": 300}
     await reload(listen=[ANY, ANY], stopping=stopping)
-    gone, finish, ended = app.doors[1], asyncio.Event(), False
+    gone, begun, finish, ended = app.doors[1], asyncio.Event(), asyncio.Event(), False
     drains = gone.drain
 
     async def drain(deadline: float, ends: float | None = None) -> None:
         nonlocal ended
+        begun.set()
         await finish.wait()
         await drains(deadline, ends)
         ended = True
@@ -522,9 +536,7 @@ async def test_a_drain_waits_for_listeners_that_a_reload_closes(
     await reload(listen=[ANY], stopping=stopping)
     app.lame_duck_s = 0.0
     draining = asyncio.ensure_future(app.drain())
-    await until(lambda: app.state == "draining")
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await until(lambda: begun.is_set() or draining.done())
     assert not draining.done()
     finish.set()
     await draining
@@ -537,12 +549,20 @@ async def test_a_drain_waits_for_listeners_that_a_reload_closes(
     ids=["http2", "grpcio", "shared"],
 )
 async def test_a_drain_ends_the_streams_of_listeners_that_a_reload_closes(
-    app: App, reload: Change, url: str
+    app: App, reload: Change, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     """They were left alone as long as clients had another listener; now they have none."""
     await reload(listen=[ANY, url], stopping={"drain_s": 3600, "lame_duck_s": 0})
     place, listeners = app.addresses[1].partition("://")[2], app.listeners
     assert listeners is not None
+    gone, begun = app.doors[1], asyncio.Event()
+    drains = gone.drain
+
+    async def drain(deadline: float, ends: float | None = None) -> None:
+        begun.set()
+        await drains(deadline, ends)
+
+    monkeypatch.setattr(gone, "drain", drain)
     async with grpc.aio.insecure_channel(place) as channel:
         telemetry: Any = channel.stream_stream(
             "/apache.rocketmq.v2.MessagingService/Telemetry",
@@ -556,8 +576,7 @@ async def test_a_drain_ends_the_streams_of_listeners_that_a_reload_closes(
         await stream.write(rpc.TelemetryCommand(settings=settings))
         assert (await stream.read()).status.code == pb.OK
         await reload(listen=[ANY], stopping={"drain_s": 3600, "lame_duck_s": 0})
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await asyncio.wait_for(begun.wait(), PATIENCE_S)
         assert len(listeners._leaving) == 1
         draining = asyncio.ensure_future(app.drain())
         async with asyncio.timeout(PATIENCE_S):
@@ -625,9 +644,10 @@ async def test_reloads_that_are_asked_for_meanwhile_are_one_more(app: App) -> No
         return reloader._running
 
     reloader.read = read
-    for _ in range(5):
+    reloader.ask()
+    await until(lambda: reads == 1)
+    for _ in range(4):
         reloader.ask()
-        await asyncio.sleep(0)
     go.set()
     await until(lambda: reloader._asked is not None and reloader._asked.done())
     assert reads == 2
@@ -651,9 +671,7 @@ async def test_a_reload_goes_on_when_its_caller_goes_away(
     asking = asyncio.ensure_future(api.post("/api/reload", {}))
     await reading.wait()
     asking.cancel()
-    await until(lambda: not server.connections)
-    for _ in range(20):
-        await asyncio.sleep(0)
+    await until(lambda: not server.connections)  # with them go their handlers
     go.set()
     await until(lambda: app.processor.limits.new_topic_queues == 3)
 

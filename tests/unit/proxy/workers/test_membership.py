@@ -162,12 +162,13 @@ async def test_who_was_handed_over_and_is_still_opening_is_served_by_a_drain(
     context = ssl.create_default_context(cafile=papers.authority)
     context.set_alpn_protocols(["h2"])
     async with attached(desk) as (membership, _):
+        listener = membership.accepting(parse_listen("grpc://127.0.0.1:4321"))
         server = Http2Server(
             object(),  # type: ignore[arg-type]
             "127.0.0.1",
             0,
             tls=Certificate(*papers.pair("gateway")).current,
-            listener=membership.accepting(parse_listen("grpc://127.0.0.1:4321")),
+            listener=listener,
         )
         await server.start()
 
@@ -179,8 +180,7 @@ async def test_who_was_handed_over_and_is_still_opening_is_served_by_a_drain(
         client.setblocking(False)
         await until(lambda: server.admission.count == 1)
         ending = asyncio.ensure_future(end())
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await until(lambda: listener._adopt is None)  # type: ignore[attr-defined]
         reader, writer = await asyncio.open_connection(sock=client, ssl=context, server_hostname="localhost")
         writer.write(frames.PREFACE + frames.settings())
         assert (await reader.readexactly(9))[3] == 4  # its SETTINGS
