@@ -175,13 +175,10 @@ def _tell(name: str, rows: int, took: Sequence[float], cost: Sequence[float]) ->
 
 
 def _session(folder: Path) -> Any:
-    from pyspark.sql import SparkSession
+    from popgate.spark.session import rocketmq_session
 
-    from popgate.spark.session import session_settings
-
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings: dict[str, Any] = session_settings(local_checkpoints=True) | {
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # a machine may not know its own name
+    settings = {
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
@@ -191,7 +188,7 @@ def _session(folder: Path) -> Any:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
-    session = SparkSession.builder.master("local[2]").appName("bench").config(map=settings).getOrCreate()
+    session = rocketmq_session("bench", master="local[2]", settings=settings)
     session.sparkContext.setLogLevel("ERROR")
     return session
 

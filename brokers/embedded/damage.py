@@ -9,30 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from struct import Struct
-from typing import Final
 
 from brokers.embedded.keys import DAMAGED
 from brokers.embedded.store import Store
 from popgate.errors import PeerWireError
-from popgate.wire.properties import LONGEST_BLOCK
-from popgate.wire.records import (
-    BORN_HOST_V6,
-    LONGEST_V1_TOPIC,
-    MAGIC_V1,
-    MAGIC_V2,
-    SMALLEST_RECORD,
-    STORE_HOST_V6,
-    Record,
-    decode_record,
-)
+from popgate.wire.records import Record, decode_record
 
 _log = logging.getLogger(__name__)
 _MOST_PLACES = 10_000
-_HEAD: Final = Struct(">II28xi44xI")
-"""Size, magic, sys flag, and the length of the body, of a record with IPv4 hosts."""
-_unpack_head = _HEAD.unpack_from
-_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 
 
 class Damages:
@@ -79,32 +63,6 @@ def check_whole(record: bytes) -> None:
     found = decode_record(record)
     if found.size != len(record):
         raise PeerWireError(f"a record of {found.size} bytes has {len(record)}")
-
-
-def plain_body_length(record: bytes) -> int:
-    """The bytes of the body of a record that can be passed on as it is.
-
-    -1: it has to be decoded, since it is damaged, or has an IPv6 host or a topic that is not ASCII.
-    """
-    if len(record) < SMALLEST_RECORD:
-        return -1
-    size, magic, sys_flag, length = _unpack_head(record)
-    topic_at = _HEAD.size + length
-    if size != len(record) or topic_at + 3 > size or sys_flag & _HOSTS_V6:
-        return -1
-    # Lengths are signed numbers: half of what their bytes could say is damage.
-    topic_length = record[topic_at]
-    topic_at += 1
-    if magic == MAGIC_V2:
-        topic_length = topic_length << 8 | record[topic_at]
-        topic_at += 1
-    elif magic != MAGIC_V1 or topic_length > LONGEST_V1_TOPIC:
-        return -1
-    block_at = topic_at + topic_length + 2
-    if block_at > size or topic_length > LONGEST_BLOCK or not record[topic_at : block_at - 2].isascii():
-        return -1
-    properties = record[block_at - 2] << 8 | record[block_at - 1]
-    return length if properties <= LONGEST_BLOCK and block_at + properties == size else -1
 
 
 def decode_sound(record: bytes) -> Record | None:

@@ -298,7 +298,7 @@ class MessageLog:
             put(INDEX, index_key(hour, topic_id, text_hash(b"k", key), queue_id, offset), b"")
 
 
-def stored_message(record: bytes, broker: str, start: int = 0) -> StoredMessage:
+def stored_message(record: bytes, start: int = 0, *, broker: str) -> StoredMessage:
     """The record at `start` as those who look it up see it: no attempt, no receipt. Raises PeerWireError."""
     return as_stored(decode_record(record, start), broker)
 

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 
-from brokers.embedded.damage import plain_body_length
 from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.log import as_stored, stored_message
 from brokers.embedded.state import pull_key
@@ -16,6 +15,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
 from popgate.stored_records import StoredRecords, held_bytes
+from popgate.wire.records import plain_parts
 
 
 class Reading(Facet):
@@ -95,10 +95,10 @@ class Reading(Facet):
         starts: list[int] = []
         start = body_bytes = 0
         for at, record in log.read(queue.topic, queue.queue_id, offset, end):
-            length = plain_body_length(record)
-            if length < 0:
+            plain = plain_parts(record)
+            if plain is None or plain[0] != len(record):
                 return None
-            size = len(record)
+            size, _, length, _ = plain
             if records and size > max_bytes:
                 end = at
                 break
@@ -113,7 +113,7 @@ class Reading(Facet):
         if not records:
             return [], max(end, offset)
         name = self._state.settings.name
-        decode = partial(_decode, name)
+        decode = partial(stored_message, broker=name)
         return StoredRecords(b"".join(records), starts, body_bytes, name, decode), max(end, offset)
 
     def _read(
@@ -138,7 +138,3 @@ class Reading(Facet):
                 if looks <= 0:
                     return messages, at + 1
         return messages, max(end, offset)
-
-
-def _decode(broker: str, data: bytes, start: int) -> StoredMessage:
-    return stored_message(data, broker, start)

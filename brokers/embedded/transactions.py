@@ -314,7 +314,7 @@ class HalfMessages:
             topic.name,
             half.producer_group,
             self._ids.make(sequence, message_id),
-            stored_message(record, self._settings.name),
+            stored_message(record, broker=self._settings.name),
             half.checks + 1,
             HalfPlace(self._settings.name, half.producer_group, sequence, self._ids.proof(sequence)),
         )

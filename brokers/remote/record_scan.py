@@ -13,23 +13,10 @@ from typing import Final, NamedTuple
 
 from popgate.model import Filter
 from popgate.wire.hosts import V4_SIZE, pack_host
-from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK
-from popgate.wire.records import (
-    BORN_HOST_AT,
-    BORN_HOST_V6,
-    BORN_MS_AT,
-    LONGEST_V1_TOPIC,
-    MAGIC_V1,
-    MAGIC_V2,
-    SMALLEST_RECORD,
-    STORE_HOST_V6,
-)
+from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP
+from popgate.wire.records import BORN_HOST_AT, BORN_MS_AT, plain_parts
 
-_HEAD: Final = Struct(">II12xq8xi44xI")
-"""Size, magic, offset, sys flag, and the length of the body."""
-_unpack_head = _HEAD.unpack_from
 _pack_time_into = Struct(">q").pack_into
-_HOSTS_V6: Final = BORN_HOST_V6 | STORE_HOST_V6
 _BORN_HOST, _BORN_TIMESTAMP = f"{BORN_HOST}\x01".encode(), f"{BORN_TIMESTAMP}\x01".encode()
 _END: Final = 2
 """The byte that ends a property."""
@@ -59,28 +46,11 @@ def scan_records(data: bytes, offset: int, passing: Filter, max_messages: int, r
     at, start, end = 0, 0, len(data)
     body_bytes, next_offset = 0, None
     while at < end:
-        if end - at < SMALLEST_RECORD:
+        plain = plain_parts(data, at)
+        if plain is None:
             return None
-        size, magic, record_offset, sys_flag, body_length = _unpack_head(data, at)
-        stop = at + size
-        topic_at = at + _HEAD.size + body_length
-        if stop > end or topic_at + 3 > stop or sys_flag & _HOSTS_V6:
-            return None
-        # Lengths are signed numbers: half of what their bytes could say is damage.
-        topic_length = data[topic_at]
-        topic_at += 1
-        if magic == MAGIC_V2:
-            topic_length = topic_length << 8 | data[topic_at]
-            topic_at += 1
-        elif magic != MAGIC_V1 or topic_length > LONGEST_V1_TOPIC:
-            return None
-        length_at = topic_at + topic_length
-        block_at = length_at + 2
-        if block_at > stop or topic_length > LONGEST_BLOCK or not data[topic_at:length_at].isascii():
-            return None
-        length = data[length_at] << 8 | data[length_at + 1]
-        if length > LONGEST_BLOCK or block_at + length != stop:
-            return None
+        stop, record_offset, body_length, block_at = plain
+        size = stop - at
         if record_offset < offset:
             at = stop
             continue

@@ -58,6 +58,8 @@ _pack_head = _HEAD.pack
 _unpack_head = _HEAD.unpack_from
 _HEAD_SIZE = _HEAD.size
 SMALLEST_RECORD = _HEAD_SIZE + 1 + 2
+_unpack_plain_head = Struct(">II12xq8xi44xI").unpack_from
+"""Size, magic, offset, sys flag, and the length of the body."""
 _unpack_short = Struct(">h").unpack_from
 _place_queue = Struct(">i").pack_into
 _place_offsets = Struct(">qq").pack_into
@@ -216,6 +218,39 @@ def encode_records(
             raise LocalWireError(f"a number does not fit into a record: {error}") from error
         records.append(b"".join((front, body, told_topic, _LENGTHS[length], properties)))
     return records
+
+
+def plain_parts(data: bytes, start: int = 0) -> tuple[int, int, int, int] | None:
+    """Of a record that can be passed on without decoding it: where it ends, its offset, the length of its
+    body, and where its properties begin.
+
+    None: the one that begins at `start` has to be decoded, since it is damaged, or has an IPv6 host, or a
+    topic that is not ASCII.
+    """
+    end = len(data)
+    if end - start < SMALLEST_RECORD:
+        return None
+    size, magic, offset, sys_flag, body_length = _unpack_plain_head(data, start)
+    stop = start + size
+    topic_at = start + _HEAD_SIZE + body_length
+    if stop > end or topic_at + 3 > stop or sys_flag & _HOSTS_V6:
+        return None
+    # Lengths are signed numbers: half of what their bytes could say is damage.
+    topic_length = data[topic_at]
+    topic_at += 1
+    if magic == MAGIC_V2:
+        topic_length = topic_length << 8 | data[topic_at]
+        topic_at += 1
+    elif magic != MAGIC_V1 or topic_length > LONGEST_V1_TOPIC:
+        return None
+    length_at = topic_at + topic_length
+    block_at = length_at + 2
+    if block_at > stop or topic_length > LONGEST_BLOCK or not data[topic_at:length_at].isascii():
+        return None
+    length = data[length_at] << 8 | data[length_at + 1]
+    if length > LONGEST_BLOCK or block_at + length != stop:
+        return None
+    return stop, offset, body_length, block_at
 
 
 def decode_record(data: bytes, start: int = 0, *, verify: bool = False) -> Record:

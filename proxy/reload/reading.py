@@ -38,13 +38,14 @@ async def read_anew(command: Sequence[str] | None = None, longest_s: float = LON
             pass_fds=(theirs,),
             start_new_session=True,
         )
-    except BaseException as error:
+    except OSError as error:
         os.close(pipe)
-        if not isinstance(error, OSError):
-            raise
         raise SettingsWrong(
             f"the settings cannot be read: {(error.strerror or str(error)).lower()}"
         ) from None
+    except BaseException:
+        os.close(pipe)
+        raise
     finally:
         os.close(theirs)
     handed = asyncio.ensure_future(asyncio.to_thread(_all_of, pipe))

@@ -59,7 +59,7 @@ async def test_a_process_that_comes_after_the_end_is_killed(pod: _LatePod) -> No
 async def test_a_process_that_comes_after_its_sigterm_gets_it_then(pod: _LatePod) -> None:
     """A pod that is to go while its container starts needs no more than its grace for that."""
     going = asyncio.ensure_future(pod.terminate())
-    await until(lambda: pod.terminating)
+    await until(lambda: pod._signalled)
     pod.let.set()
     await asyncio.wait_for(going, PATIENCE_S)
     assert (pod.ends, pod.out_of_grace) == ([-15], False)

@@ -144,7 +144,7 @@ async def test_a_stored_message_tells_what_was_stored(parts) -> None:
     add(parts, topic, body=b"hello", flag=7)
     await parts.store.commit()
     ((_, record),) = parts.log.read(topic, 0, 0, 1)
-    message = stored_message(record, "b")
+    message = stored_message(record, broker="b")
     assert (message.topic, message.broker, message.body, message.flag) == ("T", "b", b"hello", 7)
     assert (message.born_ms, message.born_host, message.store_host) == (5, "10.0.0.1:8081", "10.0.0.1:8081")
     assert (message.attempt, message.receipt) == (0, "")

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.damage import plain_body_length
 from brokers.embedded.keys import MESSAGES, message_key
 from brokers.embedded.log import stored_message
 from popgate.context import Context
@@ -21,7 +20,7 @@ from popgate.model import FilterKind, Message, TopicConfig
 from popgate.stored_records import StoredRecords, body_bytes, held_bytes
 from popgate.testing import MovableClock
 from popgate.wire.hosts import pack_host
-from popgate.wire.records import decode_record, encode_record
+from popgate.wire.records import decode_record, encode_record, plain_parts
 
 CONTEXT = Context()
 RED = compile_filter(FilterKind.TAG, "red")
@@ -47,7 +46,9 @@ class TestWhatIsPassedOn:
     def test_is_whole_and_plain(self, data: bytes) -> None:
         found = decode_record(data)
         plain = found.topic.isascii() and len(found.born_host) == len(found.store_host) == 8
-        assert plain_body_length(data) == (len(found.body) if plain else -1)
+        block_at = len(data) - len(found.properties)
+        expected = (len(data), found.offset, len(found.body), block_at) if plain else None
+        assert plain_parts(data) == expected
 
     @given(records, st.data())
     def test_is_nothing_that_does_not_decode(self, data: bytes, choose: st.DataObject) -> None:
@@ -57,12 +58,11 @@ class TestWhatIsPassedOn:
         spoiled += choose.draw(st.binary(max_size=3))
         cut = bytes(spoiled[: choose.draw(st.integers(0, len(spoiled)))])
         for each in (bytes(spoiled), cut):
-            length = plain_body_length(each)
-            if length >= 0:
+            parts = plain_parts(each)
+            if parts is not None:
                 found = decode_record(each)
-                assert (len(found.body), found.size) == (length, len(each))
-            else:
-                assert length == -1
+                block_at = found.size - len(found.properties)
+                assert parts == (found.size, found.offset, len(found.body), block_at)
 
 
 @pytest.fixture
@@ -124,4 +124,4 @@ async def test_a_full_pull_does_not_look_behind_holes(broker: EmbeddedBroker, pa
 
 def test_what_is_damaged_raises_when_it_is_read() -> None:
     with pytest.raises(PeerWireError):
-        stored_message(b"nothing", "broker")
+        stored_message(b"nothing", broker="broker")
