@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,8 @@ MISSING = 3
 QUEUES, MANY_QUEUES = 8, 64
 BODY = "x" * 100
 WAIT_S = 600.0
+LOG = "spark.log"
+_LOG_TOLD = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,10 @@ class Amounts:
     rounds: int
     batches: int
     """Of one row each."""
-    rate_s: int
-    """How long Spark's rate source runs."""
 
 
-FULL = Amounts(rows=1_000_000, rounds=3, batches=20, rate_s=15)
-QUICK = Amounts(rows=2_000, rounds=1, batches=3, rate_s=4)
+FULL = Amounts(rows=1_000_000, rounds=3, batches=20)
+QUICK = Amounts(rows=2_000, rounds=1, batches=3)
 
 
 class Bench:
@@ -104,8 +104,11 @@ class Bench:
             seconds for _, seconds in self._stream({"topic": "single", "maxOffsetsPerTrigger": "1"}, None)
         ]
         query = self._started(self._spark.readStream.format("rate").option("rowsPerSecond", "1").load(), {})
-        time.sleep(self._amounts.rate_s)
-        theirs = [seconds for _, seconds in _times(query)]
+        end = time.monotonic() + WAIT_S
+        while len(theirs := [seconds for _, seconds in _times(query)]) < len(ours):
+            if time.monotonic() > end or not query.isActive:
+                raise SystemExit(f"Spark's rate source came to {len(theirs)} batches: {query.status}")
+            time.sleep(0.2)
         query.stop()
         ours_ms, theirs_ms = (statistics.median(each) * 1000 for each in (ours, theirs))
         print(f"spark.one_row_batch {ours_ms:.0f} ms, Spark's rate source {theirs_ms:.0f} ms", end="")
@@ -188,7 +191,15 @@ def _session(folder: Path) -> Any:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder / "local"),
     }
-    session = rocketmq_session("bench", master="local[2]", settings=settings)
+    # What Spark says of itself, and its Python processes as they are ended, is told only when a part fails.
+    stderr = os.dup(2)
+    try:
+        with (folder / LOG).open("wb") as log:
+            os.dup2(log.fileno(), 2)
+        session = rocketmq_session("bench", master="local[2]", settings=settings)
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
     session.sparkContext.setLogLevel("ERROR")
     return session
 
@@ -209,6 +220,9 @@ def measure(amounts: Amounts, broker: str | None, folder: Path) -> None:
             )
             for part in parts:
                 part()
+        except BaseException:
+            print((folder / LOG).read_text(errors="replace")[-_LOG_TOLD:], file=sys.stderr)
+            raise
         finally:
             spark.stop()
 
@@ -224,7 +238,7 @@ def main() -> int:
         return MISSING
     amounts = QUICK if given.quick else FULL
     if given.rows is not None:
-        amounts = Amounts(given.rows, amounts.rounds, amounts.batches, amounts.rate_s)
+        amounts = replace(amounts, rows=given.rows)
     with tempfile.TemporaryDirectory(prefix="popgate-spark-") as folder:
         measure(amounts, given.broker, Path(folder))
     return 0
