@@ -44,6 +44,8 @@ class RemotingConnection(WireDriver[Command]):
         self._reading = True
         self.left_at: float | None = None
         """Since when nothing is served here but what nobody waits an answer for."""
+        self._last_answers = False
+        """Whether it ends behind the next answer after which nothing is under way."""
         self.peer = ConnectedPeer(self, loop)
         self.names: tuple[str, ...] = ()
         """Of the client's certificate: `protocols.tls.names_of`."""
@@ -165,11 +167,15 @@ class RemotingConnection(WireDriver[Command]):
         return self._out.take()
 
     def _write(self) -> None:
+        if self._last_answers and not self._calls:
+            self._out.go_on()
         super()._write()
         if self.paused:
             self._mind_reading()
         if self.left_at is not None:
             self._end_if_done()
+        elif self._last_answers and self.is_quiet:
+            self.leave()
 
     def resume_writing(self) -> None:
         super().resume_writing()
@@ -201,6 +207,14 @@ class RemotingConnection(WireDriver[Command]):
                 transport.resume_reading()
             else:
                 transport.pause_reading()
+
+    def leave_behind_an_answer(self) -> None:
+        """End it together with the next answer after which nothing is under way; until then all is served.
+
+        The peer reads the end right behind the answer that it waits for. Who asks one thing after the other
+        has nothing on its way then; in any other moment it may, and would lose it.
+        """
+        self._last_answers = True
 
     def leave(self) -> None:
         """End it when what it owes is written; nothing is served any more that somebody waits an answer for.

@@ -143,15 +143,18 @@ class RemotingServer:
 
         Newer clients are told to go, and ask elsewhere what they were told so. Older ones are served as ever,
         and so is what nobody can be told about, one-way requests. A connection is ended when nothing is under
-        way there and nothing has come for a moment, and in the last moment in any case.
+        way there and nothing has come for a moment, in the second half of the time behind an answer, and in
+        the last moment in any case.
         """
         loop = self._loop
-        ends = loop.time() + grace
+        began = loop.time()
+        ends = began + grace
         await self._entrance.rest(grace)
         self._draining = True
         self.under_way.drain()
         self.door.drain()
         last = ends - min(LAST_S, grace / 2)
+        half = (began + last) / 2
         held_until = loop.time() + HOLD_S
         while self.connections and (now := loop.time()) < ends:
             releases = now >= held_until
@@ -162,6 +165,8 @@ class RemotingServer:
                     connection.go_on()
                 if now >= last or (connection.is_quiet and now - connection.heard_at >= QUIET_S):
                     connection.leave()
+                elif now >= half:
+                    connection.leave_behind_an_answer()
             await asyncio.sleep(min(_DRAIN_TICK_S, max(ends - now, 0.0)))
 
     async def stop(self, cut_s: float = CUT_S) -> None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 AT_A_DRAIN_S = 2.0
 """Connections are told to go when a drain begins; a call that fails for that fails then."""
+WHILE_IT_DRAINS_S = math.inf
+"""Connections that cannot be told are ended at some moment of a drain."""
 
 
-def drains_in(log: str) -> Iterator[float]:
-    """When the drains began that a pod's log in JSON tells of, in seconds of the monotonic clock.
+class Drain(NamedTuple):
+    """From when until when at the latest a pod drained, in seconds of the monotonic clock."""
+
+    began: float
+    ends: float
+
+
+def drains_in(log: str) -> Iterator[Drain]:
+    """The drains that a pod's log in JSON tells of.
 
     A pod says that it stops, and drains a lame-duck time later. When SIGTERM was sent is no measure of that:
     where the machine stands still it is seen later.
@@ -21,14 +32,17 @@ def drains_in(log: str) -> Iterator[float]:
     for line in log.splitlines():
         if '"event": "stopping"' in line and line.endswith("}"):
             told = json.loads(line)
-            yield datetime.fromisoformat(told["timestamp"]).timestamp() + told["lame_duck_s"] + ahead
+            stops = datetime.fromisoformat(told["timestamp"]).timestamp() + ahead
+            yield Drain(stops + told["lame_duck_s"], stops + told["drain_s"])
 
 
-def is_excused(at: float, drains: Sequence[float]) -> bool:
-    """Whether a drain began at most `AT_A_DRAIN_S` before a failure."""
-    return any(0 <= at - began <= AT_A_DRAIN_S for began in drains)
+def drain_at(at: float, drains: Sequence[Drain], within_s: float = AT_A_DRAIN_S) -> Drain | None:
+    """The last drain that went on when a call failed, and began at most `within_s` before."""
+    return max(
+        (one for one in drains if one.began <= at <= min(one.ends, one.began + within_s)), default=None
+    )
 
 
-def too_many(failures: int, drains: int) -> bool:
-    """Whether so many are no coincidence any more: a client that fails a call at every drain has a cause."""
-    return failures * 4 > drains
+def too_many(failed: int, drains: int) -> bool:
+    """Whether calls that failed at so many drains are no coincidence any more, but have a cause in each."""
+    return failed * 4 > drains

@@ -24,6 +24,7 @@ from tests.replicas.books import Took
 from tests.replicas.classic import ClassicClients, ClassicLedger
 from tests.replicas.clients import Official, Stage
 from tests.replicas.ledger import Delivery, Fate, Ledger
+from tests.rolls.excuses import AT_A_DRAIN_S, WHILE_IT_DRAINS_S
 
 HOLD_S = 30
 """The invisible time of simple consumers: longer than a machine stands still, and what a killed gateway took
@@ -32,6 +33,12 @@ PUSH_HOLD_S = 60.0
 """RocketMQ counts it in minutes."""
 _FAIL_BY_THEMSELVES = {"rust": "transport error|connection error received: not a result of an error"}
 """Rust's client makes no call anew that it began in the moment in which its connection was told to go."""
+_TOLD_NOTHING = "4.9.4"
+_FAILS_WHEN_ENDED = r"send request to <.*> failed|wait response on the channel|Send \[1\] times, still failed"
+"""Classic clients before 5.3 cannot be told to go: what one of their threads sends in the moment in which
+their connection is ended fails. Their driver has two that send, and no retries, to see it."""
+_HOLDS_S = {"rust": 10.0}
+"""The invisible time of clients whose driver has a simple consumer, and tells of its acknowledgements."""
 _UNDER_WAY_S = 1.0
 """For so long after a message came its acknowledgement may be under way."""
 
@@ -60,7 +67,9 @@ class Kit:
     took: Took | None = None
     """What the broker's own books say, where a client does not tell all."""
     fails_by_itself: str = ""
-    """A pattern of failures that no gateway can keep from its users, for it makes them itself."""
+    """A pattern of failures that no gateway can keep from its users, for it makes them itself,"""
+    fails_within_s: float = AT_A_DRAIN_S
+    """and how long after the beginning of a drain it may."""
 
     def named(self, name: str) -> str:
         return f"{self.prefix}-{name}"
@@ -139,6 +148,8 @@ class ClassicKit(Kit):
 
     def __init__(self, version: str, prefix: str, balanced: str, folder: Path, *, orderly: bool) -> None:
         super().__init__(f"classic Java {version}", prefix, ClassicLedger(rocketmq=True))
+        if version == _TOLD_NOTHING:
+            self.fails_by_itself, self.fails_within_s = _FAILS_WHEN_ENDED, WHILE_IT_DRAINS_S
         java = [*classic_command_of(version)[:-1], "popgate.classic.Worker"]
         plain, ordered = self.named("plain"), self.named("ordered")
         readers = {"concurrent": plain} | ({"orderly": ordered} if orderly else {})
@@ -201,8 +212,9 @@ class DrivenKit(Kit):
         self._driver: Driver | None = None
         self._kills: list[tuple[float, float]] = []
         self._noted = 0
-        self._acked: set[str] = set()
-        """Ids of messages whose acknowledgement its driver tells: of a simple consumer."""
+        self._hold_s = _HOLDS_S.get(client)
+        self._acked: dict[tuple[str, int], float] = {}
+        """When acknowledgements of a simple consumer were answered, by the message's id and attempt."""
         self._last_sent = time.monotonic()
         self._wall_s = time.time() - time.monotonic()
         self._stopped = asyncio.Event()
@@ -251,7 +263,7 @@ class DrivenKit(Kit):
                 case "received":
                     self._note_received(fact, at)
                 case "acked":
-                    self._acked.add(fact["id"])
+                    self._acked[fact["id"], fact["attempt"]] = at
                 case "unanswered":
                     self.failures.append(str(fact["error"]), at)
         self._judge()
@@ -267,16 +279,25 @@ class DrivenKit(Kit):
 
     def _note_received(self, fact: dict[str, Any], at: float) -> None:
         (group,) = self.groups
-        place = (at, at, f"{fact['id']}/{at}", 0, PUSH_HOLD_S)
+        hold_s = PUSH_HOLD_S if self._hold_s is None else self._hold_s
+        place = (at, at, fact["id"], 0, hold_s)
         one = Delivery(group, fact["body"], fact["attempt"], self.name, *place)
         one.acking, one.settled = at, at
         self.ledger.deliveries.append(one)
 
     def _judge(self) -> None:
-        """Of what came as a gateway was killed the acknowledgement may have been under way."""
+        """Of what came as a gateway was killed the acknowledgement may have been under way.
+
+        A driver that tells of acknowledgements tells of those that failed, too: each of these is judged as a
+        failure, and what became of the message is not known.
+        """
         for one in self.ledger.deliveries:
-            known = str(one.answer).partition("/")[0] in self._acked
-            doubtful = not known and self._storms(one.arrived, one.arrived + _UNDER_WAY_S) > 0
+            if self._hold_s is None:
+                doubtful = self._storms(one.arrived, one.arrived + _UNDER_WAY_S) > 0
+            else:
+                acked_at = self._acked.get((str(one.answer), one.attempt))
+                doubtful = acked_at is None
+                one.settled = one.arrived if acked_at is None else acked_at
             one.fate = Fate.DOUBTFUL if doubtful else Fate.DONE
             (self.ledger.doubted.add if doubtful else self.ledger.doubted.discard)(one)
 

@@ -36,7 +36,7 @@ from tests.replicas.clients import AUDITORS, Reader, Stage
 from tests.replicas.ledger import Delivery
 from tests.replicas.run import all_finished, prove
 from tests.rolls.deployment import Deployment, EvictionRefused
-from tests.rolls.excuses import drains_in, is_excused, too_many
+from tests.rolls.excuses import drain_at, drains_in, too_many
 from tests.rolls.kits import PUSH_HOLD_S, ClassicKit, DrivenKit, Kit, PythonKit, new_prefix
 from tests.rolls.manifests import rendered
 from tests.rolls.pods import Pod
@@ -191,21 +191,22 @@ class Run:
 
     def judge_failures(self) -> None:
         """What was under way when a pod was killed may fail; nothing else may."""
-        drains = [began for pod in self.deployment.past for began in drains_in(pod.log)]
+        drains = [drain for pod in self.deployment.past for drain in drains_in(pod.log)]
         for kit in self.kits:
-            known = 0
+            known = set()
             for why, at in zip(kit.failures, kit.failures.moments, strict=True):
                 if any(began <= at and at - _took_s(why) <= ended for began, ended in self._storms):
                     continue
                 text = f"a user of {kit.name} saw: {why[:300]}"
                 itself = kit.fails_by_itself and re.search(kit.fails_by_itself, why)
-                if itself and is_excused(at, drains):
-                    known += 1
-                    self.step(f"by itself: {text}", at)
-                else:
+                drain = drain_at(at - _took_s(why), drains, kit.fails_within_s) if itself else None
+                if drain is None:
                     self.report.wrong.append(f"after {at - self._began:.1f} s {text}")
-            if too_many(known, len(drains)):
-                self.report.wrong.append(f"{kit.name} failed {known} times by itself at {len(drains)} drains")
+                else:
+                    known.add(drain)
+                    self.step(f"by itself: {text}", at)
+            if too_many(len(known), len(drains)):
+                self.report.wrong.append(f"{kit.name} failed itself at {len(known)} of {len(drains)} drains")
 
     def judge_pods(self, kills: int) -> None:
         """No pod may need more than its grace, fail a probe, end with an error, or log one."""
@@ -304,8 +305,8 @@ async def _judge(running: Run) -> None:
 def _took_s(why: str) -> float:
     """How long a classic client waited before it gave up. Before 5.0 it does so for an answer, to the end of
     its time, also when the connection that would bring it has been cut."""
-    told = re.search(r"cost \[(\d+)\]ms", why)
-    return int(told[1]) / 1000 if told is not None else 0.0
+    told = re.search(r"cost \[(\d+)\]ms|timeout, (\d+)\(ms\)", why)
+    return int(told[1] or told[2]) / 1000 if told is not None else 0.0
 
 
 @contextlib.asynccontextmanager

@@ -942,6 +942,57 @@ async def test_a_drain_ends_connections_by_which_nothing_comes(
 
 
 @pytest.mark.usefixtures("never_quiet")
+async def test_a_drain_ends_who_asks_again_and_again_behind_an_answer(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no last moment here, so that nothing else ends it."""
+    monkeypatch.setattr(serving, "LAST_S", 0.0)
+    old = await house.client(version=OLD)
+    connection = await house.connection(old)
+    draining = asyncio.ensure_future(house.server.drain(2.0))
+    answers = []
+
+    while connection.left_at is None and not draining.done():
+        answers.append((await old.call(ECHO)).code)
+
+    assert {*answers} == {ResponseCode.SUCCESS}
+    await old.until_over()
+    await draining
+    assert not house.server.connections
+
+
+async def test_a_connection_ends_behind_an_answer_when_nothing_else_is_under_way(house: House) -> None:
+    old = await house.client(version=OLD)
+    house.door._handlers[FAIL] = house.room.wait
+    slow = old.start(FAIL)
+    connection = await house.connection(old)
+    await until(lambda: house.room.waiting)
+
+    connection.leave_behind_an_answer()
+    assert (await old.call(ECHO)).code == ResponseCode.SUCCESS
+    assert (await old.call(ECHO)).code == ResponseCode.SUCCESS, "the other one is under way"
+    house.room.go_on()
+
+    assert (await slow).code == ResponseCode.PULL_NOT_FOUND
+    await old.until_over()
+
+
+async def test_what_was_held_back_goes_out_before_a_connection_ends_behind_an_answer(house: House) -> None:
+    old = await house.client(version=OLD)
+    connection = await house.connection(old)
+    house.server._draining = house.room.drained = True
+    held = old.start(WAIT)
+    await until(lambda: house.room.requests)
+    assert (await old.call(ECHO)).code == ResponseCode.SUCCESS
+
+    connection.leave_behind_an_answer()
+    last = old.start(ECHO)
+
+    assert ((await held).code, (await last).code) == (ResponseCode.PULL_NOT_FOUND, ResponseCode.SUCCESS)
+    await old.until_over()
+
+
+@pytest.mark.usefixtures("never_quiet")
 async def test_an_old_client_that_finds_nothing_does_not_ask_in_circles(house: House) -> None:
     """Without a pause each answer of a drain would be followed by the same request, as fast as both can."""
     old = await house.client(version=OLD)
