@@ -13,6 +13,8 @@ from popgate.wire.codes import ResponseCode
 
 _MOST_SAMPLED: Final = 4
 """Queues that one measurement looks into, those with the most to read."""
+_SAMPLE: Final = 32
+"""Messages that it reads of each."""
 _ASSUMED_BYTES: Final = 1024.0
 """Of an offset, while none could be looked at."""
 
@@ -54,7 +56,7 @@ class Limits:
         """Bytes of an offset, a running mean; what a filter or a compaction leaves out counts as none."""
         fullest = sorted(sizes, key=lambda queue: -sizes[queue])[:_MOST_SAMPLED]
         expression, kind = self._options.filter
-        most = self._options.number("pullBatchSize")
+        most = min(self._options.number("pullBatchSize"), _SAMPLE)
         asked = [
             (queue, client.start_pull(queue, begins[queue], most=most, expression=expression, kind=kind))
             for queue in fullest

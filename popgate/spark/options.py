@@ -40,7 +40,7 @@ _NUMBERS: Final = {
     "minPartitions": (1, 100_000, None),
     "maxRecordsPerPartition": (1, _MOST, None),
     "minRecordsPerPartition": (1, _MOST, None),
-    "pullBatchSize": (1, 1024, 32),
+    "pullBatchSize": (1, 1024, 1024),
     "pullPipeline": (1, 64, 8),
     "pullTimeoutMs": (100, 3_600_000, 30_000),
     "arrowBatchRows": (1, 1_000_000, 8192),

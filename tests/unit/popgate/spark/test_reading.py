@@ -39,7 +39,9 @@ class Broker:
     end: int = 0
     late: list[int] = field(default_factory=list)
     few: int = 32
-    """Messages in one answer at most."""
+    """Messages in one answer at most,"""
+    few_until: int | None = None
+    """to pulls from before this offset."""
     pulls: list[tuple[int, int]] = field(default_factory=list)
     under_way: dict[int, tuple[int, int, str]] = field(default_factory=dict)
     most_under_way: int = 0
@@ -72,7 +74,8 @@ class Broker:
             if self.late:
                 self.offsets.append(self.late.pop(0))
             return self.answer(ResponseCode.PULL_NOT_FOUND, offset)
-        found = there[: min(most, self.few)]
+        is_few = self.few_until is None or offset < self.few_until
+        found = there[: min(most, self.few) if is_few else most]
         after = found[-1] + 1
         # Brokers compare hashes of tags: one that is not asked for passes here.
         passed = [each for each in found if expression == "*" or each % 2 or each == 4]
@@ -150,9 +153,30 @@ def test_pulls_are_under_way_at_the_same_time() -> None:
     assert broker.pulls == [(begin, 10) for begin in range(0, 100, 10)]
 
 
+def test_parts_are_as_large_as_what_the_broker_answers_at_once() -> None:
+    """The first answer tells it, so that all others are asked for at the same time."""
+    broker = queue_of(range(100), few=8)
+    assert offsets_of(read(broker, 0, 100, pullPipeline="4")) == list(range(100))
+    assert broker.pulls == [(0, 100), *((begin, 8) for begin in range(8, 96, 8)), (96, 4)]
+    assert broker.most_under_way == 4
+
+
+def test_larger_parts_are_tried_again_now_and_then() -> None:
+    """Rarely, so that a broker that never gives more is not asked twice for most messages."""
+    never, later = queue_of(range(1000), few=2), queue_of(range(1000), few=2, few_until=500)
+
+    assert offsets_of(read(never, 0, 1000, pullPipeline="4")) == list(range(1000))
+    assert offsets_of(read(later, 0, 1000, pullPipeline="4")) == list(range(1000))
+
+    # Four are under way before the first answer to a larger one tells that it was too large.
+    assert 4 < sum(most > 2 for _, most in never.pulls) <= 1 + 4 * (500 // 64)
+    assert max(most for _, most in later.pulls[1:]) > 4
+    assert len(later.pulls) < len(never.pulls)
+
+
 def test_offsets_that_are_missing_are_no_loss() -> None:
     """As after a compaction: a pull is answered with what comes next, beyond what it was asked for."""
-    there = [*range(3), *range(41, 44), 97, 98]
+    there = [*range(13), *range(41, 44), 97, 98]
     broker = queue_of(there, end=100)
     found = read(broker, 0, 99, pullBatchSize="10", pullPipeline="4")
     assert offsets_of(found) == there
