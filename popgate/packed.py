@@ -15,7 +15,7 @@ _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 
 @dataclass(slots=True, frozen=True)
 class PackedMessages:
-    """Messages of type NORMAL of one topic, of which nothing says when or in which queue they are stored.
+    """Messages of type NORMAL of one topic, which are stored at once and in one queue.
 
     Each sequence has one entry for each message, in their order: its id, which its properties have, too; its
     body; and the block of all properties that are stored.
@@ -32,6 +32,12 @@ class PackedMessages:
     """When and where each was born, in ms and as "ip:port"; empty: only the properties tell."""
     keys: Sequence[Sequence[str]] = ()
     """The keys of each; empty like `origins`."""
+    broker: str = ""
+    """Empty: the one that has the queue."""
+    queue_id: int = -1
+    """Below 0: any."""
+    may_come_again: bool = False
+    """As `Message.may_come_again`, of all of them."""
 
     @classmethod
     def pack(cls, topic: str, messages: Sequence[Message]) -> PackedMessages:
@@ -87,6 +93,9 @@ class PackedMessages:
                 properties=block,
                 sys_flag=self.sys_flag,
                 producer_group=self.producer_group,
+                broker=self.broker,
+                queue_id=self.queue_id,
+                may_come_again=self.may_come_again,
             )
             for message_id, body, block, flag, (born_ms, born_host), named in zip(
                 self.message_ids, self.bodies, self.properties, self.flags, origins, keys, strict=True

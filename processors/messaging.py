@@ -42,7 +42,7 @@ from processors.pushing import PushSession
 from processors.reclaiming import Reclaiming
 from processors.registering import Registering
 from processors.requests import Assignments, Receive, Taken
-from processors.routing import check_type, place
+from processors.routing import check_queue, check_type, place
 from processors.transacting import check_end, check_recall
 
 _SWEEP_S = 10.0
@@ -230,6 +230,8 @@ class MessagingProcessor(Classic):
             route = await self._routing.route(topic)
             if limits.check_message_types:
                 check_type(MessageType.NORMAL, route.route)
+            if packed.queue_id >= 0:
+                check_queue(packed.broker, packed.queue_id, topic, route.writable)
             try:
                 results = await self._broker.send_packed(context, packed)
             except TopicNotFound:

@@ -87,14 +87,14 @@ def place(
             checked = message.type
         if pick is None:
             if message.queue_id >= 0:
-                _check_queue(message, route.topic, queues)
+                check_queue(message.broker, message.queue_id, route.topic, queues)
             continue
         if message.priority is not None:
             queue = _queue_of_priority(message.priority, pick(message, queues, now), queues)
             message.broker, message.queue_id = queue.broker, queue.queue_id
             continue
         if message.queue_id >= 0:
-            _check_queue(message, route.topic, queues)
+            check_queue(message.broker, message.queue_id, route.topic, queues)
             continue
         if message.message_group:
             queue = pick(message, queues, now)
@@ -113,12 +113,13 @@ def _queue_of_priority(priority: int, picked: Queue, queues: Sequence[Queue]) ->
     return there[min(priority, len(there) - 1)]
 
 
-def _check_queue(message: Message, topic: str, queues: Sequence[Queue]) -> None:
+def check_queue(broker: str, queue_id: int, topic: str, queues: Sequence[Queue]) -> None:
+    """Raises BadRequest for a queue that is not among these. An empty `broker` is any."""
     for queue in queues:
-        if queue.queue_id == message.queue_id and message.broker in ("", queue.broker):
+        if queue.queue_id == queue_id and broker in ("", queue.broker):
             return
-    where = f" at broker {shown(message.broker)}" if message.broker else ""
-    raise BadRequest(f"topic {topic} has no writable queue {message.queue_id}{where}")
+    where = f" at broker {shown(broker)}" if broker else ""
+    raise BadRequest(f"topic {topic} has no writable queue {queue_id}{where}")
 
 
 class Routing:

@@ -126,16 +126,21 @@ class Sending(Facet):
     ) -> list[Sent | GatewayError] | None:
         """Add all messages to the batch, in one queue, each as `_add` does it.
 
-        None, and nothing is added: one of them may have come before, they do not tell enough, or each must
-        be looked at.
+        None, and nothing is added: one of them may have come before, they do not tell enough, their queue is
+        not there, or each must be looked at.
         """
         if not packed.origins or topic.compacted:
             return None
         state = self._state
+        queue_id, name = packed.queue_id, state.settings.name
+        if queue_id < 0:
+            queue_id = topic.turn % topic.config.write_queues
+        elif queue_id >= topic.config.write_queues or packed.broker not in ("", name):
+            return None
         repeats = state.repeats
         ids = [one.encode() for one in packed.message_ids]
         known, seen = [], []
-        if repeats.on:
+        if repeats.on and not packed.may_come_again:
             known = [one + topic.mark for one in ids]
             seen = [hash(key) & HASH_MASK for key in known]
             if not (
@@ -144,7 +149,6 @@ class Sending(Facet):
                 and len(set(seen)) == len(seen)
             ):
                 return None
-        queue_id = topic.turn % topic.config.write_queues
         try:
             first = state.log.append_packed(topic, queue_id, packed, ids, now_ms, state.store_host)
         except LocalWireError as error:
@@ -152,7 +156,6 @@ class Sending(Facet):
         if seen:
             repeats.young.update(dict.fromkeys(seen, repeats.number))
             repeats.places.update(zip(known, count(queue_id << OFFSET_BITS | first)))
-        name = state.settings.name
         places = commit_offsets(topic.id, queue_id, first, len(ids))
         return [
             Sent(message_id, name, queue_id, offset, "", "", place)

@@ -36,7 +36,7 @@ from protocols.remoting.errors import Refused
 from protocols.remoting.fields import text
 from protocols.remoting.marks import Origin
 from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
-from protocols.remoting.producer_batch import pack_batch
+from protocols.remoting.producer_batch import pack_batch, pack_messages
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers, broker_of
 
@@ -46,6 +46,8 @@ _LONGEST_BATCH_TOPIC: Final = 127
 _NOWHERE: Final = (1 << 63) - 1
 """The place in the id of a message that is held back, and cannot be asked for by it."""
 _ID_DIGITS: Final = (32, 56)
+_SEVERAL: Final = 2
+"""Messages of one send: a batch of one is rare."""
 _PLACE_DIGITS: Final = 16
 """Of an offset message id, at its end: the place in its broker's log."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
@@ -118,9 +120,9 @@ class Sending:
         if head.batch and head.queue_id < 0:
             head.broker, head.queue_id = await self._one_queue(context, topic, head.broker)
         if head.batch:
-            forwarded = await self._forwarded(request, head, topic)
-            if forwarded is not None:
-                return forwarded
+            answer = await self._forwarded(request, head, topic) or await self._packed(request, head, topic)
+            if answer is not None:
+                return answer
             items = items_in(head, request.command.body)
         else:
             items = [BatchItem(head.flag, request.command.body, head.properties)]
@@ -136,7 +138,7 @@ class Sending:
                 await self._name_cluster(context, message)
         origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
         stored = await self._store(context, topic, messages)
-        return request.answer(_answer_to(messages, stored, origin))
+        return request.answer(_answer_to(messages[0].message_id, stored, origin))
 
     async def _forwarded(self, request: Request, head: Head, topic: str) -> Command | None:
         """The answer to a batch that goes to its broker in one piece; None: it does not."""
@@ -171,6 +173,26 @@ class Sending:
             }
         )
 
+    async def _packed(self, request: Request, head: Head, topic: str) -> Command | None:
+        """The answer to a batch whose broker stores messages packed; None: it is not, or may not."""
+        processor, context = self._processor, request.context
+        if processor.batches.supported or not processor.takes_packed(_SEVERAL) or is_system_topic(topic):
+            return None
+        packed = pack_messages(
+            head,
+            request.command.body,
+            topic=topic,
+            born_host=context.peer,
+            now_ms=self._clock.now_ms(),
+            limits=processor.limits,
+        )
+        if packed is None:
+            return None
+        origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
+        with _refusing_bad_requests():
+            results = await processor.send_packed(context, packed)
+        return request.answer(_answer_to(packed.message_ids[0], _all_stored(results), origin))
+
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
         """All, in order; in parts where they are more than one send may have. Raises the first fault."""
         most = self._processor.limits.max_messages_per_send
@@ -179,10 +201,7 @@ class Sending:
             part = messages[begin : begin + most]
             with _refusing_bad_requests():
                 results = await self._processor.send(context, part, system=is_system_topic(topic))
-            for result in results:
-                if isinstance(result, GatewayError):
-                    raise result
-                stored.append(result)
+            stored += _all_stored(results)
         return stored
 
     async def _only_broker(self, request: Request, topic: str) -> str:
@@ -231,7 +250,17 @@ def _checked(topic: str) -> str:
         raise Refused(ResponseCode.INVALID_PARAMETER, error.sentence) from error
 
 
-def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], origin: Origin) -> dict[str, str]:
+def _all_stored(results: Sequence[Sent | GatewayError]) -> list[Sent]:
+    """Raises the first fault."""
+    stored = []
+    for result in results:
+        if isinstance(result, GatewayError):
+            raise result
+        stored.append(result)
+    return stored
+
+
+def _answer_to(first_message_id: str, stored: Sequence[Sent], origin: Origin) -> dict[str, str]:
     """Source: protocol facts 7.8, send rule 12."""
     first = stored[0]
     ids = [
@@ -242,7 +271,7 @@ def _answer_to(messages: Sequence[Message], stored: Sequence[Sent], origin: Orig
         "msgId": ",".join(ids),
         "queueId": str(first.queue_id),
         "queueOffset": str(first.offset),
-        "transactionId": messages[0].message_id,
+        "transactionId": first_message_id,
     }
     if first.recall_handle and len(stored) == 1:
         fields["recallHandle"] = first.recall_handle

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Durability
 from brokers.embedded.topics import Topic
 from popgate.context import Context
+from popgate.errors import GatewayError
 from popgate.model import Message, Sent, TopicConfig
 from popgate.packed import PackedMessages
 from popgate.testing import MovableClock
@@ -35,7 +37,9 @@ messages = st.tuples(
     st.lists(st.sampled_from(["a", "b c", "ü"]), max_size=3).map(tuple),
     st.sampled_from(["", "x", "x" * 1_200]),
 )
-sends = st.tuples(st.sampled_from(["one", "other"]), st.lists(messages, min_size=1, max_size=6))
+ways = st.tuples(st.integers(-1, 2), st.booleans())
+"""The queue, and whether ids that were sent before are sent again."""
+sends = st.tuples(st.sampled_from(["one", "other"]), st.lists(messages, min_size=1, max_size=6), ways)
 turns = st.tuples(
     st.lists(sends, min_size=1, max_size=3), st.sampled_from([0, 1, 900, WINDOW_MS, -5, 3_600_000])
 )
@@ -93,7 +97,8 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
         made.close()
 
 
-def packed(topic: str, serial: int, said: list[tuple]) -> PackedMessages:
+def packed(topic: str, serial: int, said: list[tuple], way: tuple[int, bool] = (-1, False)) -> PackedMessages:
+    queue_id, may_come_again = way
     ids = [f"{serial}-{number}" for number, *_ in said]
     return PackedMessages(
         topic,
@@ -107,6 +112,9 @@ def packed(topic: str, serial: int, said: list[tuple]) -> PackedMessages:
         producer_group=topic,
         origins=[(born_ms, host) for _, _, _, born_ms, host, *_ in said],
         keys=[keys for *_, keys, _ in said],
+        broker="popgate" if queue_id >= 0 else "",
+        queue_id=queue_id,
+        may_come_again=may_come_again,
     )
 
 
@@ -117,7 +125,8 @@ def test_both_ways_store_and_tell_the_same(pair: Pair) -> None:
         serial = next(pair.serials)
         topics = {name: f"{name}-{serial}" for name in ("one", "other")}
         told = [
-            ([packed(topics[name], serial, said) for name, said in batches], gap) for batches, gap in plan
+            ([packed(topics[name], serial, said, way) for name, said, way in batches], gap)
+            for batches, gap in plan
         ]
         pair.loop.run_until_complete(pair.play(told, list(topics.values())))
 
@@ -148,3 +157,13 @@ def test_only_messages_that_may_have_come_before_are_looked_at_one_by_one(
         some = packed("T", 0, [(number, b"b", 0, 7, "10.0.0.1:1", ("k",), "") for number in numbers])
         pair.loop.run_until_complete(broker.send_packed(CONTEXT, some))
         assert looked == (wanted if broker.settings.repeat_window_ms else [])
+
+
+@pytest.mark.parametrize(("broker", "queue_id"), [("popgate", 3), ("elsewhere", 0)])
+def test_a_queue_that_is_not_there_is_refused(pair: Pair, broker: str, queue_id: int) -> None:
+    store = pair.brokers[1]
+    pair.loop.run_until_complete(store.create_topic(TopicConfig("T", read_queues=3, write_queues=3)))
+    some = replace(packed("T", 0, [(1, b"b", 0, 7, "", (), "")] * 2), broker=broker, queue_id=queue_id)
+
+    with pytest.raises(GatewayError):
+        pair.loop.run_until_complete(store.send_packed(CONTEXT, some))

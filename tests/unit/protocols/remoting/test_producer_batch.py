@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from brokers.remote.outgoing import complete
+from popgate.packed import PackedMessages
 from popgate.wire.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.properties import decode_properties, encode_properties
 from processors.limits import Limits
 from protocols.remoting.messages import Head, message_in
-from protocols.remoting.producer_batch import PackedBatch, pack_batch
+from protocols.remoting.producer_batch import PackedBatch, pack_batch, pack_messages
 
 NOW_MS, BORN_MS, PEER = 1_700_000_000_000, 1_690_000_000_000, "10.1.2.3:40000"
 HEAD = Head("makers", "orders", 2, 0x300, BORN_MS, 0, b"", 0, None, True, "broker-a", False)
@@ -24,6 +25,10 @@ JAVA = b"UNIQ_KEY\x01ID\x02WAIT\x01true\x02TAGS\x01paid\x02"
 
 def pack(body: bytes, head: Head = HEAD, **limits: Any) -> PackedBatch | None:
     return pack_batch(head, body, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits(**limits))
+
+
+def pack_to_store(body: bytes, head: Head = HEAD, **limits: Any) -> PackedMessages | None:
+    return pack_messages(head, body, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits(**limits))
 
 
 def batch_of(*blocks: bytes, body: bytes = b"body") -> bytes:
@@ -94,6 +99,40 @@ class TestTheSameMessages:
                 "BORN_TIMESTAMP": str(BORN_MS),
             }
 
+    @given(
+        st.lists(
+            st.tuples(
+                st.integers(-(1 << 31), (1 << 31) - 1),
+                st.binary(min_size=1, max_size=40),
+                st.dictionaries(
+                    st.sampled_from(["TAGS", "KEYS", "own", "ÄKEY"]), st.sampled_from(["a", " a  b ", "ü"])
+                ),
+                st.booleans(),
+            ),
+            min_size=1,
+            max_size=6,
+        ),
+        st.booleans(),
+    )
+    def test_packed_as_if_sent_one_by_one(
+        self, messages: list[tuple[int, bytes, dict[str, str], bool]], once: bool
+    ) -> None:
+        head = replace(HEAD, once=once)
+        items = []
+        for flag, body, named, ended in messages:
+            block = encode_properties({"TAGS": "t", "UNIQ_KEY": f"ID{len(items)}ü", **named})
+            items.append(BatchItem(flag, body, block if ended else block.removesuffix(b"\x02")))
+        packed = pack_to_store(encode_batch(items), head)
+
+        assert packed is not None
+        assert packed.unpack() == [
+            # Of these a broker reads the properties.
+            replace(
+                message_in(head, item, topic="orders", born_host=PEER, now_ms=NOW_MS, limits=Limits()), tag=""
+            )
+            for item in items
+        ]
+
     def test_a_batch_has_no_more_than_a_broker_takes(self) -> None:
         large = batch_of(*[JAVA] * 4, body=bytes((1 << 20) - 60))
         assert len(large) <= MOST_BYTES
@@ -142,13 +181,25 @@ class TestWhatNeedsALook:
     def test_a_message(self, block: bytes) -> None:
         assert pack(batch_of(JAVA, block)) is None
         assert pack(batch_of(block, JAVA)) is None
+        assert pack_to_store(batch_of(JAVA, block)) is None
+        assert pack_to_store(batch_of(block, JAVA)) is None
+
+    @pytest.mark.parametrize(
+        "block",
+        [
+            b"UNIQ_KEY\x01ID\x02UNIQ_KEY\x01JD\x02",
+            b"UNIQ_KEY\x01ID\x02KEYS\x01a\x02KEYS\x01b\x02",
+            b"UNIQ_KEY\x01ID\x02MY_KEYS\x01a\x02",
+            b"UNIQ_KEY\x01\xff\x02",
+        ],
+    )
+    def test_a_message_whose_id_or_keys_are_not_plain(self, block: bytes) -> None:
+        assert pack_to_store(batch_of(JAVA, block)) is None
 
     @pytest.mark.parametrize(
         "more",
         [
             {"queue_id": -1},
-            {"broker": ""},
-            {"once": True},
             {"reconsumed": 1},
             {"properties": b"TAGS\x01a\x02"},
             {"properties": b"WAIT\x01false\x02"},
@@ -156,6 +207,12 @@ class TestWhatNeedsALook:
     )
     def test_a_header(self, more: dict[str, Any]) -> None:
         assert pack(batch_of(JAVA)) is not None
+        assert pack(batch_of(JAVA), replace(HEAD, **more)) is None
+        assert pack_to_store(batch_of(JAVA)) is not None
+        assert pack_to_store(batch_of(JAVA), replace(HEAD, **more)) is None
+
+    @pytest.mark.parametrize("more", [{"broker": ""}, {"once": True}])
+    def test_a_header_of_a_batch_to_forward(self, more: dict[str, Any]) -> None:
         assert pack(batch_of(JAVA), replace(HEAD, **more)) is None
 
     @pytest.mark.parametrize(
@@ -170,6 +227,7 @@ class TestWhatNeedsALook:
     )
     def test_what_a_limit_is_reached_by(self, limits: dict[str, Any], body: bytes) -> None:
         assert pack(batch_of(JAVA, JAVA, body=body), **limits) is None
+        assert pack_to_store(batch_of(JAVA, JAVA, body=body), **limits) is None
 
     @pytest.mark.parametrize(
         "damage",
@@ -186,9 +244,11 @@ class TestWhatNeedsALook:
     )
     def test_damage(self, damage: bytes) -> None:
         assert pack(damage) is None
+        assert pack_to_store(damage) is None
 
     @given(st.binary(max_size=120), st.integers(0, 120))
     def test_whatever_comes_is_no_fault(self, noise: bytes, at: int) -> None:
         data = batch_of(JAVA, JAVA)
-        pack(noise)
-        pack(data[:at] + noise + data[at + len(noise) :])
+        for whole in (noise, data[:at] + noise + data[at + len(noise) :]):
+            pack(whole)
+            pack_to_store(whole)

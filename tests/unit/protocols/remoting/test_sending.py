@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -369,6 +370,30 @@ class TestBatches:
         assert answer.fields["queueOffset"] == "1"
         places = [decode_offset_message_id(name) for name in answer.fields["msgId"].split(",")]
         assert places == [(ADDRESS, message.commit_offset) for message in messages[1:]]
+
+    @pytest.mark.parametrize(
+        ("properties", "packed"), [({"KEYS": "k"}, True), ({"__SHARDINGKEY": "g"}, False)]
+    )
+    async def test_plain_messages_are_stored_packed(
+        self,
+        stage: Stage,
+        caller: Caller,
+        monkeypatch: pytest.MonkeyPatch,
+        properties: dict[str, str],
+        packed: bool,
+    ) -> None:
+        sends = AsyncMock(wraps=stage.processor.send_packed)
+        monkeypatch.setattr(stage.processor, "send_packed", sends)
+        answer = await self.send(caller, batch_of(b"one", b"two", **properties))
+        assert answer.fields["transactionId"] == "ID0"
+        assert sends.await_count == packed
+        blocks = [decode_properties(message.properties) for message in await stored(stage)]
+        assert blocks == [{"UNIQ_KEY": f"ID{at}", **properties} for at in range(2)]
+
+    async def test_a_queue_that_is_not_there_is_refused(self, stage: Stage, caller: Caller) -> None:
+        answer = await self.send(caller, batch_of(b"one", b"two"), queue=9)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "no writable queue 9 at broker 'popgate'" in answer.remark
 
     async def test_what_its_header_says_is_for_all_but_its_own_id(self, stage: Stage, caller: Caller) -> None:
         shared = {"UNIQ_KEY": "BATCH", "WAIT": "true", "TAGS": "all", "color": "red"}
