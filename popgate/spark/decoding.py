@@ -123,6 +123,8 @@ class Records:
     # -- bytes ------------------------------------------------------------------------------------
 
     def body(self) -> Any:
+        if not np.any(self._sys & COMPRESSED):
+            return self._slices(self._bodies, self._body_ends)
         data = self._bytes
         bodies = [
             data[begin:end]
@@ -133,6 +135,16 @@ class Records:
             bodies[row] = decompress(bodies[row], min(_LARGEST_BODY, left))
             left -= len(bodies[row])
         return pa.array(bodies, pa.binary())
+
+    def _slices(self, begins: Any, ends: Any) -> Any:
+        """Parts of the data, one behind the other, as binaries: every other one of an array that has the gaps
+        between them, too, and copies nothing."""
+        bounds = np.empty(2 * len(begins), np.int32)
+        bounds[0::2], bounds[1::2] = begins, ends
+        with_gaps = pa.Array.from_buffers(
+            pa.binary(), max(len(bounds) - 1, 0), [None, pa.py_buffer(bounds), pa.py_buffer(self._bytes)]
+        )
+        return with_gaps.take(pa.array(np.arange(0, len(bounds), 2)))
 
     def born_hosts(self) -> Any:
         data = self._bytes
@@ -146,11 +158,7 @@ class Records:
 
     def pairs(self) -> _Pairs:
         if self._pairs is None:
-            data = self._bytes
-            blocks = [
-                data[begin:end] for begin, end in zip(self._blocks.tolist(), self._ends.tolist(), strict=True)
-            ]
-            self._pairs = _Pairs(blocks)
+            self._pairs = _Pairs(self._slices(self._blocks, self._ends))
         return self._pairs
 
     def all_properties(self) -> Any:
@@ -174,12 +182,14 @@ class Records:
 class _Pairs:
     """The properties of many messages: one row per entry, the last of those with one name counts."""
 
-    def __init__(self, blocks: list[bytes]) -> None:
+    def __init__(self, blocks: Any) -> None:
+        """`blocks`: an Arrow array of binaries."""
         self._count = len(blocks)
         try:
-            texts = pa.array(blocks, pa.binary()).cast(pa.string())
+            texts = blocks.cast(pa.string())
         except pa.ArrowInvalid:
-            texts = pa.array([block.decode("utf-8", "replace") for block in blocks], pa.string())
+            replaced = [block.decode("utf-8", "replace") for block in blocks.to_pylist()]
+            texts = pa.array(replaced, pa.string())
         entries = pc.split_pattern(texts, "\x02")
         flat = entries.flatten()
         rows = np.repeat(np.arange(self._count), np.diff(entries.offsets.to_numpy()))
