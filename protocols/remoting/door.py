@@ -102,7 +102,7 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
         Configuring(house),
         Locking(house),
         Looking(house),
-        Members(house, heartbeats.push_member, translating, mapped),
+        Members(house, heartbeats.push_member, translating, mapped, heartbeats.has_heard),
         Popping(house),
         Positions(house, mapped),
         Pulling(house, heartbeats.subscriptions, mapped),
