@@ -97,7 +97,7 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
     mapped.members = heartbeats.shares
     return [
         heartbeats,
-        Asking(house),
+        Asking(house, translating),
         Assigning(house, heartbeats.push_member),
         Configuring(house),
         Locking(house),

@@ -325,6 +325,24 @@ class Translating:
             if numbered is not None
         }
 
+    async def meant(
+        self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]
+    ) -> Mapping[MessageQueue, int]:
+        """The opposite of `positions`: those that such a client reports, by the queues that they are of."""
+        try:
+            view = await self.views.of(context, topic)
+        except GatewayError:
+            return {}
+        meant: dict[MessageQueue, int] = {}
+        for one, offset in offsets.items():
+            # While there was one broker it was called by its own name, and its queues had the same numbers.
+            queue = (
+                view.queue_of(one.queue_id) if one.broker == VIRTUAL_BROKER else (one.broker, one.queue_id)
+            )
+            if queue is not None:
+                meant[MessageQueue(topic, *queue)] = offset
+        return meant
+
 
 def _together(queues: Sequence[QueueData]) -> QueueData:
     """Of a topic that is not there yet: as many queues as it may get."""
