@@ -312,9 +312,8 @@ class Translating:
         self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]
     ) -> Mapping[MessageQueue, int]:
         """Positions of a group as such clients know the queues; only those that have a number."""
-        try:
-            view = await self.views.of(context, topic)
-        except GatewayError:
+        view = await self._known(context, topic)
+        if view is None:
             return {}
         if not view.is_virtual:
             return offsets
@@ -329,9 +328,8 @@ class Translating:
         self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]
     ) -> Mapping[MessageQueue, int]:
         """The opposite of `positions`: those that such a client reports, by the queues that they are of."""
-        try:
-            view = await self.views.of(context, topic)
-        except GatewayError:
+        view = await self._known(context, topic)
+        if view is None:
             return {}
         meant: dict[MessageQueue, int] = {}
         for one, offset in offsets.items():
@@ -342,6 +340,12 @@ class Translating:
             if queue is not None:
                 meant[MessageQueue(topic, *queue)] = offset
         return meant
+
+    async def _known(self, context: Context, topic: str) -> View | None:
+        try:
+            return await self.views.of(context, topic)
+        except GatewayError:
+            return None
 
 
 def _together(queues: Sequence[QueueData]) -> QueueData:
