@@ -6,8 +6,7 @@ The base of the `MessagingProcessor`, with the same steps in every method.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Sequence
 
 from brokers.capabilities import BrokerPlace, FindsByPlace, TellsBrokers
 from brokers.port import Broker
@@ -43,17 +42,16 @@ from processors.budgets import Budgets
 from processors.configuring import check_group_config, check_topic_config
 from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
-from processors.observing import Latest, Observer, Watch
+from processors.observing import Observer, Watch
 from processors.policies.registry import Policies
 from processors.redriving import DeadLetters
 from processors.requests import Pull
+from processors.resets import Reset, ResetListeners
 from processors.routing import Routing
 
 _LONGEST_ID = 1024
 DEFAULT_CLUSTER = "DefaultCluster"
 """The cluster of a broker that is none: RocketMQ's own default name."""
-OnReset = Callable[[Context, str, str], AbstractAsyncContextManager[QueueOffsets]]
-"""Entered during a reset, with its group and topic; the offsets that were set go into what it returns."""
 
 
 class Directing:
@@ -83,7 +81,7 @@ class Directing:
             max_members=limits.max_broadcast_members,
         )
         self._waiting = 0
-        self.on_reset: Latest[OnReset] = Latest(_nobody_reads)
+        self.on_reset = ResetListeners()
         self._topic_changed: Callable[[str], None] = _nobody_listens
         self._group_changed: Callable[[str], None] = _nobody_listens
         self._watch_pull = Watch(observer, "pull")
@@ -364,12 +362,13 @@ class Directing:
             self._admit(context, Action.UPDATE, group=group, topic=topic)
             if isinstance(to, int) and not 0 <= to < 1 << 63:
                 raise BadRequest(f"the time {to} ms is out of range")
-            async with self.on_reset.now(context, group, topic) as was_set:
-                was_set.update(await self._broker.reset(group, topic, to))
+            reset = Reset(context, group, topic)
+            async with self.on_reset.during(reset):
+                reset.offsets.update(await self._broker.reset(group, topic, to))
                 for member in await self.broadcasting.members(group):
                     with contextlib.suppress(GroupNotFound):  # forgotten meanwhile
                         await self._broker.reset(member.member_group, topic, to)
-            return was_set
+            return reset.offsets
 
     def _check_waiting(self) -> None:
         """Before a request that may wait for messages. Raises TooManyRequests."""
@@ -388,12 +387,6 @@ def _readable(topic: str) -> str:
 def _check_queue(queue_id: int) -> None:
     if not 0 <= queue_id < 1 << 31:
         raise BadRequest(f"the queue id {queue_id} is out of range")
-
-
-@contextlib.asynccontextmanager
-async def _nobody_reads(_context: Context, _group: str, _topic: str) -> AsyncIterator[QueueOffsets]:
-    """Until a door has such clients."""
-    yield {}
 
 
 def _nobody_listens(_name: str) -> None:

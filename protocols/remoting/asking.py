@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from brokers.relaying import BrokerAnswer
+from popgate.context import Context
 from popgate.errors import (
     BadRequest,
     BrokerUnavailable,
@@ -56,6 +57,7 @@ from protocols.remoting.records import encode_stored
 from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
+from protocols.remoting.virtual.translating import Translating
 from protocols.remoting.where import place_in
 
 MOST_OPEN: Final = 256
@@ -70,7 +72,8 @@ _RESULTS: Final = {
 class Asking:
     """Passes questions on to the clients of this replica, and of others where brokers know those."""
 
-    def __init__(self, house: DoorHouse) -> None:
+    def __init__(self, house: DoorHouse, translating: Translating | None = None) -> None:
+        self._translating = translating if translating is not None else Translating(house)
         self._processor = house.processor
         self._clients = house.processor.clients
         self._clock = house.clock
@@ -179,9 +182,11 @@ class Asking:
         topic, group = check_topic(text(fields, "topic")), check_group(text(fields, "group"))
         self._processor.relaying.admit(context, request.command.code, group=group)
         if self._processor.relaying.shared:
-            found = await self._behind.positions_in(context, fields, group)
+            found: list[Mapping[str, Mapping[MessageQueue, int]]] = [
+                *await self._behind.positions_in(context, fields, group)
+            ]
         else:
-            here = await self.positions_here(topic, group, fields.get("clientAddr", ""))
+            here = await self.positions_here(context, topic, group, fields.get("clientAddr", ""))
             found = [here] if here is not None else []
         if not found:
             return request.refusal(
@@ -197,9 +202,11 @@ class Asking:
         return request.answer(body=encode_positions(told))
 
     async def positions_here(
-        self, topic: str, group: str, client_id: str
-    ) -> dict[str, dict[MessageQueue, int]] | None:
+        self, context: Context, topic: str, group: str, client_id: str
+    ) -> dict[str, Mapping[MessageQueue, int]] | None:
         """Where classic members that are connected to this replica say that they stand, by their ids.
+
+        By real queues, also of those that know queues by other numbers.
 
         `client_id`: this one alone, unless it is empty. None when there is no such member.
         """
@@ -213,11 +220,14 @@ class Asking:
             *(self._ask(one, RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, asked) for one in clients),
             return_exceptions=True,
         )
-        told = {}
+        told: dict[str, Mapping[MessageQueue, int]] = {}
         for client, answer in zip(clients, answers, strict=True):
             if isinstance(answer, Command) and answer.code == ResponseCode.SUCCESS:
                 with contextlib.suppress(PeerWireError):
-                    told[client.client_id] = decode_offsets(answer.body, "messageQueueTable")
+                    offsets: Mapping[MessageQueue, int] = decode_offsets(answer.body, "messageQueueTable")
+                    if self._translating.names_none(client.peer):
+                        offsets = await self._translating.meant(context, topic, offsets)
+                    told[client.client_id] = offsets
             elif isinstance(answer, BaseException) and not isinstance(answer, GatewayError):
                 raise answer
         return told if clients else None

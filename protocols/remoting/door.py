@@ -97,12 +97,12 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
     mapped.members = heartbeats.shares
     return [
         heartbeats,
-        Asking(house),
+        Asking(house, translating),
         Assigning(house, heartbeats.push_member),
         Configuring(house),
         Locking(house),
         Looking(house),
-        Members(house, heartbeats.push_member, translating, mapped),
+        Members(house, heartbeats.push_member, translating, mapped, heartbeats.has_heard),
         Popping(house),
         Positions(house, mapped),
         Pulling(house, heartbeats.subscriptions, mapped),

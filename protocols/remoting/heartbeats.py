@@ -119,6 +119,10 @@ class Heartbeats:
         """Whether there is one."""
         return self.push_member(peer, group) is not None
 
+    def has_heard(self, peer: Peer) -> bool:
+        """Whether a connection is one of this listener, and a heartbeat came by it."""
+        return peer in self._connections
+
     async def heart_beat(self, request: Request) -> Command:
         """Take in all groups that are right, and refuse the first that is not."""
         told = heartbeat_in(request.command.body)

@@ -26,6 +26,7 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.remoting import Command
 from popgate.wire.running import encode_offsets
+from processors.resets import Reset
 from protocols.remoting.clients import RemotingClient, peers_of
 from protocols.remoting.connected import consumers_of, merged, merged_alike, producers_of
 from protocols.remoting.fields import flag, long_number, number, text
@@ -56,6 +57,11 @@ def nobody(_peer: Peer, _group: str) -> None:
     """Where no heartbeats are served."""
 
 
+def _everybody(_peer: Peer) -> bool:
+    """Where there is one listener."""
+    return True
+
+
 class Members:
     """Tells who is in a group, and its classic members when that changes, or how the group reads."""
 
@@ -65,7 +71,9 @@ class Members:
         push_member: PushMember = nobody,
         translating: Translating | None = None,
         mapped: Mapped | None = None,
+        is_here: Callable[[Peer], bool] = _everybody,
     ) -> None:
+        """`is_here`: whether a connection is one of this listener, not of another one of the gateway."""
         self._mapped = mapped if mapped is not None else Mapped(house)
         self._translating = translating if translating is not None else Translating(house)
         self._processor = house.processor
@@ -81,6 +89,7 @@ class Members:
         """Until when, in loop seconds, nobody is told of a reset that was made elsewhere."""
         self._telling: set[asyncio.Task[None]] = set()
         self._push_member = push_member
+        self._is_here = is_here
         self._behind = BrokersBehind(house)
         house.ends.callback(self._processor.mapping.on_switch(lambda group, _: self.changed(group)))
 
@@ -203,13 +212,13 @@ class Members:
                     raise BadRequest(f"topic {topic} has no readable queue {queue_id}")
             else:
                 stay, change = await self._those_ahead(context, group, topic, queues, time_ms)
-            async with self._mapped.resetting(group, topic, change):
-                for (name, number_of), to_offset in change.items():
-                    await self._processor.reset_queue(context, group, topic, name, number_of, to_offset)
-            offsets = _offsets_of(topic, queues, stay | change)
             if change:
-                await self._tell_positions(context, group, topic, offsets)
-        return request.answer(body=encode_offsets(offsets))
+                reset = Reset(context, group, topic, frozenset(change))
+                async with self._processor.on_reset.during(reset):
+                    for (name, number_of), to_offset in change.items():
+                        await self._processor.reset_queue(context, group, topic, name, number_of, to_offset)
+                    reset.offsets.update(stay | change)
+        return request.answer(body=encode_offsets(_offsets_of(topic, queues, stay | change)))
 
     async def _those_ahead(
         self, context: Context, group: str, topic: str, queues: Iterable[Queue], time_ms: int
@@ -231,16 +240,20 @@ class Members:
         return stay, change
 
     @contextlib.asynccontextmanager
-    async def resetting(self, context: Context, group: str, topic: str) -> AsyncIterator[QueueOffsets]:
-        """The processor's listener, told what was set: resets come by other ways, too."""
-        was_set: QueueOffsets = {}
-        async with self._mapped.resetting(group, topic):
-            yield was_set
-            if peers_of(self._clients.consumers_of(group)):
+    async def resetting(self, reset: Reset) -> AsyncIterator[None]:
+        """The processor's listener: resets come by other listeners and other ways, too.
+
+        The clients of this listener are told; those of others are told there.
+        """
+        context, group, topic = reset.context, reset.group, reset.topic
+        async with self._mapped.resetting(group, topic, reset.queues):
+            yield
+            peers = [peer for peer in peers_of(self._clients.consumers_of(group)) if self._is_here(peer)]
+            if peers:
                 with contextlib.suppress(GatewayError):  # it is done, whoever can be told
                     queues = _readable(await self._processor.queues(context, topic))
-                    offsets = _offsets_of(topic, queues, was_set)
-                    await self._tell_positions(context, group, topic, offsets)
+                    offsets = _offsets_of(topic, queues, reset.offsets)
+                    await self._tell_positions(context, group, topic, offsets, peers)
 
     def _gather(self, context: Context, peer: Peer, key: QueueKey, offset: int) -> None:
         """A client rests for 10 s for each time that it is told, and commits all its queues at once."""
@@ -291,16 +304,14 @@ class Members:
         group: str,
         topic: str,
         offsets: Mapping[MessageQueue, int],
-        peers: Sequence[Peer] | None = None,
+        peers: Sequence[Peer],
     ) -> None:
-        """Tell the classic members of a group where they are to go on.
+        """Tell members of a group where they are to go on.
 
-        `peers`: these alone. What push members commit until they do so is where they were before.
+        What push members commit until they do so is where they were before.
         """
         fields = {"topic": topic, "group": group, "timestamp": "-1", "isForce": "true"}
         translating = self._translating
-        if peers is None:
-            peers = peers_of(self._clients.consumers_of(group))
         numbered = offsets
         if any(translating.names_none(peer) for peer in peers):
             numbered = await translating.positions(context, topic, offsets)

@@ -99,7 +99,7 @@ class Neighbours:
     async def _positions(self, fields: Mapping[str, str]) -> BrokerAnswer:
         """As the clients say them: numbers of mapped groups are made out for who asks, by its own gateway."""
         topic, group = text(fields, "topic"), text(fields, "group")
-        found = await self._asking.positions_here(topic, group, fields.get("clientAddr", ""))
+        found = await self._asking.positions_here(Context(), topic, group, fields.get("clientAddr", ""))
         if found is None:
             return _NOT_HERE
         return BrokerAnswer(ResponseCode.SUCCESS, body=encode_positions(found))

@@ -6,9 +6,9 @@ Sources: protocol facts 5.5, 5.7, 5.13 and 7.8 ("Send").
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from string import hexdigits
 from typing import Final
 
 from popgate.context import Context
@@ -45,9 +45,10 @@ _TRACES: Final = ("RMQ_SYS_TRACE_TOPIC", "rmq_sys_TRACE_DATA_", "BenchmarkTest")
 _LONGEST_BATCH_TOPIC: Final = 127
 _NOWHERE: Final = (1 << 63) - 1
 """The place in the id of a message that is held back, and cannot be asked for by it."""
-_ID_DIGITS: Final = (32, 56)
 _SEVERAL: Final = 2
 """Messages of one send: a batch of one is rare."""
+_ID: Final = re.compile(r"[0-9a-fA-F]{32}(?:[0-9a-fA-F]{24})?")
+"""An offset message id, of a broker at an address of IPv4 or IPv6."""
 _PLACE_DIGITS: Final = 16
 """Of an offset message id, at its end: the place in its broker's log."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
@@ -291,17 +292,13 @@ def _refusing_bad_requests() -> Iterator[None]:
 
 def _ids_at(origin: Origin, broker: str, names: Sequence[str], count: int) -> list[str]:
     """Offset message ids of a broker's own, as clients are told them."""
-    if len(names) != count or not all(map(_is_id, names)):
+    if len(names) != count or not all(map(_ID.fullmatch, names)):
         return [origin.message_id(broker, _NOWHERE)] * count
     address = pack_host(origin.host).hex().upper()
     if origin.leaves(broker):
         return [address + name[-_PLACE_DIGITS:] for name in names]
     places = [origin.place(broker, int(name[-_PLACE_DIGITS:], 16)) for name in names]
     return [f"{address}{place:016X}" for place in places]
-
-
-def _is_id(name: str) -> bool:
-    return len(name) in _ID_DIGITS and name.isascii() and name.isalnum() and not name.strip(hexdigits)
 
 
 def _tell_most(message: Message, head: Head) -> None:

@@ -312,9 +312,8 @@ class Translating:
         self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]
     ) -> Mapping[MessageQueue, int]:
         """Positions of a group as such clients know the queues; only those that have a number."""
-        try:
-            view = await self.views.of(context, topic)
-        except GatewayError:
+        view = await self._known(context, topic)
+        if view is None:
             return {}
         if not view.is_virtual:
             return offsets
@@ -324,6 +323,29 @@ class Translating:
             for one, numbered in numbers.items()
             if numbered is not None
         }
+
+    async def meant(
+        self, context: Context, topic: str, offsets: Mapping[MessageQueue, int]
+    ) -> Mapping[MessageQueue, int]:
+        """The opposite of `positions`: those that such a client reports, by the queues that they are of."""
+        view = await self._known(context, topic)
+        if view is None:
+            return {}
+        meant: dict[MessageQueue, int] = {}
+        for one, offset in offsets.items():
+            # While there was one broker it was called by its own name, and its queues had the same numbers.
+            queue = (
+                view.queue_of(one.queue_id) if one.broker == VIRTUAL_BROKER else (one.broker, one.queue_id)
+            )
+            if queue is not None:
+                meant[MessageQueue(topic, *queue)] = offset
+        return meant
+
+    async def _known(self, context: Context, topic: str) -> View | None:
+        try:
+            return await self.views.of(context, topic)
+        except GatewayError:
+            return None
 
 
 def _together(queues: Sequence[QueueData]) -> QueueData:

@@ -469,6 +469,13 @@ class TestBatchesInOnePiece:
         places = [decode_offset_message_id(name) for name in answer.fields["msgId"].split(",")]
         assert places == [(ADDRESS, 0x075BCD15), (ADDRESS, 0x075BCDFF)]
 
+    async def test_the_broker_may_be_at_an_address_of_ipv6(
+        self, forwarding: Forwarding, caller: Caller
+    ) -> None:
+        forwarding.offset_message_ids = (f"{'20010DB8' * 4}{10911:08X}{7:016X}",)
+        answer = await caller.ok(BATCH, short_fields(m=True, i=""), batch_of(b"one"))
+        assert decode_offset_message_id(answer.fields["msgId"]) == (ADDRESS, 7)
+
     async def test_what_is_wrong_with_a_batch_is_not_sent_again(
         self, forwarding: Forwarding, caller: Caller
     ) -> None:
@@ -486,7 +493,9 @@ class TestBatchesInOnePiece:
         await caller.ok(BATCH, short_fields(m=True, i=""), batch_of(b"one", b"two"))
         assert [message.body for message in await stored(stage)] == [b"one", b"two"]
 
-    @pytest.mark.parametrize("names", [(), NAMES[:1], (NAMES[0], "x" * 32), (NAMES[0], NAMES[1] + "0")])
+    @pytest.mark.parametrize(
+        "names", [(), NAMES[:1], (NAMES[0], "x" * 32), (NAMES[0], "\u0661" * 32), (NAMES[0], NAMES[1] + "0")]
+    )
     async def test_messages_whose_places_are_not_known_are_nowhere(
         self, forwarding: Forwarding, caller: Caller, names: tuple[str, ...]
     ) -> None:

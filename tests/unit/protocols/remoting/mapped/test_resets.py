@@ -181,6 +181,29 @@ class TestMapped:
             pass
         assert member.door.mapped.figures()["mapped_held"] == 1
 
+    @pytest.mark.parametrize("at", [0, 1])
+    @pytest.mark.parametrize(
+        "fields", [{"timestamp": -1}, {"queueId": 0, "offset": 2}], ids=["whole", "queue"]
+    )
+    async def test_members_of_all_listeners_take_part(
+        self, stage: Stage, door: Door, member: Member, at: int, fields: dict[str, object]
+    ) -> None:
+        other = await Door(stage).member(2, proven=False)
+        members = member, other
+        await send(stage, b"one")
+        (one,) = await member.take()
+        await send(stage, b"two")
+        (two,) = await other.take()
+        await by_tool(members[at].door, **fields)
+        for each in members:
+            assert told(each) == [{MessageQueue(TOPIC, BROKER, 0): 2}]
+            assert each.door.mapped.figures()["mapped_held"] == 0
+        await member.update(one.offset + 1)
+        await other.update(two.offset + 1)
+        assert await done(stage) == 2
+        await send(stage, b"three")
+        assert bodies(await other.take()) == [b"three"]
+
 
 class TestPulled:
     @pytest.fixture

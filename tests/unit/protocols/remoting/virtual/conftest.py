@@ -31,6 +31,7 @@ from popgate.model import (
     Sent,
     StoredMessage,
 )
+from popgate.packed import PackedMessages
 from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
 from popgate.wire.remoting import V4_9_4, Command
@@ -136,6 +137,9 @@ class SeveralBrokers(EmbeddedBroker, TellsBrokers, NumbersQueues):
                 )  # fmt: skip
             results.append(one)
         return results
+
+    async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
+        return await self.send(context, packed.unpack())
 
     async def pull(
         self,

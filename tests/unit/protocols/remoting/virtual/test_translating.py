@@ -14,11 +14,13 @@ from popgate.queue_numbers import Numbered
 from popgate.wire.batches import BatchItem, encode_batch
 from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked
 from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.heartbeats import HeartbeatData
+from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_record, decode_records
-from popgate.wire.remoting import V4_9_5, V5_0_0, V5_1_0
+from popgate.wire.remoting import V4_9_5, V5_0_0, V5_1_0, Command
 from popgate.wire.routes import QueueData, TopicRoute
+from popgate.wire.running import decode_positions, encode_offsets
+from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.marks import OFFSET_BITS
 from protocols.remoting.virtual.views import VIRTUAL_BROKER
 from tests.unit.protocols.remoting.conftest import ADDRESS
@@ -260,6 +262,29 @@ class TestPositions:
             old.context, TOPIC, {MessageQueue(TOPIC, "a", 1): 7, MessageQueue(TOPIC, "z", 0): 8}
         )
         assert told == {MessageQueue(TOPIC, VIRTUAL_BROKER, 3): 7}
+
+    async def test_a_client_is_asked_by_numbers(self, several: Several, old: DoorCaller) -> None:
+        """Nothing is told of a number that was never given."""
+        consumer = ConsumerData(GROUP, (SubscriptionData(TOPIC),))
+        await old.ok(RequestCode.HEART_BEAT, body=HeartbeatData("client@1", (), (consumer,)).encode())
+        numbers = {
+            MessageQueue(TOPIC, VIRTUAL_BROKER, 3): 7,
+            MessageQueue(TOPIC, VIRTUAL_BROKER, 2): VIRTUAL + 5,
+            MessageQueue(TOPIC, VIRTUAL_BROKER, 9): 8,
+            MessageQueue(TOPIC, "b", 1): 6,
+        }
+        await several.processor.commit(old.context, GROUP, TOPIC, "a", 0, 0)
+        told = Command(0, body=encode_offsets(numbers, "messageQueueTable"))
+        old.peer.answers = lambda *_: told
+        asked = {"topic": TOPIC, "group": GROUP, "clientAddr": ""}
+        answer = await old.ok(RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, asked)
+        assert decode_positions(answer.body) == {
+            "client@1": {
+                MessageQueue(TOPIC, "a", 1): 7,
+                MessageQueue(TOPIC, "a", 0): 0,
+                MessageQueue(TOPIC, "b", 1): 6,
+            }
+        }
 
 
 class TestLocks:

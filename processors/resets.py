@@ -1,0 +1,53 @@
+"""Resets of groups by operators, and the doors that must know of them while they are made."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import partial
+
+from popgate.context import Context
+from popgate.model import QueueOffsets
+
+
+@dataclass(slots=True)
+class Reset:
+    """A group is set to other offsets of a topic.
+
+    `queues`: the ones that are set, by broker name and queue id; None: all. `offsets`: where clients are to
+    continue, added by whoever makes the reset once that is done.
+    """
+
+    context: Context
+    group: str
+    topic: str
+    queues: frozenset[tuple[str, int]] | None = None
+    offsets: QueueOffsets = field(default_factory=dict)
+
+
+ResetListener = Callable[[Reset], AbstractAsyncContextManager[None]]
+"""Entered before a reset is made, left after it."""
+
+
+class ResetListeners:
+    """All doors with clients that keep positions or messages of their own: each looks after its clients."""
+
+    def __init__(self) -> None:
+        self._here: list[ResetListener] = []
+
+    def __repr__(self) -> str:
+        return f"<ResetListeners {len(self._here)}>"
+
+    def add(self, listener: ResetListener) -> Callable[[], None]:
+        """Call what is returned once, when the listener is no more."""
+        self._here.append(listener)
+        return partial(self._here.remove, listener)
+
+    @asynccontextmanager
+    async def during(self, reset: Reset) -> AsyncIterator[None]:
+        """Make the reset inside of this."""
+        async with AsyncExitStack() as entered:
+            for listener in tuple(self._here):
+                await entered.enter_async_context(listener(reset))
+            yield
