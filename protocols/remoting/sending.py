@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TopicNotFound, shown
@@ -53,6 +53,9 @@ _PLACE_DIGITS: Final = 16
 """Of an offset message id, at its end: the place in its broker's log."""
 _CLUSTER, _CORRELATION_ID, _REPLY_TO = CLUSTER.encode(), CORRELATION_ID.encode(), REPLY_TO_CLIENT.encode()
 _MOST: Final = MAX_RECONSUME_TIMES.encode()
+
+
+Made = TypeVar("Made")
 
 
 class Sending:
@@ -146,14 +149,7 @@ class Sending:
         processor, context = self._processor, request.context
         if not processor.batches.supported or is_system_topic(topic):
             return None
-        packed = pack_batch(
-            head,
-            request.command.body,
-            topic=topic,
-            born_host=context.peer,
-            now_ms=self._clock.now_ms(),
-            limits=processor.limits,
-        )
+        packed = self._made(pack_batch, request, head, topic)
         if packed is None:
             return None
         origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
@@ -179,20 +175,24 @@ class Sending:
         processor, context = self._processor, request.context
         if processor.batches.supported or not processor.takes_packed(_SEVERAL) or is_system_topic(topic):
             return None
-        packed = pack_messages(
-            head,
-            request.command.body,
-            topic=topic,
-            born_host=context.peer,
-            now_ms=self._clock.now_ms(),
-            limits=processor.limits,
-        )
+        packed = self._made(pack_messages, request, head, topic)
         if packed is None:
             return None
         origin = await self._brokers.origin(context)  # before it is stored: nothing may fail afterwards
         with _refusing_bad_requests():
             results = await processor.send_packed(context, packed)
         return request.answer(_answer_to(packed.message_ids[0], _all_stored(results), origin))
+
+    def _made(self, make: Callable[..., Made], request: Request, head: Head, topic: str) -> Made:
+        """What `pack_batch` or `pack_messages` makes of a batch."""
+        return make(
+            head,
+            request.command.body,
+            topic=topic,
+            born_host=request.context.peer,
+            now_ms=self._clock.now_ms(),
+            limits=self._processor.limits,
+        )
 
     async def _store(self, context: Context, topic: str, messages: Sequence[Message]) -> list[Sent]:
         """All, in order; in parts where they are more than one send may have. Raises the first fault."""
