@@ -1,12 +1,16 @@
 """What classic clients cost: the remoting door beside the Java proxy's remoting port, and beside the broker.
 
-    python benchmarks/remoting_door.py                     # before a real RocketMQ, about four minutes
+    python benchmarks/remoting_door.py                     # before a real RocketMQ, about six minutes
     python benchmarks/remoting_door.py --out docs/performance/remoting.json
     python benchmarks/remoting_door.py --quick             # a moment, without Java; proves only that it runs
 
 Every work is done in turn at all of them, several times, in one run: sends of 100 bytes, sends of batches of
 32, and true pulls of 32. Told are the processor time of the gateway for a message, that of the broker behind
 it, and messages a second (of which the load itself, in Python, takes its part: compare processor times).
+
+A push consumer of a group that is mapped onto pop (`mapped`: pulls of 32 that bring the position along) is
+there at ours alone. It stands beside the Java proxy's receive and acknowledge over gRPC, 32 per call (`grpc`,
+by the load generator in `benchmarks/load`, which needs Go), and beside our own true pull.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import uvloop
 
-from benchmarks.beside import machine
+from benchmarks.beside import driving, machine
 from benchmarks.beside.processes import cpu_s
 from benchmarks.beside.sides import BROKER_OPTIONS, BROKER_SETTINGS, SHIPPED, make_at
 from brokers.remote.links import Links
@@ -37,10 +41,20 @@ from popgate.testing import CREATE_ON_USE, GatewayProcess
 from popgate.testing.rocketmq import BrokerPlan, RocketMQ
 from popgate.wire.batches import BatchItem, encode_batch
 from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.remoting import Command
 from popgate.wire.routes import decode_route
 
 TOPIC, GROUP = "remoting_door", "remoting_door_readers"
+MAPPED_TOPIC, MAPPED_GROUP = "remoting_door_mapped", "remoting_door_members"
+GRPC_TOPIC, GRPC_GROUP = "remoting_door_grpc", "remoting_door_receivers"
+VIRTUAL = 1 << 60
+"""From here on offsets are those of a mapped group."""
+AHEAD = 4_096
+"""More messages are there than are taken, so that nobody waits for one."""
+WARM = 200_000
+"""Messages received over gRPC before anything counts: a Java proxy that has just started costs several times
+as much."""
 BODY, QUEUES, LINKS, PER_CALL = bytes(100), 8, 4, 32
 TIMEOUT_S = 30.0
 
@@ -54,6 +68,8 @@ class Target:
     gateway: int | None
     broker: int | None
     broker_name: str = "broker-a"
+    grpc: str = ""
+    """Where it listens for gRPC, if that is measured."""
 
 
 class Load:
@@ -63,13 +79,18 @@ class Load:
         self._target = target
         self._links = Links(RemoteSettings(), SystemClock())
         self._turn = 0
+        self._topic = TOPIC
+        self._places: dict[int, int] = {}
+        """Of a member of a mapped group, by queue: where it goes on."""
 
     async def close(self) -> None:
         await self._links.close()
 
-    async def ask(self, code: int, fields: dict[str, str], body: bytes = b"") -> Command:
+    async def ask(
+        self, code: int, fields: dict[str, str], body: bytes = b"", link: int | None = None
+    ) -> Command:
         self._turn += 1
-        link = self._turn % LINKS
+        link = self._turn % LINKS if link is None else link
         return await self._links.call(
             self._target.address, code, fields, body, timeout_s=TIMEOUT_S, link=link
         )
@@ -115,6 +136,39 @@ class Load:
         await asyncio.gather(*(read(queue_id) for queue_id in range(QUEUES)))
         return taken
 
+    async def stock(self, messages: int) -> None:
+        """Have so many messages wait for the mapped group, and some more, and be its only member."""
+        self._topic = MAPPED_TOPIC
+        await self.batch(messages + AHEAD)
+        consumer = ConsumerData(MAPPED_GROUP, (SubscriptionData(MAPPED_TOPIC),))
+        beat = HeartbeatData("member@1", (), (consumer,)).encode()
+        answer = await self.ask(RequestCode.HEART_BEAT, {}, beat, link=0)
+        if answer.code != ResponseCode.SUCCESS:
+            raise SystemExit(f"{self._target.name} refused a heartbeat: {answer.code} {answer.remark}")
+        for queue_id in range(QUEUES):
+            fields = {"consumerGroup": MAPPED_GROUP, "topic": MAPPED_TOPIC, "queueId": str(queue_id)}
+            fields["bname"] = self._target.broker_name
+            answer = await self.ask(RequestCode.QUERY_CONSUMER_OFFSET, fields, link=0)
+            self._places[queue_id] = int(answer.fields.get("offset", 0))
+
+    async def mapped(self, messages: int) -> int:
+        """All queues at a time, as a push consumer asks: each pull tells how far it has consumed."""
+        taken = 0
+
+        async def consume(queue_id: int) -> None:
+            nonlocal taken
+            while taken < messages:
+                at = self._places[queue_id]
+                fields = self._pull(queue_id, at) | _AS_A_MEMBER | {"commitOffset": str(at)}
+                answer = await self.ask(RequestCode.PULL_MESSAGE, fields, link=0)
+                reached = self._places[queue_id] = int(answer.fields["nextBeginOffset"])
+                # What comes before its group is mapped is pulled, and no part of this.
+                if answer.code == ResponseCode.SUCCESS and at >= VIRTUAL:
+                    taken += reached - at
+
+        await asyncio.gather(*(consume(queue_id) for queue_id in range(QUEUES)))
+        return taken
+
     async def _repeat(
         self, one: Callable[[], Coroutine[Any, Any, int]], messages: int, in_flight: int
     ) -> int:
@@ -138,7 +192,7 @@ class Load:
     def _head(self, block: str, *, batch: bool = False) -> dict[str, str]:
         return {
             "a": "producers",
-            "b": TOPIC,
+            "b": self._topic,
             "c": "TBW102",
             "d": "4",
             "e": str(self._turn % QUEUES),
@@ -169,26 +223,78 @@ class Load:
         }
 
 
+_AS_A_MEMBER = {
+    "consumerGroup": MAPPED_GROUP,
+    "topic": MAPPED_TOPIC,
+    "sysFlag": "7",  # with its position, its filter, and patience
+    "suspendTimeoutMillis": "1000",
+}
 WORKS: dict[str, Callable[[Load, int], Coroutine[Any, Any, int]]] = {
     "send": Load.send,
     "batch": Load.batch,
     "pull": Load.pull,
+    "mapped": Load.mapped,
 }
+GRPC = "grpc"
+
+
+def works_of(target: Target) -> list[str]:
+    works = [work for work in WORKS if work != "mapped" or target.name == "ours"]
+    return [*works, GRPC] if target.grpc else works
 
 
 async def measure(target: Target, work: str, messages: int) -> dict[str, float]:
+    if work == GRPC:
+        return receive(target, messages)
     load = Load(target)
     try:
-        await WORKS[work](load, max(messages // 10, PER_CALL))
-        pids = {"gateway": target.gateway, "broker": target.broker}
-        before = {name: cpu_s(pid) for name, pid in pids.items() if pid is not None}
-        began = time.perf_counter()
-        done = await WORKS[work](load, messages)
-        took = time.perf_counter() - began
-        used = {name: (cpu_s(pid) - before[name]) / done * 1e6 for name, pid in pids.items() if pid}
+        warming = max(messages // 10, PER_CALL)
+        if work == "mapped":
+            await load.stock(messages + warming)
+        await WORKS[work](load, warming)
+        with counting(target) as told:
+            told["done"] = await WORKS[work](load, messages)
     finally:
         await load.close()
-    return {"per_s": done / took, **{f"{name}_us": us for name, us in used.items()}}
+    return per_message(told)
+
+
+def receive(target: Target, messages: int) -> dict[str, float]:
+    """Receive and acknowledge over gRPC, 32 per call."""
+    load = driving.Load(driving.build())
+    options = {"topic": GRPC_TOPIC, "group": GRPC_GROUP, "per_call": PER_CALL, "calls": 8}
+    load.until_routed(target.grpc, GRPC_TOPIC, group=GRPC_GROUP)
+    if target.name not in _warm:
+        _warm.add(target.name)
+        receive(replace(target, name="warming"), WARM)
+    load.run(target.grpc, "send", messages=messages + AHEAD, **options)
+    with counting(target) as told:
+        done = load.run(target.grpc, "receive", messages=messages, **options)
+        told["done"] = done["messages"]
+    if done["errors"]:
+        raise SystemExit(f"{target.name} failed {done['errors']} calls: {done['said']}")
+    return per_message(told)
+
+
+_warm: set[str] = {"warming"}
+"""Targets that have received something over gRPC."""
+
+
+@contextlib.contextmanager
+def counting(target: Target) -> Iterator[dict[str, float]]:
+    """Seconds of the block, and those of processor time of the target's processes."""
+    told: dict[str, float] = {}
+    pids = {"gateway": target.gateway, "broker": target.broker}
+    before = {name: cpu_s(pid) for name, pid in pids.items() if pid is not None}
+    began = time.perf_counter()
+    yield told
+    told["took"] = time.perf_counter() - began
+    told |= {name: cpu_s(pid) - before[name] for name, pid in pids.items() if pid is not None}
+
+
+def per_message(told: dict[str, float]) -> dict[str, float]:
+    done, took = told.pop("done"), told.pop("took")
+    return {"per_s": done / took, **{f"{name}_us": used / done * 1e6 for name, used in told.items()}}
 
 
 @contextlib.contextmanager
@@ -197,7 +303,7 @@ def beside_java(options: Sequence[str]) -> Iterator[list[Target]]:
     with contextlib.ExitStack() as open_:
         cluster = RocketMQ(brokers=(BrokerPlan(),), settings=BROKER_SETTINGS, options=BROKER_OPTIONS).start()
         open_.callback(cluster.stop)
-        make_at(cluster.url, [TOPIC], [GROUP])
+        make_at(cluster.url, [TOPIC, MAPPED_TOPIC, GRPC_TOPIC], [GROUP, MAPPED_GROUP, GRPC_GROUP])
         broker = cluster.master()
         proxy = cluster.start_proxy(options=SHIPPED)
         gateway = GatewayProcess(
@@ -207,7 +313,13 @@ def beside_java(options: Sequence[str]) -> Iterator[list[Target]]:
         yield [
             Target("direct", broker.address, None, broker.pid),
             # Its remoting port is the one behind that of gRPC.
-            Target("java", f"127.0.0.1:{proxy.port + 1}", proxy.pid, broker.pid),
+            Target(
+                "java",
+                f"127.0.0.1:{proxy.port + 1}",
+                proxy.pid,
+                broker.pid,
+                grpc=f"127.0.0.1:{proxy.port}",
+            ),
             Target("ours", gateway.endpoint, gateway.pid, broker.pid),
         ]
 
@@ -216,7 +328,8 @@ def beside_java(options: Sequence[str]) -> Iterator[list[Target]]:
 def alone(options: Sequence[str]) -> Iterator[list[Target]]:
     """Ours on its embedded broker, which is in the same process."""
     with GatewayProcess(options=options, listen=("remoting://127.0.0.1:0",)).start() as gateway:
-        make_at(f"remoting://{gateway.endpoint}", [TOPIC], [GROUP])  # the door is a name server, too
+        # The door is a name server, too.
+        make_at(f"remoting://{gateway.endpoint}", [TOPIC, MAPPED_TOPIC], [GROUP, MAPPED_GROUP])
         target = Target("ours", gateway.endpoint, gateway.pid, None)
 
         async def route() -> str:
@@ -237,11 +350,12 @@ def compared(targets: list[Target], rounds: int, messages: int) -> dict[str, dic
     seen: dict[tuple[str, str], list[dict[str, float]]] = {}
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for number in range(rounds):
-            for work in WORKS:
+            for work in (*WORKS, GRPC):
                 amount = messages * (1 if work == "send" else 4)
                 for target in targets if number % 2 == 0 else reversed(targets):
-                    told = runner.run(measure(target, work, amount))
-                    seen.setdefault((work, target.name), []).append(told)
+                    if work in works_of(target):
+                        told = runner.run(measure(target, work, amount))
+                        seen.setdefault((work, target.name), []).append(told)
     return {
         work: {
             target.name: {
@@ -249,8 +363,9 @@ def compared(targets: list[Target], rounds: int, messages: int) -> dict[str, dic
                 for figure in seen[work, target.name][0]
             }
             for target in targets
+            if (work, target.name) in seen
         }
-        for work in WORKS
+        for work in (*WORKS, GRPC)
     }
 
 
@@ -259,9 +374,12 @@ def lines(results: dict[str, dict[str, dict[str, float]]]) -> Iterator[str]:
         for name, told in by_target.items():
             figures = " ".join(f"{figure} {value:.1f}" for figure, value in told.items())
             yield f"remoting_door.{work}.{name} {figures}"
-        if "java" in by_target:
-            ratio = by_target["ours"]["gateway_us"] / by_target["java"]["gateway_us"]
+    for work, beside in (("send", "send"), ("batch", "batch"), ("pull", "pull"), ("mapped", GRPC)):
+        if "java" in results[beside]:
+            ratio = results[work]["ours"]["gateway_us"] / results[beside]["java"]["gateway_us"]
             yield f"remoting_door.{work}.ratio {ratio:.2f}"
+    ours = {work: results[work]["ours"]["gateway_us"] for work in ("mapped", "pull")}
+    yield f"remoting_door.balancing {ours['mapped'] / ours['pull']:.2f} of a true pull"
 
 
 def main() -> None:

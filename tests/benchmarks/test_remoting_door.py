@@ -6,5 +6,7 @@ from collections.abc import Callable
 
 def test_every_figure_is_one_comparable_line(measured: Callable[..., list[str]]) -> None:
     form = r"remoting_door\.(\w+)\.ours per_s \d+\.\d gateway_us \d+\.\d"
-    works = [re.fullmatch(form, line)[1] for line in measured("remoting_door.py")]  # type: ignore[index]
-    assert works == ["send", "batch", "pull"]
+    *lines, last = measured("remoting_door.py")
+    works = [re.fullmatch(form, line)[1] for line in lines]  # type: ignore[index]
+    assert works == ["send", "batch", "pull", "mapped"]
+    assert re.fullmatch(r"remoting_door\.balancing \d+\.\d\d of a true pull", last)
