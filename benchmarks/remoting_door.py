@@ -395,7 +395,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.quick:
         given.rounds, given.messages, given.embedded = 1, 200, True
-    options = given.serve_options.split()
+    options = [*given.serve_options.split(), "--set", f"remoting.mapped_groups={MAPPED_GROUP}"]
     with alone(options) if given.embedded else beside_java(options) as targets:
         results = compared(targets, given.rounds, given.messages)
     for line in lines(results):
