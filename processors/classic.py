@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler, TellsConsumers, TellsReaders
 from brokers.port import Broker
@@ -218,8 +219,11 @@ class Classic(Explaining):
             self._admit(context, Action.PUBLISH, topic=check_topic(message.topic))
             if self._carries_replies is None:
                 raise Unsupported(f"a reply by way of broker {self._broker.name}")
+            # Nothing is stored, and RocketMQ's classic client for Go makes replies without a body. A RocketMQ
+            # behind refuses them by itself.
+            limits = replace(self._limits, refuse_empty_bodies=False)
             now_ms = self._clock.now_ms()
-            check_message(message, self._limits, now_ms=now_ms, max_delay_ms=self._limits.max_delay_ms)
+            check_message(message, limits, now_ms=now_ms, max_delay_ms=limits.max_delay_ms)
             finish_message(message)
             return await self._carries_replies.send_reply(context, message)
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from popgate.errors import PeerWireError
 from popgate.wire import parts
 from popgate.wire.fastjson import dumps
 
@@ -39,15 +38,12 @@ class SubscriptionData:
 
     @classmethod
     def read(cls, part: Mapping[str, Any]) -> SubscriptionData:
-        codes = parts.items(part, "codeSet")
-        if any(code.__class__ is not int or abs(code) > parts.LARGEST_NUMBER for code in codes):
-            raise PeerWireError("codeSet of a subscription is no list of whole numbers of 64 bits")
         return cls(
             parts.text(part, "topic"),
             parts.text(part, "subString"),
             parts.text(part, "expressionType", "TAG"),
             parts.texts(part, "tagsSet"),
-            tuple(codes),
+            parts.numbers(part, "codeSet"),
             parts.number(part, "subVersion"),
             parts.truth(part, "classFilterMode"),
         )

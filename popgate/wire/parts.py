@@ -45,8 +45,15 @@ def number(
 ) -> int:
     """A whole number; what tells it as text is understood, since Java's reader does so too."""
     value = part.get(name)
-    if value is None:
-        return default
+    return default if value is None else _number(value, name, least, most)
+
+
+def numbers(part: Mapping[str, Any], name: str) -> tuple[int, ...]:
+    """A list of whole numbers, each as `number` takes it."""
+    return tuple(_number(value, name, -LARGEST_NUMBER - 1, LARGEST_NUMBER) for value in items(part, name))
+
+
+def _number(value: Any, name: str, least: int, most: int) -> int:
     if value.__class__ is str:
         value = whole(value, name)
     if value.__class__ is not int:

@@ -41,6 +41,7 @@ _PLACES = {
     "tests/crash/test_kills.py": LONG,
     "tests/replicas/test_asked_again.py": LONG,
     "tests/replicas/test_replicas_classic.py": LONG,
+    "tests/classic/test_go_client.py": LONG,
     "tests/classic/test_two_doors.py": LONG,
     "tests/outside/test_image.py": LONG,
     "tests/cluster": LONG,

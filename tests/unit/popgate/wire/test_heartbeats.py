@@ -70,7 +70,8 @@ def test_the_check_of_a_client_comes_back() -> None:
         b'{"producerDataSet":["g"]}',
         b'{"consumerDataSet":[{"subscriptionDataSet":[1]}]}',
         b'{"consumerDataSet":[{"subscriptionDataSet":[{"tagsSet":[1]}]}]}',
-        b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":["1"]}]}]}',
+        b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":["x"]}]}]}',
+        b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":[1.5]}]}]}',
         b'{0:1,"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":[9223372036854775808]}]}]}',
         b'{"consumerDataSet":[{"subscriptionDataSet":[{"subVersion":1.5}]}]}',
         b'{"heartbeatFingerprint":[]}',
@@ -79,3 +80,10 @@ def test_the_check_of_a_client_comes_back() -> None:
 def test_a_damaged_heartbeat_is_refused(body: bytes) -> None:
     with pytest.raises(PeerWireError):
         HeartbeatData.decode(body)
+
+
+def test_codes_of_tags_may_be_text() -> None:
+    """As RocketMQ's classic client for Go writes them."""
+    body = b'{"consumerDataSet":[{"subscriptionDataSet":[{"codeSet":["97","-98"],"tagsSet":["a","b"]}]}]}'
+    (consumer,) = HeartbeatData.decode(body).consumers
+    assert consumer.subscriptions[0].codes == (97, -98)

@@ -94,6 +94,13 @@ async def test_the_long_names_are_understood(stage: Stage, room: Replying) -> No
     assert len(peer.asked) == 1
 
 
+async def test_a_reply_may_be_empty(stage: Stage, room: Replying) -> None:
+    peer = await asker(stage)
+    await replier(room).ok(SHORT, reply())
+    ((_, _, body),) = peer.asked
+    assert body == b""
+
+
 async def test_nobody_waits(room: Replying) -> None:
     refused = await replier(room).ask(SHORT, reply(), b"x")
     assert refused.code == ResponseCode.SYSTEM_ERROR
