@@ -29,8 +29,7 @@ _STORED: Final = ("store_timestamp", "storeTimestamp")
 _PATIENCE_S: Final = 60.0
 """So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
 _GROWS_AFTER: Final = 64
-"""Pulls that were answered in full before a larger one is tried: a broker that never gives more costs one in
-so many another question."""
+"""Pulls that are answered in full before a larger one is tried, and twice as many each time that none is."""
 
 
 def batches(
@@ -159,11 +158,16 @@ def pulled(
 
     at, step = range_.begin, most if depth > 1 else range_.size
     # The first answer tells how large a part may be.
-    at_once, in_full = 1, 0
+    at_once, in_full, grows_after = 1, 0, _GROWS_AFTER
+    trial = -1
+    """Where a part begins that is larger, to see whether it is answered in full, too."""
     found_by = now() + options.timeout_s
     while under_way or at < range_.end:
         while at < range_.end and len(under_way) < at_once:
-            end = min(at + step, range_.end)
+            size = step
+            if in_full >= grows_after and trial < at:
+                size, trial, in_full = min(step * 2, most), at, 0
+            end = min(at + size, range_.end)
             under_way.append(ask(at, end))
             at = end
         begin, end, number = under_way.popleft()
@@ -183,16 +187,24 @@ def pulled(
         reached = _reached(answer, range_, begin, options, warn)
         yield answer.body, reached - begin if depth > 1 else most, reached
         at_once = depth
-        if reached < end:
-            step, in_full = (reached - begin, 0) if depth > 1 else (step, 0)
-            if under_way or depth == 1:
+        if depth == 1:
+            if reached < end:
+                under_way.appendleft(ask(reached, end))
+        elif reached < end:
+            # Of the larger part nothing is learned but that it is too large.
+            if begin == trial and reached - begin >= step:
+                grows_after *= 2
+            else:
+                step = reached - begin
+            in_full = 0
+            if under_way:
                 under_way.appendleft(ask(reached, end))
             else:
                 at = reached
+        elif begin == trial:
+            step, grows_after = min(step * 2, most), _GROWS_AFTER
         elif step < most:
             in_full += 1
-            if in_full == _GROWS_AFTER:
-                step, in_full = min(step * 2, most), 0
         at = max(at, reached)
         # Where offsets are missing, as after a compaction, a pull reaches into what was asked for beside it.
         while under_way and under_way[0][0] < reached:

@@ -163,15 +163,16 @@ def test_parts_are_as_large_as_what_the_broker_answers_at_once() -> None:
 
 def test_larger_parts_are_tried_again_now_and_then() -> None:
     """Rarely, so that a broker that never gives more is not asked twice for most messages."""
-    never, later = queue_of(range(1000), few=2), queue_of(range(1000), few=2, few_until=500)
+    never, later = queue_of(range(1000), few=2), queue_of(range(1000), few=2, few_until=100)
 
     assert offsets_of(read(never, 0, 1000, pullPipeline="4")) == list(range(1000))
     assert offsets_of(read(later, 0, 1000, pullPipeline="4")) == list(range(1000))
 
-    # Four are under way before the first answer to a larger one tells that it was too large.
-    assert 4 < sum(most > 2 for _, most in never.pulls) <= 1 + 4 * (500 // 64)
-    assert max(most for _, most in later.pulls[1:]) > 4
-    assert len(later.pulls) < len(never.pulls)
+    # The first one, then after 64, 128 and 256 that were answered in full.
+    assert [most for _, most in never.pulls if most > 2] == [1000, 4, 4, 4]
+    assert len(never.pulls) == 500
+    assert max(most for _, most in later.pulls[1:]) >= 8
+    assert len(later.pulls) < 300
 
 
 def test_offsets_that_are_missing_are_no_loss() -> None:
