@@ -44,8 +44,8 @@ class RemotingConnection(WireDriver[Command]):
         self._reading = True
         self.left_at: float | None = None
         """Since when nothing is served here but what nobody waits an answer for."""
-        self._last_answers = False
-        """Whether it ends behind the next answer after which nothing is under way."""
+        self._last_answers = self._has_answered = False
+        """Whether it ends behind the next answer after which nothing is under way, and whether one is due."""
         self.peer = ConnectedPeer(self, loop)
         self.names: tuple[str, ...] = ()
         """Of the client's certificate: `protocols.tls.names_of`."""
@@ -167,14 +167,16 @@ class RemotingConnection(WireDriver[Command]):
         return self._out.take()
 
     def _write(self) -> None:
-        if self._last_answers and not self._calls:
+        ends = self._last_answers and self._has_answered and not self._calls
+        self._has_answered = False
+        if ends:
             self._out.go_on()
         super()._write()
         if self.paused:
             self._mind_reading()
         if self.left_at is not None:
             self._end_if_done()
-        elif self._last_answers and self.is_quiet:
+        elif ends and self.is_quiet:
             self.leave()
 
     def resume_writing(self) -> None:
@@ -300,14 +302,16 @@ class RemotingConnection(WireDriver[Command]):
             self._out.hold_back(answer, request)
         else:
             self._out.answer(answer, request)
+            self._has_answered = True
             self.write_soon()
         if self.paused or not self._reading:
             self._mind_reading()
 
     def go_on(self) -> None:
         """Write the answers that were held back."""
-        self._out.go_on()
-        self.write_soon()
+        if self._out.go_on():
+            self._has_answered = True
+            self.write_soon()
 
     def write_request(self, data: bytes) -> bool:
         taken = self.alive and self._out.request(data)

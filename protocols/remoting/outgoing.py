@@ -65,11 +65,12 @@ class Outgoing:
         """An answer that waits for `go_on`."""
         self._back.append((answer, request))
 
-    def go_on(self) -> None:
-        """Nothing is held back any more."""
+    def go_on(self) -> bool:
+        """Nothing is held back any more. Whether something was."""
         back, self._back = self._back, []
         for answer, request in back:
             self.answer(answer, request)
+        return bool(back)
 
     def take(self) -> list[bytes]:
         """What is to be written next."""

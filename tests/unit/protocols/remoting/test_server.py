@@ -977,6 +977,28 @@ async def test_a_connection_ends_behind_an_answer_when_nothing_else_is_under_way
     await old.until_over()
 
 
+async def test_nothing_but_an_answer_ends_a_connection_behind_one(house: House) -> None:
+    """Neither what is written besides, nor a look at what is held back, nor GO_AWAY, which says enough."""
+    old, other, new = (
+        await house.client(version=OLD),
+        await house.client(),
+        await house.client(version=OLD + 1),
+    )
+    connection, newer = await house.connection(old), await house.connection(new)
+    house.server._draining = True
+    for each in (connection, newer):
+        each.leave_behind_an_answer()
+        each.go_on()
+        assert each.peer.tell(int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED), {})
+    assert (await new.call(ECHO)).code == ResponseCode.GO_AWAY
+
+    other.tell(ECHO, {}, b"the loop has come round")
+    await until(lambda: house.room.requests)
+    assert connection.left_at is newer.left_at is None
+    assert (await old.call(ECHO)).code == ResponseCode.SUCCESS
+    await old.until_over()
+
+
 async def test_what_was_held_back_goes_out_before_a_connection_ends_behind_an_answer(house: House) -> None:
     old = await house.client(version=OLD)
     connection = await house.connection(old)
