@@ -114,7 +114,12 @@ def _queue_of_priority(priority: int, picked: Queue, queues: Sequence[Queue]) ->
 
 
 def check_queue(broker: str, queue_id: int, topic: str, queues: Sequence[Queue]) -> None:
-    """Raises BadRequest for a queue that is not among these. An empty `broker` is any."""
+    """Raises BadRequest for a queue that is not among these, Forbidden where there is none at all.
+
+    An empty `broker` is any.
+    """
+    if not queues:
+        raise Forbidden(f"topic {topic} has no writable queue", "no writable queue")
     for queue in queues:
         if queue.queue_id == queue_id and broker in ("", queue.broker):
             return

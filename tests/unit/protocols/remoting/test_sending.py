@@ -211,6 +211,10 @@ async def test_traces_are_stored_where_they_are_sent(
 async def test_a_topic_that_is_not_writable_is_refused(stage: Stage, caller: Caller) -> None:
     await stage.topic("closed", permission=Permission.READ)
     assert (await caller.ask(SHORT, short_fields("closed"), b"x")).code == ResponseCode.NO_PERMISSION
+    for properties in ({}, {"__SHARDINGKEY": "g"}):
+        batch = batch_of(b"one", b"two", **properties)
+        answer = await caller.ask(BATCH, short_fields("closed", m=True, i=""), batch)
+        assert answer.code == ResponseCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize(
