@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,7 @@ from popgate.spark.errors import Code, SparkSourceError, data_loss
 from popgate.spark.offsets import named
 from popgate.spark.options import SourceOptions
 from popgate.spark.planning import Range, Warn
+from popgate.spark.pull_size import PullSize
 from popgate.wire.codes import ResponseCode
 
 _REST_S: Final = 0.05
@@ -28,8 +29,15 @@ _LONGEST_REST_S: Final = 1.0
 _STORED: Final = ("store_timestamp", "storeTimestamp")
 _PATIENCE_S: Final = 60.0
 """So long nothing may come before a task fails: gateways that are started anew in turn are back by then."""
-_GROWS_AFTER: Final = 64
-"""Pulls that are answered in full before a larger one is tried, and twice as many each time that none is."""
+
+
+class _Part(NamedTuple):
+    """Of a range, asked for under a number. `whole`: not the rest of one that was answered in part."""
+
+    begin: int
+    end: int
+    number: int
+    whole: bool
 
 
 def batches(
@@ -136,17 +144,15 @@ def pulled(
     Behind them where reading goes on after each; a body may be empty.
 
     Without a filter parts of the range are asked for at the same time, each as large as the broker answers at
-    once: RocketMQ gives 32 messages, or 8 from its disk, whatever it is asked for. With a filter nobody knows
-    how far a pull gets, and they are asked for one after the other. Raises SparkSourceError (DATA_LOSS) and
-    GatewayError.
+    once (`popgate.spark.pull_size`). With one nobody knows how far a pull gets, and they are asked for one
+    after the other. Raises SparkSourceError (DATA_LOSS) and GatewayError.
     """
     most = options.number("pullBatchSize")
     expression, kind = options.filter
     depth = options.number("pullPipeline") if expression == "*" else 1
-    under_way: deque[tuple[int, int, int]] = deque()
-    """Where each begins and ends, and its number."""
+    under_way: deque[_Part] = deque()
 
-    def ask(begin: int, end: int) -> tuple[int, int, int]:
+    def ask(begin: int, end: int, *, whole: bool = False) -> _Part:
         number = client.start_pull(
             range_.queue,
             begin,
@@ -154,23 +160,18 @@ def pulled(
             expression=expression,
             kind=kind,
         )
-        return begin, end, number
+        return _Part(begin, end, number, whole)
 
-    at, step = range_.begin, most if depth > 1 else range_.size
+    at, size = range_.begin, PullSize(most)
     # The first answer tells how large a part may be.
-    at_once, in_full, grows_after = 1, 0, _GROWS_AFTER
-    trial = -1
-    """Where a part begins that is larger, to see whether it is answered in full, too."""
+    at_once = 1
     found_by = now() + options.timeout_s
     while under_way or at < range_.end:
         while at < range_.end and len(under_way) < at_once:
-            size = step
-            if in_full >= grows_after and trial < at:
-                size, trial, in_full = min(step * 2, most), at, 0
-            end = min(at + size, range_.end)
-            under_way.append(ask(at, end))
+            end = min(at + size.next(), range_.end) if depth > 1 else range_.end
+            under_way.append(ask(at, end, whole=True))
             at = end
-        begin, end, number = under_way.popleft()
+        begin, end, number, is_whole = under_way.popleft()
         answer = client.finish_pull(number, range_.queue, timeout_s=options.timeout_s)
         if answer.code == ResponseCode.PULL_NOT_FOUND:
             # The range ends where the queue ended, or before: this replica has not heard of it yet.
@@ -181,37 +182,25 @@ def pulled(
                     f" though it ended at {range_.end} when this was planned",
                 )
             rest(_REST_S)
-            under_way.appendleft(ask(begin, end))
+            under_way.appendleft(ask(begin, end, whole=is_whole))
             continue
         found_by = now() + options.timeout_s
         reached = _reached(answer, range_, begin, options, warn)
         yield answer.body, reached - begin if depth > 1 else most, reached
-        at_once = depth
-        if depth == 1:
-            if reached < end:
-                under_way.appendleft(ask(reached, end))
+        if is_whole and answer.code == ResponseCode.SUCCESS:
+            at_once = depth
+            size.learn(min(reached, end) - begin)
+        if reached < end and not under_way:
+            at = reached
         elif reached < end:
-            # Of the larger part nothing is learned but that it is too large.
-            if begin == trial and reached - begin >= step:
-                grows_after *= 2
-            else:
-                step = reached - begin
-            in_full = 0
-            if under_way:
-                under_way.appendleft(ask(reached, end))
-            else:
-                at = reached
-        elif begin == trial:
-            step, grows_after = min(step * 2, most), _GROWS_AFTER
-        elif step < most:
-            in_full += 1
+            under_way.appendleft(ask(reached, end))
         at = max(at, reached)
         # Where offsets are missing, as after a compaction, a pull reaches into what was asked for beside it.
-        while under_way and under_way[0][0] < reached:
-            _, end, number = under_way.popleft()
-            client.connection.forget(number)
-            if reached < end:
-                under_way.appendleft(ask(reached, end))
+        while under_way and under_way[0].begin < reached:
+            part = under_way.popleft()
+            client.connection.forget(part.number)
+            if reached < part.end:
+                under_way.appendleft(ask(reached, part.end))
 
 
 def _reached(answer: PullAnswer, range_: Range, begin: int, options: SourceOptions, warn: Warn) -> int:
