@@ -23,7 +23,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ import uvloop
 from benchmarks.beside import driving, machine
 from benchmarks.beside.processes import cpu_s
 from benchmarks.beside.sides import BROKER_OPTIONS, BROKER_SETTINGS, SHIPPED, make_at
+from benchmarks.beside.working import AHEAD
 from brokers.remote.links import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
@@ -44,14 +45,11 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.remoting import Command
 from popgate.wire.routes import decode_route
+from protocols.remoting.mapped.offsets import is_virtual
 
 TOPIC, GROUP = "remoting_door", "remoting_door_readers"
 MAPPED_TOPIC, MAPPED_GROUP = "remoting_door_mapped", "remoting_door_members"
 GRPC_TOPIC, GRPC_GROUP = "remoting_door_grpc", "remoting_door_receivers"
-VIRTUAL = 1 << 60
-"""From here on offsets are those of a mapped group."""
-AHEAD = 4_096
-"""More messages are there than are taken, so that nobody waits for one."""
 WARM = 200_000
 """Messages received over gRPC before anything counts: a Java proxy that has just started costs several times
 as much."""
@@ -163,7 +161,7 @@ class Load:
                 answer = await self.ask(RequestCode.PULL_MESSAGE, fields, link=0)
                 reached = self._places[queue_id] = int(answer.fields["nextBeginOffset"])
                 # What comes before its group is mapped is pulled, and no part of this.
-                if answer.code == ResponseCode.SUCCESS and at >= VIRTUAL:
+                if answer.code == ResponseCode.SUCCESS and is_virtual(at):
                     taken += reached - at
 
         await asyncio.gather(*(consume(queue_id) for queue_id in range(QUEUES)))
@@ -264,9 +262,6 @@ def receive(target: Target, messages: int) -> dict[str, float]:
     load = driving.Load(driving.build())
     options = {"topic": GRPC_TOPIC, "group": GRPC_GROUP, "per_call": PER_CALL, "calls": 8}
     load.until_routed(target.grpc, GRPC_TOPIC, group=GRPC_GROUP)
-    if target.name not in _warm:
-        _warm.add(target.name)
-        receive(replace(target, name="warming"), WARM)
     load.run(target.grpc, "send", messages=messages + AHEAD, **options)
     with counting(target) as told:
         done = load.run(target.grpc, "receive", messages=messages, **options)
@@ -274,10 +269,6 @@ def receive(target: Target, messages: int) -> dict[str, float]:
     if done["errors"]:
         raise SystemExit(f"{target.name} failed {done['errors']} calls: {done['said']}")
     return per_message(told)
-
-
-_warm: set[str] = {"warming"}
-"""Targets that have received something over gRPC."""
 
 
 @contextlib.contextmanager
@@ -348,6 +339,9 @@ def alone(options: Sequence[str]) -> Iterator[list[Target]]:
 def compared(targets: list[Target], rounds: int, messages: int) -> dict[str, dict[str, dict[str, float]]]:
     """The middle of all rounds, by work and target; in each round all take their turn."""
     seen: dict[tuple[str, str], list[dict[str, float]]] = {}
+    for target in targets:
+        if target.grpc:
+            receive(target, WARM)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         for number in range(rounds):
             for work in (*WORKS, GRPC):

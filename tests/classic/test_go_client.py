@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import uuid
 from collections import defaultdict
@@ -18,9 +17,10 @@ from typing import Any
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from popgate.testing.made import FETCH_TRIES, Missing, digest, made_once, run_tool
+from popgate.testing.made import Missing
 from popgate.testing.rocketmq import shared_rocketmq
 from tests.classic.conftest import ALL, CHECK_SOON, CLUSTER, EMBEDDED, PATIENT, call_admin, missing
+from tests.outside.go_programs import go_program
 
 SOURCES = Path(__file__).parent / "go"
 RUN_S = 400.0
@@ -32,18 +32,6 @@ pytestmark = [
     pytest.mark.timeout(1800),
     pytest.mark.skipif(not ALL, reason="minutes of one client: sh tests/run.sh --long classic"),
 ]
-
-
-def driver() -> Path:
-    """Compiled once. Raises Missing: no Go, or its modules cannot be had."""
-    sources = sorted(path for path in SOURCES.iterdir() if path.suffix in (".go", ".mod", ".sum"))
-
-    def compile_in(folder: Path) -> None:
-        for source in sources:
-            shutil.copy2(source, folder)
-        run_tool(["go", "build", "-o", "driver", "."], folder, tries=FETCH_TRIES)
-
-    return made_once("classic-go", digest("", sources, SOURCES), compile_in, making=("go",)) / "driver"
 
 
 @pytest.fixture(scope="module", params=[EMBEDDED, CLUSTER])
@@ -79,7 +67,7 @@ def played(gateway: GatewayProcess, tmp_path: Path) -> Callable[[str, str], Fact
         for name in (group, f"{group}-sql"):
             call_admin(gateway, "/api/groups", {"name": name, "ordered": False})
         try:
-            command = [str(driver()), scenario, gateway.endpoint, topic, group]
+            command = [str(go_program("classic-go", ".", SOURCES)), scenario, gateway.endpoint, topic, group]
         except Missing as what:
             missing(str(what))
         # It keeps positions of broadcasting consumers at home.

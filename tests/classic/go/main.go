@@ -76,40 +76,42 @@ func (r *run) servers() primitive.NsResolver {
 	return primitive.NewPassthroughResolver([]string{r.server})
 }
 
-func (r *run) producer(more ...producer.Option) (rocketmq.Producer, error) {
+// must ends the scenario with this error, if it is one.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+func (r *run) producer(more ...producer.Option) rocketmq.Producer {
 	options := append([]producer.Option{
 		producer.WithNsResolver(r.servers()), producer.WithGroupName("producers"), producer.WithSendMsgTimeout(20 * time.Second),
 	}, more...)
 	made, err := rocketmq.NewProducer(options...)
-	if err == nil {
-		err = made.Start()
-	}
-	return made, err
+	must(err)
+	must(made.Start())
+	return made
 }
 
 type handler func(*primitive.MessageExt) consumer.ConsumeResult
 
-func (r *run) consumer(selector consumer.MessageSelector, handle handler, more ...consumer.Option) (rocketmq.PushConsumer, error) {
+func (r *run) consumer(selector consumer.MessageSelector, handle handler, more ...consumer.Option) rocketmq.PushConsumer {
 	options := append([]consumer.Option{
 		consumer.WithNsResolver(r.servers()), consumer.WithGroupName(r.group),
 		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset),
 	}, more...)
 	made, err := rocketmq.NewPushConsumer(options...)
-	if err != nil {
-		return nil, err
-	}
-	err = made.Subscribe(r.topic, selector, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+	must(err)
+	must(made.Subscribe(r.topic, selector, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
 		for _, message := range messages {
 			if result := handle(message); result != consumer.ConsumeSuccess {
 				return result, nil
 			}
 		}
 		return consumer.ConsumeSuccess, nil
-	})
-	if err == nil {
-		err = made.Start()
-	}
-	return made, err
+	}))
+	must(made.Start())
+	return made
 }
 
 func (r *run) all(by string) handler {
@@ -127,95 +129,59 @@ func (r *run) sent(result *primitive.SendResult, bodies ...string) {
 	r.say("sent", facts{"bodies": bodies, "status": result.Status, "id": result.MsgID, "queue": result.MessageQueue.QueueId, "offset": result.QueueOffset})
 }
 
-func (r *run) send(from rocketmq.Producer, message *primitive.Message) error {
+func (r *run) send(from rocketmq.Producer, message *primitive.Message) {
 	result, err := from.SendSync(context.Background(), message)
-	if err == nil {
-		r.sent(result, string(message.Body))
-	}
-	return err
+	must(err)
+	r.sent(result, string(message.Body))
 }
 
-func concurrent(r *run) error {
-	from, err := r.producer()
-	if err != nil {
-		return err
-	}
+func concurrent(r *run) {
+	from := r.producer()
 	defer from.Shutdown()
-	to, err := r.consumer(consumer.MessageSelector{}, r.all("one"))
-	if err != nil {
-		return err
-	}
+	to := r.consumer(consumer.MessageSelector{}, r.all("one"))
 	defer to.Shutdown()
 	long := strings.Repeat("long ", 2000)
-	wanted := []string{"plain", long, "late", "async", "one way", "batch 0", "batch 1", "batch 2"}
 	plain := r.message("plain").WithTag("t").WithKeys([]string{"k", "l"})
 	plain.WithProperty("color", "red")
 	for _, message := range []*primitive.Message{plain, r.message(long), r.message("late").WithDelayTimeLevel(1)} {
-		if err := r.send(from, message); err != nil {
-			return err
-		}
+		r.send(from, message)
 	}
 	answered := make(chan error, 1)
-	err = from.SendAsync(context.Background(), func(_ context.Context, result *primitive.SendResult, err error) {
+	must(from.SendAsync(context.Background(), func(_ context.Context, result *primitive.SendResult, err error) {
 		if err == nil {
 			r.sent(result, "async")
 		}
 		answered <- err
-	}, r.message("async"))
-	if err != nil {
-		return err
-	}
-	if err := <-answered; err != nil {
-		return err
-	}
-	if err := from.SendOneWay(context.Background(), r.message("one way")); err != nil {
-		return err
-	}
+	}, r.message("async")))
+	must(<-answered)
+	must(from.SendOneWay(context.Background(), r.message("one way")))
 	result, err := from.SendSync(context.Background(), r.message("batch 0"), r.message("batch 1"), r.message("batch 2"))
-	if err != nil {
-		return err
-	}
+	must(err)
 	r.sent(result, "batch 0", "batch 1", "batch 2")
-	r.until("one", wanted...)
-	return nil
+	r.until("one", "plain", long, "late", "async", "one way", "batch 0", "batch 1", "batch 2")
 }
 
-func filtered(r *run) error {
-	from, err := r.producer()
-	if err != nil {
-		return err
-	}
+func filtered(r *run) {
+	from := r.producer()
 	defer from.Shutdown()
-	tags, err := r.consumer(consumer.MessageSelector{Type: consumer.TAG, Expression: "a || b"}, r.all("tags"))
-	if err != nil {
-		return err
-	}
+	tags := r.consumer(consumer.MessageSelector{Type: consumer.TAG, Expression: "a || b"}, r.all("tags"))
 	defer tags.Shutdown()
 	r.group += "-sql"
-	sql, err := r.consumer(consumer.MessageSelector{Type: consumer.SQL92, Expression: "color = 'red'"}, r.all("sql"), consumer.WithInstance("sql"))
-	if err != nil {
-		return err
-	}
+	sql := r.consumer(consumer.MessageSelector{Type: consumer.SQL92, Expression: "color = 'red'"}, r.all("sql"), consumer.WithInstance("sql"))
 	defer sql.Shutdown()
 	for _, each := range []string{"a red", "b blue", "c red", "d blue"} {
 		message := r.message(each).WithTag(each[:1])
 		message.WithProperty("color", each[2:])
-		if err := r.send(from, message); err != nil {
-			return err
-		}
+		r.send(from, message)
 	}
 	r.until("tags", "a red", "b blue")
 	r.until("sql", "a red", "c red")
-	return nil
 }
 
-func retried(r *run) error {
-	from, err := r.producer()
-	if err != nil {
-		return err
-	}
+func retried(r *run) {
+	from := r.producer()
 	defer from.Shutdown()
-	to, err := r.consumer(consumer.MessageSelector{}, func(message *primitive.MessageExt) consumer.ConsumeResult {
+	to := r.consumer(consumer.MessageSelector{}, func(message *primitive.MessageExt) consumer.ConsumeResult {
 		if message.ReconsumeTimes == 0 {
 			r.saw("first", message)
 			return consumer.ConsumeRetryLater
@@ -223,40 +189,25 @@ func retried(r *run) error {
 		r.saw("again", message)
 		return consumer.ConsumeSuccess
 	})
-	if err != nil {
-		return err
-	}
 	defer to.Shutdown()
 	for _, body := range []string{"one", "two"} {
-		if err := r.send(from, r.message(body)); err != nil {
-			return err
-		}
+		r.send(from, r.message(body))
 	}
 	r.until("again", "one", "two")
-	return nil
 }
 
-func ordered(r *run) error {
-	from, err := r.producer(producer.WithQueueSelector(producer.NewHashQueueSelector()))
-	if err != nil {
-		return err
-	}
+func ordered(r *run) {
+	from := r.producer(producer.WithQueueSelector(producer.NewHashQueueSelector()))
 	defer from.Shutdown()
 	var wanted []string
 	for number := range 30 {
 		body := fmt.Sprintf("%d-%d", number%3, number/3)
 		wanted = append(wanted, body)
-		if err := r.send(from, r.message(body).WithShardingKey(fmt.Sprint(number%3))); err != nil {
-			return err
-		}
+		r.send(from, r.message(body).WithShardingKey(fmt.Sprint(number%3)))
 	}
-	to, err := r.consumer(consumer.MessageSelector{}, r.all("one"), consumer.WithConsumerOrder(true))
-	if err != nil {
-		return err
-	}
+	to := r.consumer(consumer.MessageSelector{}, r.all("one"), consumer.WithConsumerOrder(true))
 	defer to.Shutdown()
 	r.until("one", wanted...)
-	return nil
 }
 
 type listener struct{ run *run }
@@ -279,142 +230,102 @@ func (l listener) CheckLocalTransaction(message *primitive.MessageExt) primitive
 	return primitive.RollbackMessageState
 }
 
-func transactions(r *run) error {
+func transactions(r *run) {
 	from, err := rocketmq.NewTransactionProducer(listener{r}, producer.WithNsResolver(r.servers()), producer.WithGroupName(r.group+"-producers"), producer.WithSendMsgTimeout(20*time.Second))
-	if err == nil {
-		err = from.Start()
-	}
-	if err != nil {
-		return err
-	}
+	must(err)
+	must(from.Start())
 	defer from.Shutdown()
-	to, err := r.consumer(consumer.MessageSelector{}, r.all("one"))
-	if err != nil {
-		return err
-	}
+	to := r.consumer(consumer.MessageSelector{}, r.all("one"))
 	defer to.Shutdown()
 	for _, body := range []string{"yes", "no", "asked yes", "asked no"} {
 		result, err := from.SendMessageInTransaction(context.Background(), r.message(body))
-		if err != nil {
-			return err
-		}
+		must(err)
 		r.sent(result.SendResult, body)
 	}
 	r.until("check", "asked yes", "asked no")
 	r.until("one", "yes", "asked yes")
-	return nil
 }
 
-func pulled(r *run) error {
-	from, err := r.producer()
-	if err != nil {
-		return err
-	}
+func pulled(r *run) {
+	from := r.producer()
 	defer from.Shutdown()
 	for number := range 8 {
-		if err := r.send(from, r.message(fmt.Sprint(number))); err != nil {
-			return err
-		}
+		r.send(from, r.message(fmt.Sprint(number)))
 	}
 	to, err := rocketmq.NewPullConsumer(consumer.WithNsResolver(r.servers()), consumer.WithGroupName(r.group))
-	if err == nil {
-		err = to.Subscribe(r.topic, consumer.MessageSelector{Type: consumer.TAG, Expression: "*"})
-	}
-	if err == nil {
-		err = to.Start()
-	}
-	if err != nil {
-		return err
-	}
+	must(err)
+	must(to.Subscribe(r.topic, consumer.MessageSelector{Type: consumer.TAG, Expression: "*"}))
+	must(to.Start())
 	defer to.Shutdown()
 	queues, err := to.GetTopicRouteInfo(r.topic)
-	if err != nil {
-		return err
-	}
+	must(err)
 	for _, queue := range queues {
 		found, err := to.PullFrom(context.Background(), queue, 0, 32)
-		if err != nil {
-			return err
-		}
+		must(err)
 		for _, message := range found.GetMessageExts() {
 			r.saw("pulled", message)
 		}
 	}
-	return nil
 }
 
-func broadcast(r *run) error {
-	from, err := r.producer()
-	if err != nil {
-		return err
-	}
+func broadcast(r *run) {
+	from := r.producer()
 	defer from.Shutdown()
 	for _, name := range []string{"one", "two"} {
-		to, err := r.consumer(consumer.MessageSelector{}, r.all(name), consumer.WithConsumerModel(consumer.BroadCasting), consumer.WithInstance(name))
-		if err != nil {
-			return err
-		}
+		to := r.consumer(consumer.MessageSelector{}, r.all(name), consumer.WithConsumerModel(consumer.BroadCasting), consumer.WithInstance(name))
 		defer to.Shutdown()
 	}
 	for _, body := range []string{"a", "b"} {
-		if err := r.send(from, r.message(body)); err != nil {
-			return err
-		}
+		r.send(from, r.message(body))
 	}
 	r.until("one", "a", "b")
 	r.until("two", "a", "b")
-	return nil
 }
 
-func requested(r *run) error {
-	from, err := r.producer()
-	if err != nil {
-		return err
-	}
+func requested(r *run) {
+	from := r.producer()
 	defer from.Shutdown()
-	replies, err := r.producer(producer.WithGroupName("repliers"), producer.WithInstanceName("repliers"))
-	if err != nil {
-		return err
-	}
+	replies := r.producer(producer.WithGroupName("repliers"), producer.WithInstanceName("repliers"))
 	defer replies.Shutdown()
-	to, err := r.consumer(consumer.MessageSelector{}, func(message *primitive.MessageExt) consumer.ConsumeResult {
+	to := r.consumer(consumer.MessageSelector{}, func(message *primitive.MessageExt) consumer.ConsumeResult {
 		r.saw("asked", message)
 		// The client that waits is known by its next heartbeat, which may come after its request.
-		for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
-			reply, err := consumer.CreateReplyMessage(message, []byte{})
-			if err == nil {
-				// It forgets the body that it is given, and RocketMQ refuses a reply without one.
-				reply.Body = []byte("answer to " + string(message.Body))
-				_, err = replies.SendSync(context.Background(), reply)
-			}
-			if err == nil {
-				return consumer.ConsumeSuccess
-			}
-			if time.Now().After(end) {
-				r.say("unanswered", facts{"why": err.Error()})
-				return consumer.ConsumeSuccess
+		for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+			reply, err := consumer.CreateReplyMessage(message, nil)
+			must(err)
+			// It forgets the body that it is given, and RocketMQ refuses a reply without one.
+			reply.Body = []byte("answer to " + string(message.Body))
+			if _, err = replies.SendSync(context.Background(), reply); err == nil {
+				break
 			}
 		}
+		return consumer.ConsumeSuccess
 	}, consumer.WithInstance("repliers"))
-	if err != nil {
-		return err
-	}
 	defer to.Shutdown()
 	answer, err := from.Request(context.Background(), patience, r.message("question"))
-	if err == nil {
-		r.say("answered", facts{"body": string(answer.Body)})
-	}
-	return err
+	must(err)
+	r.say("answered", facts{"body": string(answer.Body)})
+}
+
+// play runs a scenario, and reports the error that ended it.
+func (r *run) play(scenario func(*run)) (err error) {
+	defer func() {
+		if ended := recover(); ended != nil {
+			err = fmt.Errorf("%v", ended)
+		}
+	}()
+	scenario(r)
+	return nil
 }
 
 func main() {
 	rlog.SetLogLevel("fatal")
-	scenarios := map[string]func(*run) error{
+	scenarios := map[string]func(*run){
 		"concurrent": concurrent, "filtered": filtered, "retried": retried, "ordered": ordered,
 		"transactions": transactions, "pulled": pulled, "broadcast": broadcast, "requested": requested,
 	}
 	r := &run{server: os.Args[2], topic: os.Args[3], group: os.Args[4], seen: map[string]int{}}
-	if err := scenarios[os.Args[1]](r); err != nil {
+	if err := r.play(scenarios[os.Args[1]]); err != nil {
 		r.say("failed", facts{"why": err.Error()})
 		os.Exit(1)
 	}
