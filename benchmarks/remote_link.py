@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import uvloop
 
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import Credentials, RemoteSettings
 from popgate.clock import SystemClock
 from popgate.testing.peers import ScriptedPeer

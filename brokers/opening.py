@@ -66,7 +66,7 @@ def _open_remote(rest: str, clock: Clock, settings: RemoteSettings | None) -> Br
     if not rest.startswith("//"):
         raise BadRequest("rocketmq: needs name servers: write rocketmq://ns-1:9876,ns-2:9876")
     from brokers.remote.broker import RemoteBroker
-    from brokers.remote.names import parse_servers
+    from brokers.remote.rpc.addresses import parse_servers
     from brokers.remote.settings import RemoteSettings
 
     servers = parse_servers(rest[2:].rstrip("/"))

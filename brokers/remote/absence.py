@@ -7,7 +7,7 @@ import logging
 from functools import partial
 
 from brokers.remote.clusters import Clusters
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
 from popgate.clock import Clock, Timer
 from popgate.errors import GatewayError
 from popgate.wire.codes import RequestCode

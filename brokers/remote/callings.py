@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
-from brokers.remote.links import Links
 from brokers.remote.routes import Routes
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock

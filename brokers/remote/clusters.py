@@ -14,8 +14,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.sharing import shared
 from popgate.clock import Clock, Timer

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from brokers.remote.callings import Callings
-from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
 from brokers.remote.routes import Routes
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.unserved import Unserved
 from popgate.clock import Clock

@@ -10,8 +10,8 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 
-from brokers.remote.links import Links
-from brokers.remote.names import MOST_SERVERS, Resolve, is_literal, resolve, split_address
+from brokers.remote.rpc.addresses import MOST_SERVERS, Resolve, is_literal, resolve, split_address
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerBusy, BrokerTimeout, BrokerUnavailable

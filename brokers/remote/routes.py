@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from brokers.remote.clusters import Clusters
-from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.sharing import shared
 from popgate.answers import error_of

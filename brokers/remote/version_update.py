@@ -9,7 +9,7 @@ it has. Source: RocketMQ 5.5.0, BrokerController.registerProcessor, ConsumerGrou
 from __future__ import annotations
 
 from brokers.channel import Speaker
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
 from popgate.errors import PeerWireError
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerConnection

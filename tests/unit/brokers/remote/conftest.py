@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from brokers.remote.facet import Facet
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brokers.keepalive import keep_alive
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
 from popgate.errors import BrokerTimeout
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import PeerConnection, ScriptedPeer

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.links import Links
 from brokers.remote.nameservers import NameServers
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable
 from popgate.testing.clock import MovableClock

@@ -11,8 +11,8 @@ import pytest
 
 from brokers.capabilities import ConnectedClient
 from brokers.remote.heartbeats import MEMBER_VERSION
-from brokers.remote.links import Links
 from brokers.remote.registering import Registering
+from brokers.remote.rpc.connections import Links
 from popgate.model import FilterKind, Reading
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer

@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Mapping
 
 from brokers.channel import GATEWAY, Channel, Speaker
-from brokers.remote.answering import Answering, Handler
-from brokers.remote.link import Link, Means
+from brokers.remote.rpc.connection import Link, Means
+from brokers.remote.rpc.inbound import Answering, Handler
+from brokers.remote.rpc.tls import client_context
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.tls import client_context
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerBusy, BrokerUnavailable
 from popgate.wire.codes import RequestCode, ResponseCode

@@ -1,4 +1,4 @@
-"""brokers.remote.links: requests and answers on connections to brokers."""
+"""brokers.remote.rpc.connections: requests and answers on connections to brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import Credentials, RemoteSettings
 from popgate.errors import BadRequest, BrokerBusy, BrokerTimeout, BrokerUnavailable
 from popgate.testing.clock import MovableClock

@@ -1,10 +1,10 @@
-"""brokers.remote.names: name servers as people write them."""
+"""brokers.remote.rpc.addresses: name servers as people write them."""
 
 from __future__ import annotations
 
 import pytest
 
-from brokers.remote.names import MOST_SERVERS, is_literal, parse_servers, resolve, split_address
+from brokers.remote.rpc.addresses import MOST_SERVERS, is_literal, parse_servers, resolve, split_address
 from popgate.errors import BadRequest
 
 

@@ -1,4 +1,4 @@
-"""brokers.remote.link: connecting, resting, connecting again."""
+"""brokers.remote.rpc.connection: connecting, resting, connecting again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedPeer

@@ -1,4 +1,4 @@
-"""brokers.remote.tls: authorities, names and certificates of one's own."""
+"""brokers.remote.rpc.tls: authorities, names and certificates of one's own."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from brokers.remote.links import Links
+from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.tls import client_context
 from brokers.remote.settings import Tls, Verify
-from brokers.remote.tls import client_context
 from popgate.errors import BadRequest, BrokerUnavailable
 from popgate.testing.peers import ScriptedPeer
 from popgate.wire.codes import RequestCode

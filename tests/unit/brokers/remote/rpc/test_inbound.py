@@ -1,4 +1,4 @@
-"""brokers.remote.answering: what brokers ask the gateway."""
+"""brokers.remote.rpc.inbound: what brokers ask the gateway."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from brokers.remote.answering import Answering
+from brokers.remote.rpc.inbound import Answering
 from popgate.errors import BrokerBusy, NotFound
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command, encode_command
