@@ -6,7 +6,7 @@ import asyncio
 import logging
 from functools import partial
 
-from brokers.remote.clusters import Clusters
+from brokers.remote.cluster.brokers import Clusters
 from brokers.remote.rpc.connections import Links
 from popgate.clock import Clock, Timer
 from popgate.errors import GatewayError

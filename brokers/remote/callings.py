@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
-from brokers.remote.routes import Routes
+from brokers.remote.cluster.routes import Routes
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of

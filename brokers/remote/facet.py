@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from brokers.remote.callings import Callings
-from brokers.remote.nameservers import NameServers
-from brokers.remote.routes import Routes
+from brokers.remote.cluster.name_servers import NameServers
+from brokers.remote.cluster.routes import Routes
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.unserved import Unserved

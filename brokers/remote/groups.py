@@ -8,8 +8,8 @@ from typing import Any
 
 from brokers.capabilities import TellsReaders
 from brokers.remote.asking import Asking, could_be_a_name, object_in, of_each, worst
+from brokers.remote.cluster.ttl_cache import Kept
 from brokers.remote.configs import check_group_settings, group_body, group_in, refusal
-from brokers.remote.kept import Kept
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.turns import Turns
 from popgate.answers import error_of

@@ -7,8 +7,8 @@ from typing import Any
 
 from brokers.capabilities import LeasesQueues
 from brokers.remote.asking import object_in, of_each, worst
+from brokers.remote.cluster.queues import place_of
 from brokers.remote.groups import Groups
-from brokers.remote.places import place_of
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.context import Context

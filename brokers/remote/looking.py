@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from brokers.remote.asking import object_in, of_each
-from brokers.remote.places import Place, places_of
+from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.positions import Positions
 from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, Unsupported

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from brokers.remote.cluster.queues import places_of
 from brokers.remote.latency import Latency
-from brokers.remote.places import places_of
 from popgate.hashing import consistent_hash, java_hash
 from popgate.model import Permission
 from popgate.wire.routes import TopicRoute

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 
 from brokers.remote.asking import number_in
+from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.groups import Groups
-from brokers.remote.places import Place, places_of
 from brokers.remote.settings import RemoteSettings
 from brokers.resets import HoldsResets
 from popgate.answers import error_of

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from functools import partial
 
 from brokers.remote.asking import number_in
+from brokers.remote.cluster.queues import Place
 from brokers.remote.incoming import born_host, born_ms
 from brokers.remote.origins import true_origin
-from brokers.remote.places import Place
 from brokers.remote.positions import (
     LARGEST_OFFSET,
     NOTHING_PULLED,

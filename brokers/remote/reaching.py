@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from brokers.capabilities import ConnectedClient
-from brokers.remote.routes import Routes
+from brokers.remote.cluster.routes import Routes
 from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.wire.routes import BrokerData
 

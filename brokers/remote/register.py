@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 
 from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
+from brokers.remote.cluster.routes import Routes
 from brokers.remote.heartbeats import heartbeats_of, memberships_of, reading_in, speaker_of
 from brokers.remote.reaching import addresses_of
-from brokers.remote.routes import Routes
 from brokers.remote.rpc.connections import Links
 from brokers.remote.seats import Membership, Role, Seats
 from brokers.remote.settings import RemoteSettings

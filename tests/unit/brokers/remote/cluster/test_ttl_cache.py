@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.kept import Kept
+from brokers.remote.cluster.ttl_cache import Kept
 from popgate.errors import BrokerUnavailable, GroupNotFound
 
 

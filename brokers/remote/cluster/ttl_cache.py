@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from brokers.remote.sharing import shared
+from brokers.remote.cluster.single_flight import shared
 from popgate.clock import Clock
 from popgate.errors import NotFound
 

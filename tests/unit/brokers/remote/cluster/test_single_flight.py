@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.sharing import shared
+from brokers.remote.cluster.single_flight import shared
 from popgate.errors import BrokerUnavailable
 
 

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from brokers.remote.clusters import Clusters
-from brokers.remote.nameservers import NameServers
+from brokers.remote.cluster.brokers import Clusters
+from brokers.remote.cluster.name_servers import NameServers
+from brokers.remote.cluster.single_flight import shared
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.sharing import shared
 from popgate.answers import error_of
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, TopicNotFound, shown

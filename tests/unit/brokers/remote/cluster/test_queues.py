@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.places import Place, place_of, places_of, queues_of
+from brokers.remote.cluster.queues import Place, place_of, places_of, queues_of
 from popgate.errors import BadRequest
 from popgate.model import Permission, Queue
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute

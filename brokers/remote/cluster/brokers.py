@@ -14,10 +14,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from brokers.remote.nameservers import NameServers
+from brokers.remote.cluster.name_servers import NameServers
+from brokers.remote.cluster.single_flight import shared
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.sharing import shared
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, shown
 from popgate.wire.codes import RequestCode, ResponseCode

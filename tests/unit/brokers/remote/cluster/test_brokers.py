@@ -1,4 +1,4 @@
-"""brokers.remote.clusters: where brokers are, and who stands in for a master."""
+"""brokers.remote.cluster.brokers: where brokers are, and who stands in for a master."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.clusters import MOST_BROKERS, Clusters
-from brokers.remote.nameservers import NameServers
+from brokers.remote.cluster.brokers import MOST_BROKERS, Clusters
+from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable

@@ -1,4 +1,4 @@
-"""brokers.remote.routes: what is known serves, and is asked again in the background."""
+"""brokers.remote.cluster.routes: what is known serves, and is asked again in the background."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.nameservers import NameServers
-from brokers.remote.routes import Routes
+from brokers.remote.cluster.name_servers import NameServers
+from brokers.remote.cluster.routes import Routes
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable, TopicNotFound

@@ -1,4 +1,4 @@
-"""brokers.remote.nameservers: any one that is alive suffices."""
+"""brokers.remote.cluster.name_servers: any one that is alive suffices."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.nameservers import NameServers
+from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable
