@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 
 from brokers.capabilities import AssignedQueue, AssignsQueues
-from brokers.remote.asking import of_each, worst
+from brokers.remote.base.queries import of_each, worst
 from brokers.remote.groups import Groups
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from brokers.port import Broker
 from brokers.remote.assigning import Assigning
+from brokers.remote.base.component import Facet
 from brokers.remote.checking import Checking
 from brokers.remote.deleting import Deleting
-from brokers.remote.facet import Facet
 from brokers.remote.finding import Finding
 from brokers.remote.looking import Looking
 from brokers.remote.members import Members

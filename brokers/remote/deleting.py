@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from brokers.remote.asking import could_be_a_name, of_each, worst
+from brokers.remote.base.queries import could_be_a_name, of_each, worst
 from brokers.remote.groups import Groups
 from brokers.remote.topics import Topics
 from popgate.answers import error_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokers.capabilities import FindsByPlace
-from brokers.remote.asking import Asking, of_each, worst
+from brokers.remote.base.queries import Asking, of_each, worst
 from brokers.remote.pulling import stored
 from popgate.answers import error_of
 from popgate.context import Context

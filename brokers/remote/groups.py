@@ -7,11 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brokers.capabilities import TellsReaders
-from brokers.remote.asking import Asking, could_be_a_name, object_in, of_each, worst
+from brokers.remote.base.keyed_lock import Turns
+from brokers.remote.base.queries import Asking, could_be_a_name, object_in, of_each, worst
 from brokers.remote.cluster.ttl_cache import Kept
 from brokers.remote.configs import check_group_settings, group_body, group_in, refusal
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.turns import Turns
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.errors import (

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokers.capabilities import LeasesQueues
-from brokers.remote.asking import object_in, of_each, worst
+from brokers.remote.base.queries import object_in, of_each, worst
 from brokers.remote.cluster.queues import place_of
 from brokers.remote.groups import Groups
 from brokers.remote.settings import RemoteSettings

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from brokers.remote.asking import object_in, of_each
+from brokers.remote.base.queries import object_in, of_each
 from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.positions import Positions
 from popgate.answers import error_of

@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from brokers.capabilities import GroupMember, TellsConsumers
-from brokers.remote.asking import could_be_a_name, object_in, of_each, worst
+from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
 from brokers.remote.heartbeats import reading_in
 from brokers.remote.registering import Registering
 from popgate.answers import error_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from brokers.remote.asking import could_be_a_name
+from brokers.remote.base.queries import could_be_a_name
 from brokers.remote.batching import is_held_back
 from brokers.remote.outgoing import complete
 from brokers.remote.picking import Target, writable_queues, zones_of

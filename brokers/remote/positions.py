@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from brokers.remote.asking import number_in
+from brokers.remote.base.queries import number_in
 from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.groups import Groups
 from brokers.remote.settings import RemoteSettings

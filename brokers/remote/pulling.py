@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from brokers.remote.asking import number_in
+from brokers.remote.base.queries import number_in
 from brokers.remote.cluster.queues import Place
 from brokers.remote.incoming import born_host, born_ms
 from brokers.remote.origins import true_origin

@@ -10,7 +10,7 @@ import base64
 import binascii
 from typing import NamedTuple
 
-from brokers.remote.asking import Asking
+from brokers.remote.base.queries import Asking
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.spent import Spent
 from popgate.answers import error_of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
-from brokers.remote.facet import Facet
+from brokers.remote.base.component import Facet
 from brokers.remote.questions import Questions
 from brokers.remote.register import Register
 from brokers.remote.settings import RemoteSettings

@@ -15,7 +15,7 @@ from brokers.relaying import (
     RelaysCommands,
     relayed_fields,
 )
-from brokers.remote.asking import Asking, of_each
+from brokers.remote.base.queries import Asking, of_each
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Unsupported, shown
 from popgate.wire.codes import RequestCode

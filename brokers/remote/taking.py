@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from brokers.remote.callings import Callings
+from brokers.remote.base.broker_client import Callings
 from brokers.remote.sifting import Want
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerTimeout, GatewayError

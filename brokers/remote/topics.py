@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from brokers.remote.asking import Asking, could_be_a_name, object_in, of_each, worst
+from brokers.remote.base.keyed_lock import Turns
+from brokers.remote.base.queries import Asking, could_be_a_name, object_in, of_each, worst
 from brokers.remote.cluster.queues import queues_of
 from brokers.remote.cluster.ttl_cache import Kept
 from brokers.remote.configs import check_topic_settings, refusal, topic_fields, topic_in
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.turns import Turns
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.errors import (

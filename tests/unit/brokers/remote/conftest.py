@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from brokers.remote.facet import Facet
+from brokers.remote.base.component import Facet
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.testing.clock import MovableClock

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokers.remote.callings import Callings
+from brokers.remote.base.broker_client import Callings
 from brokers.remote.sifting import Want
 from brokers.remote.taking import Taker, Taking, deal
 from popgate.context import Context

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.unserved import Unserved
+from brokers.remote.base.unserved_groups import Unserved
 from popgate.testing import MovableClock
 
 WHY = "there is no such group"

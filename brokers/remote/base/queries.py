@@ -7,8 +7,8 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+from brokers.remote.base.component import Facet
 from brokers.remote.cluster.queues import Place, place_of
-from brokers.remote.facet import Facet
 from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import (

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.turns import Turns
+from brokers.remote.base.keyed_lock import Turns
 
 
 async def test_two_with_one_name_come_one_after_the_other():

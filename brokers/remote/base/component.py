@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from brokers.remote.callings import Callings
+from brokers.remote.base.broker_client import Callings
+from brokers.remote.base.unserved_groups import Unserved
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.routes import Routes
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.unserved import Unserved
 from popgate.clock import Clock
 
 
