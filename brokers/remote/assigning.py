@@ -9,7 +9,7 @@ import random
 
 from brokers.capabilities import AssignedQueue, AssignsQueues
 from brokers.remote.base.queries import of_each, worst
-from brokers.remote.groups import Groups
+from brokers.remote.metadata.groups import Groups
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
 from popgate.wire.bodies import AssignmentQuery, decode_assignments

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Mapping
 from brokers.remote.acking import PATIENCE_S, Ack, Acking, real_topic
 from brokers.remote.base.retry import when_not_busy
 from brokers.remote.clocks import BrokerClocks
-from brokers.remote.groups import Groups
+from brokers.remote.metadata.groups import Groups
 from brokers.remote.ordered import OrderedDeliveries
 from brokers.remote.returns import Returns
 from brokers.remote.settings import RemoteSettings

@@ -8,7 +8,7 @@ from typing import Any
 from brokers.capabilities import LeasesQueues
 from brokers.remote.base.queries import object_in, of_each, worst
 from brokers.remote.cluster.queues import place_of
-from brokers.remote.groups import Groups
+from brokers.remote.metadata.groups import Groups
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.context import Context

@@ -7,7 +7,7 @@ import contextlib
 
 from brokers.remote.base.queries import number_in
 from brokers.remote.cluster.queues import Place, places_of
-from brokers.remote.groups import Groups
+from brokers.remote.metadata.groups import Groups
 from brokers.remote.settings import RemoteSettings
 from brokers.resets import HoldsResets
 from popgate.answers import error_of

@@ -6,7 +6,7 @@ Source: protocol facts 5.5 (36) and 7.8.
 from __future__ import annotations
 
 from brokers.remote.base.queries import could_be_a_name
-from brokers.remote.groups import Groups
+from brokers.remote.metadata.groups import Groups
 from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import GroupNotFound, NotFound, shown

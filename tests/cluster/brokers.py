@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Mapping
 
-from brokers.remote.configs import group_body, topic_fields
+from brokers.remote.metadata.config_codec import group_body, topic_fields
 from popgate.errors import PeerWireError
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.rocketmq import JavaServer, RocketMQ

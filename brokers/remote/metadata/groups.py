@@ -10,7 +10,7 @@ from brokers.capabilities import TellsReaders
 from brokers.remote.base.keyed_lock import Turns
 from brokers.remote.base.queries import Asking, could_be_a_name, object_in, of_each, worst
 from brokers.remote.cluster.ttl_cache import Kept
-from brokers.remote.configs import check_group_settings, group_body, group_in, refusal
+from brokers.remote.metadata.config_codec import check_group_settings, group_body, group_in, refusal
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokers.remote.configs import (
+from brokers.remote.metadata.config_codec import (
     attribute_changes,
     group_body,
     group_in,

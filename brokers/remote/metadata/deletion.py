@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from brokers.remote.base.queries import could_be_a_name, of_each, worst
-from brokers.remote.groups import Groups
-from brokers.remote.topics import Topics
+from brokers.remote.metadata.groups import Groups
+from brokers.remote.metadata.topics import Topics
 from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GroupNotFound, TopicNotFound, shown
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2

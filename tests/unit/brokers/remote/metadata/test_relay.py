@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokers.relaying import MOST_BYTES, RELAYED
-from brokers.remote.relaying import Relaying
+from brokers.remote.metadata.relay import Relaying
 from brokers.remote.settings import Credentials
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, Unsupported
@@ -126,7 +126,7 @@ async def test_what_is_not_in_the_list_goes_to_nobody(
 async def test_answers_are_bounded_together(
     relaying: Relaying, asking_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("brokers.remote.relaying.MOST_TOLD", 7)
+    monkeypatch.setattr("brokers.remote.metadata.relay.MOST_TOLD", 7)
     for peer in asking_cluster[1].values():
         tell(peer, RUNTIME, b"1234")
     told = await relaying.relay(Context(), RUNTIME, {})

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokers.remote.topics import Topics
+from brokers.remote.metadata.topics import Topics
 from popgate.errors import (
     AlreadyExists,
     BadRequest,

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from brokers.remote.deleting import Deleting
+from brokers.remote.metadata.deletion import Deleting
 from popgate.errors import (
     AlreadyExists,
     BrokerBusy,

@@ -1,0 +1,1 @@
+"""Topics, consumer groups and their configuration, as brokers keep them."""
