@@ -16,7 +16,7 @@ from collections.abc import Awaitable
 
 from brokers.port import CheckHandler
 from brokers.remote.ends import Ending
-from brokers.remote.pulling import stored
+from brokers.remote.read.pull import stored
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transacting import Transacting, end_fields
 from brokers.remote.transaction_ids import Half, make_transaction_id

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from brokers.capabilities import FindsByPlace, Reclaimed, ReclaimsRetries
 from brokers.port import Broker
-from brokers.remote.locking import Locking
 from brokers.remote.popping import Popping
+from brokers.remote.read.queue_locks import Locking
 from brokers.remote.sifting import Want
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound
@@ -174,7 +174,7 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
         """Let the broker make the copy, as of a message that was pulled and is sent back.
 
         It counts once more, and the copy says that it came from the topic for retries of pops: who
-        pulls it through a gateway is told the topic behind that (`brokers.remote.origins`).
+        pulls it through a gateway is told the topic behind that (`brokers.remote.read.origins`).
         """
         await self._whole.send_back(
             context,

@@ -12,7 +12,7 @@ import contextlib
 import logging
 
 from brokers.remote.ends import Ending, Ends
-from brokers.remote.finding import UNIQUE_KEY_QUERY
+from brokers.remote.read.lookup import UNIQUE_KEY_QUERY
 from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transaction_ids import Half, half_at, read_transaction_id

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from brokers.remote.pulling import stored
-from brokers.remote.record_scan import scan_records
+from brokers.remote.read.pull import stored
+from brokers.remote.read.record_scan import scan_records
 from popgate.errors import PeerWireError
 from popgate.filters import compile_filter
 from popgate.model import FilterKind

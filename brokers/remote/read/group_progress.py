@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from brokers.remote.base.queries import object_in, of_each
 from brokers.remote.cluster.queues import Place, places_of
-from brokers.remote.positions import Positions
+from brokers.remote.read.offsets import Positions
 from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, Unsupported
 from popgate.model import GroupConfig, Held, Permission, Progress, Standing, StartFrom

@@ -12,16 +12,16 @@ from functools import partial
 
 from brokers.remote.base.queries import number_in
 from brokers.remote.cluster.queues import Place
-from brokers.remote.incoming import born_host, born_ms
-from brokers.remote.origins import true_origin
-from brokers.remote.positions import (
+from brokers.remote.read.offsets import (
     LARGEST_OFFSET,
     NOTHING_PULLED,
     SUBSCRIPTION,
     Positions,
     pull_fields,
 )
-from brokers.remote.record_scan import scan_records
+from brokers.remote.read.origins import true_origin
+from brokers.remote.read.record_scan import scan_records
+from brokers.remote.read.senders import born_host, born_ms
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,

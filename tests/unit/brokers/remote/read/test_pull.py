@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.pulling import Pulling
+from brokers.remote.read.pull import Pulling
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,

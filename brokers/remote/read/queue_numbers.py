@@ -15,7 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from brokers.numbering import BROKERS, MOST_BROKERS, NumbersQueues
-from brokers.remote.locking import Locking
+from brokers.remote.read.queue_locks import Locking
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, pause
 from popgate.context import Context

@@ -1,10 +1,10 @@
-"""brokers.remote.origins: the topic that a retry was sent to."""
+"""brokers.remote.read.origins: the topic that a retry was sent to."""
 
 from __future__ import annotations
 
 import pytest
 
-from brokers.remote.origins import true_origin
+from brokers.remote.read.origins import true_origin
 from popgate.wire.properties import decode_properties, encode_properties
 
 

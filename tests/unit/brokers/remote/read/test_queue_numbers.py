@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokers.numbering import BROKERS, MOST_BROKERS
-from brokers.remote.numbering import NAMESPACE, Numbering
+from brokers.remote.read.queue_numbers import NAMESPACE, Numbering
 from brokers.remote.settings import RemoteSettings
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable

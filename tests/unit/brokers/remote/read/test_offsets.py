@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from brokers.remote.finding import Finding
-from brokers.remote.locking import Locking
-from brokers.remote.looking import Looking
+from brokers.remote.read.group_progress import Looking
+from brokers.remote.read.lookup import Finding
+from brokers.remote.read.queue_locks import Locking
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from brokers.capabilities import FindsByPlace
 from brokers.remote.base.queries import Asking, of_each, worst
-from brokers.remote.pulling import stored
+from brokers.remote.read.pull import stored
 from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, NotFound, PeerWireError, shown

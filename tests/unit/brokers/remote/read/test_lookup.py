@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.finding import Finding
+from brokers.remote.read.lookup import Finding
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer

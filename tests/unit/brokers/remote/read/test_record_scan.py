@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brokers.remote.pulling import stored
-from brokers.remote.record_scan import Scan, scan_records
+from brokers.remote.read.pull import stored
+from brokers.remote.read.record_scan import Scan, scan_records
 from popgate.filters import compile_filter
 from popgate.model import FilterKind, StoredMessage
 from popgate.queue_numbers import QueueNumbers
