@@ -17,9 +17,9 @@ from brokers.remote.read.queue_numbers import Numbering
 from brokers.remote.recalling import Recalling
 from brokers.remote.reclaiming import Reclaiming
 from brokers.remote.replying import Replying
-from brokers.remote.sendback import SendingBack
 from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
+from brokers.remote.settle.send_back import SendingBack
 from brokers.remote.surveying import Surveying
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from brokers.remote.clocks import BrokerClocks
 from brokers.remote.read.origins import true_origin
 from brokers.remote.read.senders import born_host, born_ms
+from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import IllegalReceipt, PeerWireError
 from popgate.model import StoredMessage
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from brokers.remote.noticing import Noticing
 from brokers.remote.popped import read_popped
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.settling import LONGEST_INVISIBLE_MS
+from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
 from brokers.remote.sifting import Sifting, Want
 from brokers.remote.taking import MOST_MESSAGES, Taking
 from brokers.remote.waiters import GONE, NOTHING, Line, LineKey, Waiters

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from brokers.remote.base.queries import Asking
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.spent import Spent
+from brokers.remote.settle.recent_handles import Spent
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context

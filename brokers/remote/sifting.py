@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
-from brokers.remote.acking import Ack
-from brokers.remote.handling import SUSPENDS_FROM
 from brokers.remote.recent import Recent
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.settling import Settling
+from brokers.remote.settle.ack_batcher import Ack
+from brokers.remote.settle.deliveries import SUSPENDS_FROM
+from brokers.remote.settle.settle import Settling
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import GatewayError

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from brokers.remote.acking import real_topic
+from brokers.remote.settle.ack_batcher import real_topic
 from popgate.receipt import parse_receipt
 from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.testing.rocketmq.plans import CLUSTER_NAME, MASTER

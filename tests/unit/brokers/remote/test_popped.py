@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.clocks import BrokerClocks
 from brokers.remote.popped import read_popped
+from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import PeerWireError
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties

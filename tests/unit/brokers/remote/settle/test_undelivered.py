@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.remote.returns import Returns
+from brokers.remote.settle.undelivered import Returns
 
 
 def test_a_return_counts_for_its_message_and_group():

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from brokers.remote.acking import Ack
-from brokers.remote.handling import Handling
+from brokers.remote.settle.ack_batcher import Ack
+from brokers.remote.settle.deliveries import Handling
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,

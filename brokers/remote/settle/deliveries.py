@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 
-from brokers.remote.acking import PATIENCE_S, Ack, Acking, real_topic
 from brokers.remote.base.retry import when_not_busy
-from brokers.remote.clocks import BrokerClocks
 from brokers.remote.metadata.groups import Groups
-from brokers.remote.ordered import OrderedDeliveries
-from brokers.remote.returns import Returns
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.spent import Spent
+from brokers.remote.settle.ack_batcher import PATIENCE_S, Ack, Acking, real_topic
+from brokers.remote.settle.broker_clocks import BrokerClocks
+from brokers.remote.settle.ordered_deliveries import OrderedDeliveries
+from brokers.remote.settle.recent_handles import Spent
+from brokers.remote.settle.undelivered import Returns
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context

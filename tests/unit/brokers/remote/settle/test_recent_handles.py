@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.remote.spent import Spent
+from brokers.remote.settle.recent_handles import Spent
 
 
 def test_what_was_added_is_known_until_it_is_discarded():

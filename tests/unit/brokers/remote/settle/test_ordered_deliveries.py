@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.ordered import OrderedDeliveries
+from brokers.remote.settle.ordered_deliveries import OrderedDeliveries
 from popgate.receipt import ORDERED, Receipt
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.clocks import BrokerClocks
+from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.testing.clock import MovableClock
 
 AHEAD_MS = 3_600_000

@@ -1,4 +1,4 @@
-"""brokers.remote.sendback: the broker that has the message is told."""
+"""brokers.remote.settle.send_back: the broker that has the message is told."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.sendback import SendingBack
+from brokers.remote.settle.send_back import SendingBack
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, GroupNotFound, NotFound
 from popgate.model import SendBack
