@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from brokers.remote.popped import read_popped
+from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import PeerWireError
 from popgate.message_id import decode_offset_message_id, encode_offset_message_id

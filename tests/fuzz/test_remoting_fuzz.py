@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from brokers.remote.popped import read_popped
+from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.testing.clock import MovableClock

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from brokers.remote.noticing import LONGEST_S
+from brokers.remote.consume.arrival_watch import LONGEST_S
 from popgate.wire.codes import RequestCode
 from processors.limits import Limits
 from protocols.grpc.pb.definition_pb2 import Code

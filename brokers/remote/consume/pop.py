@@ -1,7 +1,7 @@
 """Taking messages of a cluster: brokers in turn, those that had something lately first; waiting for news.
 
 A waiting pop takes nothing while it waits: the brokers are asked whether there is something
-(`brokers.remote.noticing`), and who is woken pops without waiting. Whatever a pop answer brings after
+(`brokers.remote.consume.arrival_watch`), and who is woken pops without waiting. Whatever a pop answer brings after
 its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, any-replica section 1.
 """
 
@@ -11,13 +11,13 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from brokers.remote.noticing import Noticing
-from brokers.remote.popped import read_popped
+from brokers.remote.consume.arrival_watch import Noticing
+from brokers.remote.consume.pop_batcher import MOST_MESSAGES, Taking
+from brokers.remote.consume.pop_filter import Sifting, Want
+from brokers.remote.consume.pop_response import read_popped
+from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, Waiters
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
-from brokers.remote.sifting import Sifting, Want
-from brokers.remote.taking import MOST_MESSAGES, Taking
-from brokers.remote.waiters import GONE, NOTHING, Line, LineKey, Waiters
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from brokers.remote.noticing import LONGEST_S, Noticing
-from brokers.remote.waiters import GONE, NOTHING, LineKey, Waiters
+from brokers.remote.consume.arrival_watch import LONGEST_S, Noticing
+from brokers.remote.consume.wait_queue import GONE, NOTHING, LineKey, Waiters
 from popgate.errors import BrokerUnavailable, TopicNotFound
 
 KEY = LineKey("T", "G", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.recent import Recent
+from brokers.remote.consume.pop_hints import Recent
 
 SHELF = ("T", "G")
 

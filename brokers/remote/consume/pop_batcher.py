@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from brokers.remote.base.broker_client import Callings
-from brokers.remote.sifting import Want
+from brokers.remote.consume.pop_filter import Want
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerTimeout, GatewayError
 from popgate.model import FilterKind, StoredMessage

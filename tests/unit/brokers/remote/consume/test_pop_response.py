@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.popped import read_popped
+from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import PeerWireError
 from popgate.wire.hosts import pack_host

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
-from brokers.remote.recent import Recent
+from brokers.remote.consume.pop_hints import Recent
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.settle.ack_batcher import Ack
 from brokers.remote.settle.deliveries import SUSPENDS_FROM

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from brokers.capabilities import FindsByPlace, Reclaimed, ReclaimsRetries
 from brokers.port import Broker
-from brokers.remote.popping import Popping
+from brokers.remote.consume.pop import Popping
+from brokers.remote.consume.pop_filter import Want
 from brokers.remote.read.queue_locks import Locking
-from brokers.remote.sifting import Want
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound
 from popgate.filters import EVERYTHING

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from brokers.remote.waiters import GONE, NOTHING, Line, Waiter, Waiters
+from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, Waiter, Waiters
 from popgate.clock import Clock, pause
 from popgate.errors import Forbidden, GatewayError, NotFound
 

@@ -1,4 +1,4 @@
-"""brokers.remote.reclaiming: stored first, then acknowledged, and never buried."""
+"""brokers.remote.consume.retry_reclaim: stored first, then acknowledged, and never buried."""
 
 from __future__ import annotations
 

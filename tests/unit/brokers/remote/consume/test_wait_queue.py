@@ -7,7 +7,7 @@ import contextlib
 
 import pytest
 
-from brokers.remote.waiters import GONE, NOTHING, LineKey, Waiters
+from brokers.remote.consume.wait_queue import GONE, NOTHING, LineKey, Waiters
 from popgate.errors import TooManyRequests
 
 KEY = LineKey("T", "G", False)

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokers.remote.base.broker_client import Callings
-from brokers.remote.sifting import Want
-from brokers.remote.taking import Taker, Taking, deal
+from brokers.remote.consume.pop_batcher import Taker, Taking, deal
+from brokers.remote.consume.pop_filter import Want
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden
 from popgate.filters import EVERYTHING, compile_filter
