@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from brokers.port import Broker
-from brokers.remote.assigning import Assigning
 from brokers.remote.base.component import Facet
 from brokers.remote.checking import Checking
+from brokers.remote.clients.cluster_report import Surveying
+from brokers.remote.clients.group_members import Members
+from brokers.remote.clients.queue_assignment import Assigning
 from brokers.remote.consume.pop import Popping
 from brokers.remote.consume.retry_reclaim import Reclaiming
-from brokers.remote.members import Members
 from brokers.remote.metadata.deletion import Deleting
 from brokers.remote.metadata.relay import Relaying
 from brokers.remote.read.group_progress import Looking
@@ -20,7 +21,6 @@ from brokers.remote.replying import Replying
 from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.settle.send_back import SendingBack
-from brokers.remote.surveying import Surveying
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from brokers.remote.base.queries import could_be_a_name
 from brokers.remote.batching import is_held_back
+from brokers.remote.clients.registration import Registering
 from brokers.remote.outgoing import complete
 from brokers.remote.picking import Target, writable_queues, zones_of
-from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transaction_ids import half_properties, producer_group_of
 from brokers.traits import Traits

@@ -11,8 +11,8 @@ import random
 from collections.abc import Awaitable, Mapping
 
 from brokers.capabilities import CarriesReplies, ReplyHandler
+from brokers.remote.clients.registration import Registering
 from brokers.remote.outgoing import complete, send_request
-from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock

@@ -11,9 +11,9 @@ import asyncio
 import contextlib
 import logging
 
+from brokers.remote.clients.registration import Registering
 from brokers.remote.ends import Ending, Ends
 from brokers.remote.read.lookup import UNIQUE_KEY_QUERY
-from brokers.remote.registering import Registering
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transaction_ids import Half, half_at, read_transaction_id
 from popgate.answers import error_of

@@ -1,4 +1,4 @@
-"""brokers.remote.register: brokers know the clients of this replica, as long as they are here."""
+"""brokers.remote.clients.registry: brokers know the clients of this replica, as long as they are here."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import ConnectedClient
-from brokers.remote.heartbeats import MEMBER_VERSION
-from brokers.remote.registering import Registering
+from brokers.remote.clients.heartbeats import MEMBER_VERSION
+from brokers.remote.clients.registration import Registering
 from brokers.remote.rpc.connections import Links
 from popgate.model import FilterKind, Reading
 from popgate.testing.clock import MovableClock

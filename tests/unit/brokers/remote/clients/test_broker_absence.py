@@ -23,7 +23,11 @@ def pass_by(clock, loop_turns):
 
 
 def told(caplog):
-    return [record.getMessage() for record in caplog.records if record.name == "brokers.remote.absence"]
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "brokers.remote.clients.broker_absence"
+    ]
 
 
 async def test_brokers_that_answer_are_not_away_though_nobody_asks_them(make_facet, pass_by, caplog):

@@ -1,4 +1,4 @@
-"""brokers.remote.members: the cluster is asked who is in a group."""
+"""brokers.remote.clients.group_members: the cluster is asked who is in a group."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import GroupMember
-from brokers.remote.heartbeats import MEMBER_VERSION
-from brokers.remote.members import Members
+from brokers.remote.clients.group_members import Members
+from brokers.remote.clients.heartbeats import MEMBER_VERSION
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.model import Reading
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer

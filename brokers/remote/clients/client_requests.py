@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokers.capabilities import AsksClients, ConnectedClient
+from brokers.remote.clients.heartbeats import consume_type_of, subscriptions_of
+from brokers.remote.clients.registry import Register
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.heartbeats import consume_type_of, subscriptions_of
 from brokers.remote.read.pull import stored
-from brokers.remote.register import Register
 from brokers.remote.rpc.connections import Links
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock

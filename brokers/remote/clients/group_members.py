@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from brokers.capabilities import GroupMember, TellsConsumers
 from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
-from brokers.remote.heartbeats import reading_in
-from brokers.remote.registering import Registering
+from brokers.remote.clients.heartbeats import reading_in
+from brokers.remote.clients.registration import Registering
 from popgate.answers import error_of
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
 from popgate.model import Reading

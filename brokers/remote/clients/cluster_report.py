@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokers.capabilities import BrokerPlace, TellsAbsence, TellsBrokers, TellsCluster
-from brokers.remote.absence import Absence
-from brokers.remote.registering import Registering
+from brokers.remote.clients.broker_absence import Absence
+from brokers.remote.clients.registration import Registering
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 
 from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
+from brokers.remote.clients.brokers_of_client import addresses_of
+from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, reading_in, speaker_of
+from brokers.remote.clients.link_slots import Membership, Role, Seats
+from brokers.remote.clients.version_update import VersionUpdate
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.heartbeats import heartbeats_of, memberships_of, reading_in, speaker_of
-from brokers.remote.reaching import addresses_of
 from brokers.remote.rpc.connections import Links
-from brokers.remote.seats import Membership, Role, Seats
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.version_update import VersionUpdate
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.wire.codes import RequestCode, ResponseCode

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.surveying import Surveying, version_text
+from brokers.remote.clients.cluster_report import Surveying, version_text
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.codes import RequestCode, ResponseCode

@@ -1,12 +1,12 @@
-"""brokers.remote.heartbeats: what brokers are told of a client."""
+"""brokers.remote.clients.heartbeats: what brokers are told of a client."""
 
 from __future__ import annotations
 
 import pytest
 
 from brokers.capabilities import ConnectedClient
-from brokers.remote.heartbeats import heartbeats_of, memberships_of, speaker_of, subscriptions_of
-from brokers.remote.seats import Membership, Role
+from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, speaker_of, subscriptions_of
+from brokers.remote.clients.link_slots import Membership, Role
 from popgate.model import FilterKind
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 

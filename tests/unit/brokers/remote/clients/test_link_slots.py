@@ -1,8 +1,8 @@
-"""brokers.remote.seats: who of a group is told on which link."""
+"""brokers.remote.clients.link_slots: who of a group is told on which link."""
 
 from __future__ import annotations
 
-from brokers.remote.seats import Membership, Role, Seats
+from brokers.remote.clients.link_slots import Membership, Role, Seats
 
 G = Membership(Role.CONSUMER, "g")
 P = Membership(Role.PRODUCER, "g")

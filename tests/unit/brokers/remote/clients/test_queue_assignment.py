@@ -1,4 +1,4 @@
-"""brokers.remote.assigning: brokers decide what a consumer reads."""
+"""brokers.remote.clients.queue_assignment: brokers decide what a consumer reads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import AssignedQueue
-from brokers.remote.assigning import Assigning
+from brokers.remote.clients.queue_assignment import Assigning
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, GatewayError, TopicNotFound
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer

@@ -1,4 +1,4 @@
-"""brokers.remote.questions: mqadmin's questions to clients, as brokers pass them on."""
+"""brokers.remote.clients.client_requests: mqadmin's questions to clients, as brokers pass them on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import ConnectedClient
-from brokers.remote.registering import Registering
+from brokers.remote.clients.registration import Registering
 from popgate.errors import ClientTimeout, GatewayError
 from popgate.model import FilterKind, StoredMessage
 from popgate.testing.clock import MovableClock

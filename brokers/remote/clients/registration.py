@@ -1,11 +1,11 @@
-"""The cluster is told of the clients of this replica: see `brokers.remote.register`."""
+"""The cluster is told of the clients of this replica: see `brokers.remote.clients.registry`."""
 
 from __future__ import annotations
 
 from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
 from brokers.remote.base.component import Facet
-from brokers.remote.questions import Questions
-from brokers.remote.register import Register
+from brokers.remote.clients.client_requests import Questions
+from brokers.remote.clients.registry import Register
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 
