@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from brokers.port import Broker
 from brokers.remote.base.component import Facet
-from brokers.remote.checking import Checking
 from brokers.remote.clients.cluster_report import Surveying
 from brokers.remote.clients.group_members import Members
 from brokers.remote.clients.queue_assignment import Assigning
@@ -21,6 +20,7 @@ from brokers.remote.replying import Replying
 from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.settle.send_back import SendingBack
+from brokers.remote.transactions.checks import Checking
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock
 

@@ -11,7 +11,7 @@ from brokers.remote.clients.registration import Registering
 from brokers.remote.outgoing import complete
 from brokers.remote.picking import Target, writable_queues, zones_of
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.transaction_ids import half_properties, producer_group_of
+from brokers.remote.transactions.ids import half_properties, producer_group_of
 from brokers.traits import Traits
 from popgate.clock import Clock
 from popgate.errors import (

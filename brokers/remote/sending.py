@@ -19,7 +19,7 @@ from brokers.remote.outgoing import BatchLoad, Load, MessagesLoad, PackedLoad, c
 from brokers.remote.picking import Picker, Target, led_now
 from brokers.remote.placing import Placing, Unit, writable_queue
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.transaction_ids import (
+from brokers.remote.transactions.ids import (
     make_transaction_id,
     sent_half,
 )

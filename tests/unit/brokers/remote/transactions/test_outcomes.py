@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from brokers.remote.ends import Ends
-from brokers.remote.transaction_ids import Half
+from brokers.remote.transactions.ids import Half
+from brokers.remote.transactions.outcomes import Ends
 from popgate.model import Resolution
 
 SENT = Half("b", "T", "g", "M", 100, 3, born_ms=1_000, open_s=6)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 
-from brokers.remote.transaction_ids import Half
+from brokers.remote.transactions.ids import Half
 from popgate.model import Resolution
 
 _NEVER_MS = 1 << 62

@@ -1,4 +1,4 @@
-"""brokers.remote.checking: a broker asks, and a producer is asked, with the id of the newer half message."""
+"""brokers.remote.transactions.checks: a broker asks, and a producer is asked, with the id of the newer half message."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.checking import Checking
+from brokers.remote.transactions.checks import Checking
 from popgate.context import Context
 from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, Resolution, TransactionCheck

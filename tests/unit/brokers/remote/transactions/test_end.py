@@ -1,4 +1,4 @@
-"""brokers.remote.transacting and .ends: told once, and told truly. The answers are those of a 5.5.0."""
+"""brokers.remote.transactions.end and .ends: told once, and told truly. The answers are those of a 5.5.0."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.ends import Ends
-from brokers.remote.transacting import Transacting
-from brokers.remote.transaction_ids import Half, make_transaction_id
+from brokers.remote.transactions.end import Transacting
+from brokers.remote.transactions.ids import Half, make_transaction_id
+from brokers.remote.transactions.outcomes import Ends
 from popgate.context import Context
 from popgate.errors import (
     BrokerTimeout,

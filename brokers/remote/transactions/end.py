@@ -12,10 +12,10 @@ import contextlib
 import logging
 
 from brokers.remote.clients.registration import Registering
-from brokers.remote.ends import Ending, Ends
 from brokers.remote.read.lookup import UNIQUE_KEY_QUERY
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.transaction_ids import Half, half_at, read_transaction_id
+from brokers.remote.transactions.ids import Half, half_at, read_transaction_id
+from brokers.remote.transactions.outcomes import Ending, Ends
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.context import Context

@@ -15,11 +15,11 @@ import logging
 from collections.abc import Awaitable
 
 from brokers.port import CheckHandler
-from brokers.remote.ends import Ending
 from brokers.remote.read.pull import stored
 from brokers.remote.settings import RemoteSettings
-from brokers.remote.transacting import Transacting, end_fields
-from brokers.remote.transaction_ids import Half, make_transaction_id
+from brokers.remote.transactions.end import Transacting, end_fields
+from brokers.remote.transactions.ids import Half, make_transaction_id
+from brokers.remote.transactions.outcomes import Ending
 from popgate.clock import Clock
 from popgate.errors import PeerWireError, shown
 from popgate.model import HalfPlace, Resolution, StoredMessage, TransactionCheck

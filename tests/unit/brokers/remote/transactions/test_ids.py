@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokers.remote.transaction_ids import (
+from brokers.remote.transactions.ids import (
     Half,
     half_properties,
     make_transaction_id,
