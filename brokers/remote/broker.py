@@ -11,13 +11,13 @@ from brokers.remote.consume.pop import Popping
 from brokers.remote.consume.retry_reclaim import Reclaiming
 from brokers.remote.metadata.deletion import Deleting
 from brokers.remote.metadata.relay import Relaying
+from brokers.remote.produce.recall import Recalling
+from brokers.remote.produce.reply import Replying
+from brokers.remote.produce.send import Sending
 from brokers.remote.read.group_progress import Looking
 from brokers.remote.read.lookup import Finding
 from brokers.remote.read.pull import Pulling
 from brokers.remote.read.queue_numbers import Numbering
-from brokers.remote.recalling import Recalling
-from brokers.remote.replying import Replying
-from brokers.remote.sending import Sending
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.settle.send_back import SendingBack
 from brokers.remote.transactions.checks import Checking

@@ -19,7 +19,7 @@ def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:
             f"{CALL} 4",
             f"{CALL};message_in (protocols/grpc/convert.py:80);monotonic (popgate/clock.py:41) 5",
             f"{CALL};encode_sent (protocols/grpc/packing.py:165);varint (protocols/grpc/delivering.py:70) 8",
-            f"{CALL};send (processors/messaging.py:149);Sending.send (brokers/remote/sending.py:74) 6",
+            f"{CALL};send (processors/messaging.py:149);Sending.send (brokers/remote/produce/send.py:74) 6",
             f"{CALL};send (processors/messaging.py:149) 7",
         )
     )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES
-from brokers.remote.outgoing import complete
+from brokers.remote.produce.send_request import complete
 from popgate.packed import PackedMessages
 from popgate.wire.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.properties import decode_properties, encode_properties

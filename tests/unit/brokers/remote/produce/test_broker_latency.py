@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.latency import Latency
+from brokers.remote.produce.broker_latency import Latency
 
 
 @pytest.mark.parametrize(

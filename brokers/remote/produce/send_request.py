@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 from brokers.batches import Batch
-from brokers.remote.batching import goes_alone, may_batch
+from brokers.remote.produce.batches import goes_alone, may_batch
 from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
 from popgate.message_id import decode_offset_message_id, make_message_id
 from popgate.model import Message, MessageType, Sent

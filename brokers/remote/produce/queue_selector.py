@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokers.remote.cluster.queues import places_of
-from brokers.remote.latency import Latency
+from brokers.remote.produce.broker_latency import Latency
 from popgate.hashing import consistent_hash, java_hash
 from popgate.model import Permission
 from popgate.wire.routes import TopicRoute

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from brokers.remote.base.queries import could_be_a_name
-from brokers.remote.batching import is_held_back
 from brokers.remote.clients.registration import Registering
-from brokers.remote.outgoing import complete
-from brokers.remote.picking import Target, writable_queues, zones_of
+from brokers.remote.produce.batches import is_held_back
+from brokers.remote.produce.queue_selector import Target, writable_queues, zones_of
+from brokers.remote.produce.send_request import complete
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transactions.ids import half_properties, producer_group_of
 from brokers.traits import Traits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.outgoing import complete, send_request, sent
+from brokers.remote.produce.send_request import complete, send_request, sent
 from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Message, MessageType

@@ -10,7 +10,7 @@ import pytest
 
 from brokers.batches import Batch
 from brokers.remote.broker import RemoteBroker
-from brokers.remote.sending import _own
+from brokers.remote.produce.send import _own
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brokers.remote.gathering import MOST_BYTES, MOST_MESSAGES, Gathering, Part, may_lie_anywhere
+from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Gathering, Part, may_lie_anywhere
 from popgate.errors import GatewayError
 from popgate.model import Message, MessageType, Sent
 from popgate.packed import PackedMessages

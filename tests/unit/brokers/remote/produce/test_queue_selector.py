@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from brokers.remote.latency import Latency
-from brokers.remote.picking import Picker, Target, writable_queues, zones_of
+from brokers.remote.produce.broker_latency import Latency
+from brokers.remote.produce.queue_selector import Picker, Target, writable_queues, zones_of
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute
 from popgate.wire.static_topics import QueueMapping
 

@@ -7,7 +7,7 @@ import base64
 import pytest
 
 from brokers.remote.broker import RemoteBroker
-from brokers.remote.recalling import read_recall_handle
+from brokers.remote.produce.recall import read_recall_handle
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, NotFound, TopicNotFound
 from popgate.wire.codes import RequestCode, ResponseCode

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping
 
 from brokers.capabilities import CarriesReplies, ReplyHandler
 from brokers.remote.clients.registration import Registering
-from brokers.remote.outgoing import complete, send_request
+from brokers.remote.produce.send_request import complete, send_request
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock

@@ -1,4 +1,4 @@
-"""brokers.remote.replying: replies out to whoever waits, and in for clients of this replica."""
+"""brokers.remote.produce.reply: replies out to whoever waits, and in for clients of this replica."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.replying import Replying
+from brokers.remote.produce.reply import Replying
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, NotFound, TopicNotFound
 from popgate.model import Message, StoredMessage

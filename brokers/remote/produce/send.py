@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Sequence
 
 from brokers.batches import Batch, ForwardsBatches, StoredBatch
-from brokers.remote.batching import in_batches, may_batch
-from brokers.remote.gathering import MOST_BYTES, MOST_MESSAGES, Gathering, Part, may_lie_anywhere
-from brokers.remote.latency import Latency
-from brokers.remote.outgoing import BatchLoad, Load, MessagesLoad, PackedLoad, complete
-from brokers.remote.picking import Picker, Target, led_now
-from brokers.remote.placing import Placing, Unit, writable_queue
+from brokers.remote.produce.batches import in_batches, may_batch
+from brokers.remote.produce.broker_latency import Latency
+from brokers.remote.produce.plan import Placing, Unit, writable_queue
+from brokers.remote.produce.queue_selector import Picker, Target, led_now
+from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Gathering, Part, may_lie_anywhere
+from brokers.remote.produce.send_request import BatchLoad, Load, MessagesLoad, PackedLoad, complete
 from brokers.remote.settings import RemoteSettings
 from brokers.remote.transactions.ids import (
     make_transaction_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES
-from brokers.remote.batching import (
+from brokers.remote.produce.batches import (
     goes_alone,
     in_batches,
     is_held_back,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import NamedTuple
 
-from brokers.remote.batching import goes_alone
+from brokers.remote.produce.batches import goes_alone
 from popgate.errors import GatewayError
 from popgate.model import Message, MessageType, Sent
 from popgate.packed import PackedMessages
