@@ -1,8 +1,8 @@
 """Taking messages of a cluster: brokers in turn, those that had something lately first; waiting for news.
 
 A waiting pop takes nothing while it waits: the brokers are asked whether there is something
-(`brokers.remote.consume.arrival_watch`), and who is woken pops without waiting. Whatever a pop answer brings after
-its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, any-replica section 1.
+(`brokers.remote.consume.arrival_watch`), and who is woken pops without waiting. Whatever a pop answer brings
+after its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4.8, any-replica section 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
 """The end of a delivery: acknowledgement, change of the invisible time, dead letter.
 
-A *delivery* is one message as one pop returned it; its receipt handle names the broker, the queue and the pop.
+A *delivery* is one message as one pop returned it; its receipt handle names broker, queue and pop.
 """

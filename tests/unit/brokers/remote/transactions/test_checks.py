@@ -1,4 +1,4 @@
-"""brokers.remote.transactions.checks: a broker asks, and a producer is asked, with the id of the newer half message."""
+"""brokers.remote.transactions.checks: a producer is asked with the id of the newer half message."""
 
 from __future__ import annotations
 
