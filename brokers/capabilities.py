@@ -1,7 +1,7 @@
-"""What a broker may be able to do beside the port: found by `isinstance`, where it is used.
+"""What a broker may be able to do beside the port, found by `Broker.capability` where it is used.
 
-A broker implements the classes of what it can do, in addition to `brokers.port.Broker`. Who needs
-one asks whether the broker is one, and says Unsupported when it is not.
+The broker itself or one of its parts implements the class. Where neither does, `capability` returns None, and
+what needs it raises Unsupported.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ What may differ between brokers is declared in `brokers.traits`, and each trait 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import ABCMeta, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from brokers.traits import Traits
 from popgate.context import Context
@@ -44,19 +45,18 @@ from popgate.model import (
 from popgate.packed import PackedMessages
 
 
-class Store(ABC):
+class Store(metaclass=ABCMeta):
     """Messages in, and out by pop."""
 
     @abstractmethod
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         """Store messages, all of one topic; one result each, in order.
 
-        A message with `deliver_at_ms` in the future is held back until then, one of type
-        TRANSACTION until its transaction ends; nobody sees it before, in no way, and the `offset`
-        of its `Sent` means nothing. The first gets a `recall_handle`, the second a
-        `transaction_id`. A delivery time that is over means at once. With `queue_id` -1 the broker
-        chooses among the writable queues. Order: messages of one queue, one after the other
-        in `messages`, have growing offsets.
+        A message with `deliver_at_ms` in the future is held back until then, one of type TRANSACTION until
+        its transaction ends; nobody sees it before, in no way, and the `offset` of its `Sent` means nothing.
+        The first gets a `recall_handle`, the second a `transaction_id`. A delivery time that is over means at
+        once. With `queue_id` -1 the broker chooses among the writable queues. Order: messages of one queue,
+        one after the other in `messages`, have growing offsets.
 
         Where `Traits.repeats_known_ms` a message whose id and topic were sent before is answered
         as it was then, whatever else differs, and only once that is done; also twice in one call.
@@ -74,27 +74,24 @@ class Store(ABC):
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
         """Take messages that pass the filter and hide them; empty when none came in time.
 
-        Each carries its receipt, its attempt (from 1) and `invisible_until_ms`; messages of one
-        queue that come for the first time come in the order of their offsets. At most
-        `max_messages`, and no more than fit `max_bytes`, but always the first. New messages that
-        do not pass the filter are done for this group; a redelivery that does not pass is kept
-        where `Traits.keeps_filtered_redeliveries`.
+        Each carries its receipt, its attempt (from 1) and `invisible_until_ms`; messages of one queue that
+        come for the first time come in the order of their offsets. At most `max_messages`, and no more than
+        fit `max_bytes`, but always the first. New messages that do not pass the filter are done for this
+        group; a redelivery that does not pass is kept where `Traits.keeps_filtered_redeliveries`.
 
         A message whose last allowed delivery ends unacknowledged (its time is over, or it is
-        freed by `change_invisible`) becomes a dead letter: it is moved to `%DLQ%group`, once,
-        also when nobody pops, with its body and properties as they were.
+        freed by `change_invisible`) becomes a dead letter: it is moved to `%DLQ%group`, once, also when
+        nobody pops, with its body and properties as they were.
 
-        Ordered groups (`request.ordered` is the group's setting) get the messages of one
-        `Traits.order_scope` in their order, never one while an earlier one is not finished,
-        but in the same answer; a held scope does not keep others back. A repeated `attempt_id`
-        returns what it held and did not finish again: same attempt, same handles where
-        `Traits.repeats_keep_receipts`; any other id gets other messages or none.
+        Ordered groups (`request.ordered` is the group's setting) get the messages of one `Traits.order_scope`
+        in their order, never one while an earlier one is not finished, but in the same answer; a held scope
+        does not keep others back. A repeated `attempt_id` returns what it held and did not finish again: same
+        attempt, same handles where `Traits.repeats_keep_receipts`; any other id gets other messages or none.
 
-        A waiting pop ends early when its topic or group is deleted or the broker stops: with
-        nothing, or with the error that a new call would get. One new message ends one waiting
-        pop; a pop that is woken and takes nothing goes on waiting, and another one is woken.
-        Raises TopicNotFound, GroupNotFound, Forbidden (topic not readable, group not enabled),
-        BadRequest (no such queue).
+        A waiting pop ends early when its topic or group is deleted or the broker stops: with nothing, or with
+        the error that a new call would get. One new message ends one waiting pop; a pop that is woken and
+        takes nothing goes on waiting, and another one is woken. Raises TopicNotFound, GroupNotFound,
+        Forbidden (topic not readable, group not enabled), BadRequest (no such queue).
         """
 
     @abstractmethod
@@ -103,10 +100,10 @@ class Store(ABC):
     ) -> list[GatewayError | None]:
         """Finish deliveries; per receipt None or why not, in order; one bad receipt spoils no other.
 
-        IllegalReceipt: malformed, or for a message this group was never given (another topic or
-        broker, a topic since deleted and made again). ReceiptExpired: its time is over, it
-        was given back, or the message was delivered again. Finishing what was finished is no
-        error. Raises TopicNotFound, GroupNotFound.
+        IllegalReceipt: malformed, or for a message this group was never given (another topic or broker, a
+        topic since deleted and made again). ReceiptExpired: its time is over, it was given back, or the
+        message was delivered again. Finishing what was finished is no error. Raises TopicNotFound,
+        GroupNotFound.
         """
 
     @abstractmethod
@@ -122,20 +119,19 @@ class Store(ABC):
     ) -> str:
         """Hide a held message for `invisible_ms` from now (0: it is free at once); the handle to use on.
 
-        May be longer or shorter than what was left. The delivery counts as an attempt; with
-        `suspend` it does not, the next one has the same number, and the handle is worth nothing on.
-        Raises IllegalReceipt, ReceiptExpired (also when the message is finished), TopicNotFound,
-        GroupNotFound.
+        May be longer or shorter than what was left. The delivery counts as an attempt; with `suspend` it does
+        not, the next one has the same number, and the handle is worth nothing on. Raises IllegalReceipt,
+        ReceiptExpired (also when the message is finished), TopicNotFound, GroupNotFound.
         """
 
     @abstractmethod
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         """Free messages that never reached a client; how many were freed. Unknown ones are skipped.
 
-        No attempt is counted where `Traits.returns_are_free`: the next delivery has the same
-        number, and the last allowed attempt is not used up. That holds also when the time of the
-        delivery is over, as long as nobody else got the message. The receipts are worth nothing
-        afterwards. Never brings back a finished message. Ordered groups get freed messages in order.
+        No attempt is counted where `Traits.returns_are_free`: the next delivery has the same number, and the
+        last allowed attempt is not used up, also when the time of the delivery is over, as long as nobody
+        else got the message. The receipts are worth nothing afterwards. Never brings back a finished message.
+        Ordered groups get freed messages in order.
         """
 
     @abstractmethod
@@ -150,19 +146,17 @@ class Store(ABC):
     async def send_back(self, context: Context, request: SendBack) -> None:
         """Store a message that was pulled once more, for its group to pull again later.
 
-        The copy lies in `%RETRY%group`, which is made with one queue when it is not there; it has the
-        body, flags, sender and time of birth of the message, and its properties with RETRY_TOPIC (the
-        topic that it was sent to), ORIGIN_MESSAGE_ID (the offset message id of the first of them all)
-        and WAIT=false added; its `reconsume_times` is one higher. It can be seen after the delay of
-        RocketMQ's level: 1 s, 5 s, 10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h for 1 to 18;
-        0 counts as 3 and the times it had come back before.
+        The copy lies in `%RETRY%group`, which is made with one queue when it is not there; it has the body,
+        flags, sender and time of birth of the message, and its properties with RETRY_TOPIC (the topic that it
+        was sent to), ORIGIN_MESSAGE_ID (the offset message id of the first of them all) and WAIT=false added;
+        its `reconsume_times` is one higher. It can be seen after the delay of RocketMQ's level: 1 s, 5 s,
+        10 s, 30 s, 1 to 10 min, 20 min, 30 min, 1 h, 2 h for 1 to 18; 0 counts as 3 and the times it had come
+        back before.
 
-        It goes to `%DLQ%group` instead, at once, when `max_attempts` deliveries were made, this one
-        included, or the level is below 0. The answer comes when the copy is stored. The message itself
-        stays where it is, and so does the group's position: a message that is sent back twice comes
-        twice. Raises GroupNotFound, NotFound (no message is there, or no more), BadRequest (no such
-        broker).
-
+        It goes to `%DLQ%group` instead, at once, when `max_attempts` deliveries were made, this one included,
+        or the level is below 0. The answer comes when the copy is stored. The message itself stays where it
+        is, and so does the group's position: a message that is sent back twice comes twice. Raises
+        GroupNotFound, NotFound (no message is there, or no more), BadRequest (no such broker).
         Source: protocol facts 7.8, CONSUMER_SEND_MSG_BACK.
         """
 
@@ -174,7 +168,7 @@ class Store(ABC):
         """
 
 
-class Offsets(ABC):
+class Offsets(metaclass=ABCMeta):
     """Reading by position: replay, order, look-up."""
 
     @abstractmethod
@@ -193,11 +187,10 @@ class Offsets(ABC):
     ) -> Pulled:
         """Read from `offset` on without taking, in order; messages that do not pass are left out.
 
-        `next_offset` is behind the last message looked at, so that it also passes those left
-        out. At most `max_messages`, no more than fit `max_bytes`, but always the first. At the
-        maximum it waits until `wait_until` (loop seconds; None: not at all) for a message.
-        Raises IllegalOffset outside [minimum, maximum], BadRequest (no such queue), TopicNotFound,
-        Forbidden (topic is not readable).
+        `next_offset` is behind the last message looked at, so that it also passes those left out. At most
+        `max_messages`, no more than fit `max_bytes`, but always the first. At the maximum it waits until
+        `wait_until` (loop seconds; None: not at all) for a message. Raises IllegalOffset outside [minimum,
+        maximum], BadRequest (no such queue), TopicNotFound, Forbidden (topic is not readable).
         """
 
     @abstractmethod
@@ -270,7 +263,7 @@ CheckHandler = Callable[[TransactionCheck], bool | Awaitable[bool]]
 and then it is known later."""
 
 
-class Transactions(ABC):
+class Transactions(metaclass=ABCMeta):
     """Half messages and their ends."""
 
     @abstractmethod
@@ -293,7 +286,7 @@ class Transactions(ABC):
         """
 
 
-class Directory(ABC):
+class Directory(metaclass=ABCMeta):
     """Topics and groups, where their queues are, and how far groups have come."""
 
     @abstractmethod
@@ -382,11 +375,18 @@ class Directory(ABC):
         """
 
 
+Capability = TypeVar("Capability")
+
+
 class Broker(Store, Offsets, Transactions, Directory):
     """All four facets, with a life of its own."""
 
     name: str
     traits: Traits
+
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """What it can do beside the port, by its class (see `brokers.capabilities`); None: it cannot."""
+        return self if isinstance(self, kind) else None
 
     @abstractmethod
     async def start(self) -> None:

@@ -95,13 +95,14 @@ class Asking:
 
     async def message_at(self, broker: str, commit_offset: int) -> StoredMessage:
         """A message by its place in a broker's log, likewise. Raises NotFound, BadRequest, Unsupported."""
-        if not isinstance(self._broker, FindsByPlace):
+        by_place = self._broker.capability(FindsByPlace)
+        if by_place is None:
             raise Unsupported(f"to look a message up by its place in the log of {self._broker.name}")
         if not 0 <= commit_offset < 1 << 63:
             raise BadRequest(f"the commit log offset {commit_offset} is out of range")
         # Whoever asks waits for the client, too, and hardly longer than for that.
         context = Context(deadline=self._clock.monotonic() + ANSWER_S)
-        return await self._broker.at_place(context, broker, commit_offset)
+        return await by_place.at_place(context, broker, commit_offset)
 
     def reconnect(self, context: Context, client_id: str) -> None:
         """Tell a client to connect anew. There is no answer. Raises as `stack`."""

@@ -35,7 +35,7 @@ class Assigning:
         self, broker: Broker, routing: Routing, admit: Callable[..., None], consumers: Consumers
     ) -> None:
         self._broker = broker
-        self._assigns = broker if isinstance(broker, AssignsQueues) else None
+        self._assigns = broker.capability(AssignsQueues)
         self._routing = routing
         self._admit = admit
         self._consumers = consumers

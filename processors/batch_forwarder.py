@@ -31,7 +31,7 @@ class BatchForwarder:
         admit: Callable[..., None],
     ) -> None:
         """`broker` None: batches are never forwarded."""
-        self._broker = broker if isinstance(broker, ForwardsBatches) else None
+        self._broker = broker.capability(ForwardsBatches) if broker is not None else None
         self._routing = routing
         self._clock = clock
         self._limits = limits

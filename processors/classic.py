@@ -50,9 +50,11 @@ class Classic(Explaining):
         self, broker: Broker, clock: Clock, limits: Limits, policies: Policies, observer: Observer
     ) -> None:
         super().__init__(broker, clock, limits, policies, observer)
-        self._tells_consumers = broker if isinstance(broker, TellsConsumers) else None
-        self._holds_resets = broker if isinstance(broker, HoldsResets) else None
-        self._carries_replies = broker if isinstance(broker, CarriesReplies) else None
+        self._tells_consumers = broker.capability(TellsConsumers)
+        self._holds_resets = broker.capability(HoldsResets)
+        self._carries_replies = broker.capability(CarriesReplies)
+        self._leases = broker.capability(LeasesQueues)
+        self._tells_readers = broker.capability(TellsReaders)
         self._reply_handlers: Latest[ReplyHandler] = Latest(_nobody_waits)
         self.relaying = Relaying(broker, self._admit)
         self.numbering = Numbering(broker, clock, self._admit)
@@ -147,7 +149,7 @@ class Classic(Explaining):
         with self._watch_lock:
             self._check_locks(context, group, owner, queues)
             await self._routing.group(group)
-            take = self._broker.lease if isinstance(self._broker, LeasesQueues) else self._broker.lock
+            take = self._leases.lease if self._leases is not None else self._broker.lock
             return await take(context, group, owner, queues)
 
     @property
@@ -159,9 +161,7 @@ class Classic(Explaining):
         """Give queues up; those of others stay. Raises IllegalGroup, BadRequest."""
         with self._watch_lock:
             self._check_locks(context, group, owner, queues)
-            give_up = (
-                self._broker.end_lease if isinstance(self._broker, LeasesQueues) else self._broker.unlock
-            )
+            give_up = self._leases.end_lease if self._leases is not None else self._broker.unlock
             await give_up(context, group, owner, queues)
 
     async def consumers(self, context: Context, group: str) -> list[str]:
@@ -182,8 +182,8 @@ class Classic(Explaining):
             self._admit(context, Action.GET, topic=topic)
             await self._broker.topic(topic)
             found = {one.group for one in self.clients.all() if one.group and topic in one.topics}
-            if isinstance(self._broker, TellsReaders):
-                return sorted(found.union(await self._broker.readers(topic)))
+            if self._tells_readers is not None:
+                return sorted(found.union(await self._tells_readers.readers(topic)))
             for number, group in enumerate(await self._broker.groups()):
                 if number % _AT_ONCE == 0:
                     await asyncio.sleep(0)  # there may be many, and the broker may answer at once

@@ -218,11 +218,12 @@ class Directing:
         """The message at a place of a broker's log. Raises NotFound, BadRequest, Unsupported."""
         with self._watch_find:
             self._admit(context, Action.GET)
-            if not isinstance(self._broker, FindsByPlace):
+            by_place = self._broker.capability(FindsByPlace)
+            if by_place is None:
                 raise Unsupported(f"to look a message up by its place in the log of {self._broker.name}")
             if not 0 <= commit_offset < 1 << 63:
                 raise BadRequest(f"the commit log offset {commit_offset} is out of range")
-            found = await self._broker.at_place(context, broker, commit_offset)
+            found = await by_place.at_place(context, broker, commit_offset)
             self._admit(context, Action.GET, topic=found.topic)
             return found
 
@@ -247,8 +248,9 @@ class Directing:
         """The brokers behind this gateway, by the names that routes have. Raises BrokerUnavailable."""
         with self._watch_directory:
             self._admit(context, Action.GET)
-            if isinstance(self._broker, TellsBrokers):
-                return await self._broker.known_brokers()
+            several = self._broker.capability(TellsBrokers)
+            if several is not None:
+                return await several.known_brokers()
             return [BrokerPlace(DEFAULT_CLUSTER, self._broker.name)]
 
     async def topics(self, context: Context) -> list[TopicConfig]:

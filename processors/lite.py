@@ -63,7 +63,7 @@ class LiteSubscribing:
         admit: Callable[..., None],
         observer: Observer,
     ) -> None:
-        self._lites = broker if isinstance(broker, LiteTopics) else None
+        self._lites = broker.capability(LiteTopics)
         self._broker = broker
         self._routing = routing
         self._clients = clients

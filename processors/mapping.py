@@ -61,7 +61,7 @@ class MappedGroups:
         settings: Callable[[str], Awaitable[GroupConfig]],
         admit: Callable[..., None],
     ) -> None:
-        self._tells = broker if isinstance(broker, TellsConsumers) else None
+        self._tells = broker.capability(TellsConsumers)
         self._clients = clients
         self._clock = clock
         self._names = names

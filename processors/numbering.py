@@ -33,8 +33,8 @@ class Numbering:
 
     def __init__(self, broker: Broker, clock: Clock, admit: Callable[..., None]) -> None:
         self._name = broker.name
-        self._numbers = broker if isinstance(broker, NumbersQueues) else None
-        self._tells = broker if isinstance(broker, TellsBrokers) else None
+        self._numbers = broker.capability(NumbersQueues)
+        self._tells = broker.capability(TellsBrokers)
         self._clock = clock
         self._admit = admit
         self._latest = QueueNumbers()

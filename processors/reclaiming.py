@@ -65,8 +65,8 @@ class Reclaiming:
 
     def __init__(self, broker: Broker, clients: Clients, clock: Clock, mapping: MappedGroups) -> None:
         self._broker = broker
-        self._mover = broker if isinstance(broker, ReclaimsRetries) else None
-        self._tells = broker if isinstance(broker, TellsConsumers) else None
+        self._mover = broker.capability(ReclaimsRetries)
+        self._tells = broker.capability(TellsConsumers)
         self._clients = clients
         self._clock = clock
         self._mapping = mapping

@@ -147,7 +147,8 @@ class DeadLetters:
         """
         with self._watch_redrive:
             self._admit(context, Action.UPDATE, group=check_group(group))
-            if not isinstance(self._broker, RedrivesDeadLetters):
+            redrives = self._broker.capability(RedrivesDeadLetters)
+            if redrives is None:
                 raise Unsupported(
                     "redriving dead letters with this broker",
                     "a RocketMQ cluster takes retries of a group from nobody but itself;"
@@ -171,7 +172,7 @@ class DeadLetters:
             for queue in {queue: None for _, queue in chosen}:
                 letters = [letter for letter, of in chosen if of is queue]
                 offsets = [letter.message.offset for letter in letters]
-                answers = await self._broker.redrive(context, group, queue.broker, queue.queue_id, offsets)
+                answers = await redrives.redrive(context, group, queue.broker, queue.queue_id, offsets)
                 for letter, answer in zip(letters, answers, strict=True):
                     if isinstance(answer, GatewayError):
                         result.refused.append((letter, answer))
@@ -284,9 +285,10 @@ class DeadLetters:
             return ()
 
     async def _marks(self, group: str, queue: Queue, begin: int, end: int) -> frozenset[int]:
-        if not isinstance(self._broker, RedrivesDeadLetters):
+        redrives = self._broker.capability(RedrivesDeadLetters)
+        if redrives is None:
             return frozenset()
-        return frozenset(await self._broker.redriven(group, queue.broker, queue.queue_id, begin, end))
+        return frozenset(await redrives.redriven(group, queue.broker, queue.queue_id, begin, end))
 
 
 def _letter(message: StoredMessage, group: str) -> Letter:

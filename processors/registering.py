@@ -19,7 +19,7 @@ class Registering:
     """Passes on who comes, changes and goes. Also an `AsksClients`: it passes on what is asked of them."""
 
     def __init__(self, broker: Broker, clients: Clients, asking: Asking, mapping: MappedGroups) -> None:
-        self._broker = broker if isinstance(broker, RegistersClients) else None
+        self._broker = broker.capability(RegistersClients)
         self._clients = clients
         self._asking = asking
         self._mapping = mapping

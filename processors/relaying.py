@@ -16,8 +16,8 @@ class Relaying:
 
     def __init__(self, broker: Broker, admit: Callable[..., None]) -> None:
         self._name = broker.name
-        self._relays = broker if isinstance(broker, RelaysCommands) else None
-        self._gateways: AsksGateways | None = broker if isinstance(broker, AsksGateways) else None
+        self._relays = broker.capability(RelaysCommands)
+        self._gateways: AsksGateways | None = broker.capability(AsksGateways)
         self._admit = admit
 
     def __repr__(self) -> str:

@@ -200,26 +200,27 @@ class Guest:
         elif code == PortCode.LITE_LEFT:
             client_id, said_so = decode(LEFT, request.body)
             self.serving.lite_clients.discard(client_id)
-            if isinstance(self._house.broker, LiteTopics):
-                self._house.broker.leave_lite(client_id, said_so=said_so)
+            lite = self._house.broker.capability(LiteTopics)
+            if lite is not None:
+                lite.leave_lite(client_id, said_so=said_so)
         else:
             self.serving.refuse(request, Unsupported(f"request {code} between gateways"))
 
     def _member_here(self, member: Member) -> None:
-        broker, members = self._house.broker, self._members
+        registers, members = self._house.broker.capability(RegistersClients), self._members
         room = member.key in members or len(members) < self._house.settings.max_members
-        if room and isinstance(broker, RegistersClients):
+        if room and registers is not None:
             self._forget_id(members.get(member.key))
             members[member.key] = member.client_id
             self._ids[member.client_id] = self._ids.get(member.client_id, 0) + 1
-            broker.client_is_here(client_of(member, self._mark))
+            registers.client_is_here(client_of(member, self._mark))
 
     def _member_left(self, key: str) -> None:
-        broker = self._house.broker
+        registers = self._house.broker.capability(RegistersClients)
         client_id = self._members.pop(key, None)
         self._forget_id(client_id)
-        if client_id is not None and isinstance(broker, RegistersClients):
-            broker.client_left(key_of(key, self._mark))
+        if client_id is not None and registers is not None:
+            registers.client_left(key_of(key, self._mark))
 
     def _forget_id(self, client_id: str | None) -> None:
         if client_id is not None:
@@ -261,9 +262,10 @@ class Guest:
     def _state(self, body: bytes) -> HostState:
         asked = decode(CLIENTS, body)[:_MOST_ASKED_ABOUT] if body else ()
         broker = self._house.broker
-        if not isinstance(broker, LiteTopics):
+        lite = broker.capability(LiteTopics)
+        if lite is None:
             return HostState(broker.figures(), ())
-        return HostState(broker.figures(), tuple(broker.lite_subscriptions(one) for one in asked))
+        return HostState(broker.figures(), tuple(lite.lite_subscriptions(one) for one in asked))
 
     def _tell(self, code: int, body: bytes) -> None:
         if self.proved and not self.over:
@@ -276,10 +278,10 @@ class Guest:
         self.over = True
         self._gone.set_result(None)
         self.serving.cancel_all()
-        broker = self._house.broker
-        if isinstance(broker, LiteTopics):
+        lite = self._house.broker.capability(LiteTopics)
+        if lite is not None:
             for client_id in self.serving.lite_clients:
-                broker.leave_lite(client_id, said_so=False)
+                lite.leave_lite(client_id, said_so=False)
         self.serving.lite_clients.clear()
         for key in list(self._members):
             self._member_left(key)

@@ -102,12 +102,15 @@ class BrokerHost(AsksGateways):
         self._own_check, self._own_gone = check, lite_gone
         self._own_members, self._own_reply = members, reply
         self._broker.on_check(self._check)
-        if isinstance(self._broker, LiteTopics):
-            self._broker.on_lite_gone(self._lite_gone)
-        if isinstance(self._broker, TellsConsumers):
-            self._broker.on_members(self._members)
-        if isinstance(self._broker, CarriesReplies):
-            self._broker.on_reply(self._reply)
+        lite = self._broker.capability(LiteTopics)
+        if lite is not None:
+            lite.on_lite_gone(self._lite_gone)
+        consumers = self._broker.capability(TellsConsumers)
+        if consumers is not None:
+            consumers.on_members(self._members)
+        replies = self._broker.capability(CarriesReplies)
+        if replies is not None:
+            replies.on_reply(self._reply)
         wanted = self._wanted
         if wanted.path:
             self._socket = UnixSocket(wanted.path)

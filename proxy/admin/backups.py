@@ -41,13 +41,14 @@ class Backups:
                 f"{shown(name)} is no name of a backup: letters, digits, dots, - and _, at most 100, and no"
                 " folder; where backups lie is the setting embedded.backup_folder"
             )
-        if not isinstance(self._broker, TakesBackups):
+        store = self._broker.capability(TakesBackups)
+        if store is None:
             raise Unsupported(
                 "a backup of this broker",
                 "its messages are not kept by this gateway; back up where they are (those of a RocketMQ"
                 " cluster by slaves, or by copies of its brokers' store folders)",
             )
-        backup = await self._broker.take_backup(self._folder / name)
+        backup = await store.take_backup(self._folder / name)
         told = _out(backup.path, backup.facts, backup.files, backup.size)
         return web.json_response(told, status=201)
 

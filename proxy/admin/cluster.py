@@ -39,14 +39,14 @@ class Cluster:
 
     async def _show(self, _request: web.Request) -> web.Response:
         """Takes as long as the slowest of them, 10 s at most for each."""
-        broker = self._broker
-        if not isinstance(broker, TellsCluster):
+        cluster = self._broker.capability(TellsCluster)
+        if cluster is None:
             raise Unsupported(
                 "a look at the cluster of this gateway",
                 "its broker is not one of RocketMQ (rocketmq://…); /metrics and /api/store tell of it",
             )
-        view = await broker.cluster()
-        figures = broker.figures()
+        view = await cluster.cluster()
+        figures = self._broker.figures()
         told = {name: figures[figure] for name, figure in _FIGURES.items() if figure in figures}
         return web.json_response({**cluster_out(view), "gateway": {**told, **self._settings()}})
 

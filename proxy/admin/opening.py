@@ -63,7 +63,8 @@ def open_admin(
 ) -> AdminServer:
     """Not started. With a `membership` it is one of several that serve the port together."""
     waits = Waits()
-    missing = broker.missing if isinstance(broker, TellsAbsence) else None
+    absence = broker.capability(TellsAbsence)
+    missing = absence.missing if absence is not None else None
     routes = [
         *Health(metrics, state, membership, missing=missing).routes(),
         *HouseFacts(settings, addresses).routes(),

@@ -11,7 +11,7 @@ from opentelemetry.trace import Span
 
 from brokers.capabilities import Redriven, RedrivesDeadLetters
 from brokers.dead_letters import ReportsDeadLetters
-from brokers.port import Broker, CheckHandler
+from brokers.port import Broker, Capability, CheckHandler
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import GatewayError
@@ -57,8 +57,9 @@ class TracedProcessor(MessagingProcessor):
 
     async def start(self) -> None:
         await super().start()
-        if isinstance(self._broker, ReportsDeadLetters):
-            self._broker.on_dead_letter(self._spans.died)
+        reports = self._broker.capability(ReportsDeadLetters)
+        if reports is not None:
+            reports.on_dead_letter(self._spans.died)
 
     async def stop(self) -> None:
         await super().stop()
@@ -197,10 +198,10 @@ class _Storing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._broker, name)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> Any:
-        # Who asks what a broker is capable of is told of the one behind.
-        return type(self._broker)
+    def capability(self, kind: type[Capability]) -> Capability | None:
+        """As of the broker behind; what that one does itself has its spans here."""
+        part = self._broker.capability(kind)
+        return cast(Capability, self) if cast(object, part) is self._broker else part
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         with self._spans.storing(messages[0].topic, len(messages), self._broker.name):

@@ -817,13 +817,14 @@ class User:
             return asked
 
         self.broker.on_check(note)
-        if isinstance(self.broker, RegistersClients):
+        registers = self.broker.capability(RegistersClients)
+        if registers is not None:
             producer = ConnectedClient(
                 self.producer_group,
                 topics=frozenset(self._topics),
                 producer_groups=frozenset([self.producer_group]),
             )
-            self.broker.client_is_here(producer)
+            registers.client_is_here(producer)
 
     async def end(
         self, topic: str, sent: Sent, resolution: Resolution, *, transaction_id: str = "", **how: Any

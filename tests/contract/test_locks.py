@@ -22,12 +22,14 @@ class Door:
 
     async def lease(self, owner, *queues):
         broker = self.user.broker
-        take = broker.lease if isinstance(broker, LeasesQueues) else broker.lock
+        leases = broker.capability(LeasesQueues)
+        take = leases.lease if leases is not None else broker.lock
         return sorted(await take(self.user.context, self.group, owner, queues))
 
     async def end_lease(self, owner, *queues):
         broker = self.user.broker
-        give_up = broker.end_lease if isinstance(broker, LeasesQueues) else broker.unlock
+        leases = broker.capability(LeasesQueues)
+        give_up = leases.end_lease if leases is not None else broker.unlock
         await give_up(self.user.context, self.group, owner, queues)
 
     async def unlock(self, client, *queues):

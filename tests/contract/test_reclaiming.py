@@ -36,10 +36,11 @@ class Group:
 
     async def reclaim(self, **how):
         """All that there is to move now; how much that was."""
-        assert isinstance(self.user.broker, ReclaimsRetries)
+        reclaimer = self.user.broker.capability(ReclaimsRetries)
+        assert reclaimer is not None
         moved = 0
         while True:
-            step = await self.user.broker.reclaim(self.user.context, self.name, self.topic, **how)
+            step = await reclaimer.reclaim(self.user.context, self.name, self.topic, **how)
             moved += step.moved
             if not step.more:
                 return moved
@@ -225,10 +226,11 @@ async def test_a_group_without_anything_to_move_is_left_as_it_is(group):
 
 async def test_what_is_not_there_is_told(group):
     user = group.user
+    reclaimer = user.broker.capability(ReclaimsRetries)
     with pytest.raises(GroupNotFound):
-        await user.broker.reclaim(user.context, "group-that-is-not-there", group.topic)
+        await reclaimer.reclaim(user.context, "group-that-is-not-there", group.topic)
     with pytest.raises(TopicNotFound):
-        await user.broker.reclaim(user.context, group.name, "contract-topic-that-is-not-there")
+        await reclaimer.reclaim(user.context, group.name, "contract-topic-that-is-not-there")
 
 
 async def test_a_group_that_begins_at_the_end_of_topics_gets_what_came_back_to_it(user):

@@ -121,7 +121,7 @@ class Replica:
 
     def watch(self) -> None:
         """Count what brokers are asked from now on, and let `refuse` happen."""
-        links = self.broker.links
+        links = self.broker.access.connections
         call = links.call
 
         async def counted(address: str, code: int, *arguments: Any, **more: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock
@@ -19,10 +19,10 @@ from popgate.wire.remoting import Command
 _SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 
 
-class Callings:
-    """What facets ask brokers with, unless they need a certain link or address."""
+class BrokerClient:
+    """Requests to brokers by name. A part that needs a certain link or address uses `Connections` itself."""
 
-    def __init__(self, links: Links, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
+    def __init__(self, links: Connections, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
         self._links = links
         self._routes = routes
         self._settings = settings
@@ -56,8 +56,8 @@ class Callings:
     ) -> Command:
         """A broker's answer, whatever its code; `named` is the field that has the broker's name.
 
-        Raises as `Links.call`. A broker that cannot be reached, or says that it is not the one to ask, is
-        asked for at the name servers at once.
+        Raises as `Connections.call`. A broker that cannot be reached, or says that it is not the one to
+        ask, is asked for at the name servers at once.
         """
         routes = self._routes
         address = await routes.find(broker, reading=reading)

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 
-class Turns:
+class KeyedLock:
     """Holds something only for names that somebody is changing or waits to change."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
 
     def __repr__(self) -> str:
-        return f"<Turns {len(self._locks)} names>"
+        return f"<KeyedLock {len(self._locks)} names>"
 
     def __len__(self) -> int:
         return len(self._locks)

@@ -17,7 +17,7 @@ _FRESH_S = 300.0
 """Who is there asks again and again; what was not told anew since is over."""
 
 
-class Unserved:
+class UnservedGroups:
     """By group and broker, why; soft and bounded: the next pop tells it again."""
 
     def __init__(self, clock: Clock) -> None:
@@ -25,7 +25,7 @@ class Unserved:
         self._told: dict[tuple[str, str], tuple[float, str]] = {}
 
     def __repr__(self) -> str:
-        return f"<Unserved {len(self._told)}>"
+        return f"<UnservedGroups {len(self._told)}>"
 
     def now(self) -> Mapping[tuple[str, str], str]:
         """(group, broker) to the broker's words, of those that asked lately."""

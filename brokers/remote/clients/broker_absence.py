@@ -6,8 +6,8 @@ import asyncio
 import logging
 from functools import partial
 
-from brokers.remote.cluster.brokers import Clusters
-from brokers.remote.rpc.connections import Links
+from brokers.remote.cluster.brokers import KnownBrokers
+from brokers.remote.rpc.connections import Connections
 from popgate.clock import Clock, Timer
 from popgate.errors import GatewayError
 from popgate.wire.codes import RequestCode
@@ -26,10 +26,12 @@ _MOST_ASKED = 8
 _MOST_NAMED = 5
 
 
-class Absence:
+class BrokerAbsence:
     """Looks each second. `away_s`: for how long no broker answered; `missing`: that, in a sentence."""
 
-    def __init__(self, links: Links, clusters: Clusters, clock: Clock, *, name: str, answer_s: float) -> None:
+    def __init__(
+        self, links: Connections, clusters: KnownBrokers, clock: Clock, *, name: str, answer_s: float
+    ) -> None:
         self._links = links
         self._clusters = clusters
         self._clock = clock
@@ -42,7 +44,7 @@ class Absence:
         self._turn = 0
 
     def __repr__(self) -> str:
-        return f"<Absence {self.away_s():.1f} s>"
+        return f"<BrokerAbsence {self.away_s():.1f} s>"
 
     def start(self) -> None:
         self._timer = self._clock.call_later(_LOOK_S, self._look)

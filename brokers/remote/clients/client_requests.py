@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from brokers.capabilities import AsksClients, ConnectedClient
 from brokers.remote.clients.heartbeats import consume_type_of, subscriptions_of
-from brokers.remote.clients.registry import Register
+from brokers.remote.clients.registry import ClientRegistry
 from brokers.remote.cluster.routes import Routes
 from brokers.remote.read.pull import stored
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.errors import GatewayError, PeerWireError
@@ -43,11 +43,16 @@ _RESULTS = {
 }
 
 
-class Questions:
+class ClientRequests:
     """Answers what brokers ask of the clients in the register. `asker`: who can ask them."""
 
     def __init__(
-        self, register: Register, links: Links, routes: Routes, settings: RemoteSettings, clock: Clock
+        self,
+        register: ClientRegistry,
+        links: Connections,
+        routes: Routes,
+        settings: RemoteSettings,
+        clock: Clock,
     ) -> None:
         self.asker: AsksClients | None = None
         self.on_members: Callable[[str], None] = _nobody_counts

@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokers.capabilities import BrokerPlace, TellsAbsence, TellsBrokers, TellsCluster
-from brokers.remote.clients.broker_absence import Absence
-from brokers.remote.clients.registration import Registering
-from brokers.remote.settings import RemoteSettings
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.clients.broker_absence import BrokerAbsence
+from brokers.remote.clients.registration import ClientRegistration
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.cluster import BrokerView, ClusterView, NameServerView
 from popgate.errors import GatewayError, PeerWireError, shown
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -76,31 +75,33 @@ _running = re.compile(
 _described = re.compile(r"V([0-9]{1,3})_([0-9]{1,3})_([0-9]{1,3})(_[A-Z_]{1,20})?").fullmatch
 
 
-class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
+class ClusterReporter(TellsCluster, TellsBrokers, TellsAbsence):
     """`brokers.capabilities.TellsCluster`, `TellsBrokers` and `TellsAbsence`."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.absence = Absence(
-            self.links,
-            self.routes.clusters,
-            clock,
-            name=settings.name,
-            answer_s=settings.request_timeout_s,
+    def __init__(self, access: ClusterAccess, registration: ClientRegistration) -> None:
+        self._connections = access.connections
+        self._routes = access.routes
+        self._settings = access.settings
+        self._clock = access.clock
+        self._unserved = access.unserved
+        self._registration = registration
+        self.absence = BrokerAbsence(
+            self._connections,
+            self._routes.clusters,
+            self._clock,
+            name=self._settings.name,
+            answer_s=self._settings.request_timeout_s,
         )
 
-    async def start(self) -> None:
-        await super().start()
+    def start(self) -> None:
         self.absence.start()
 
-    async def stop(self) -> None:
+    def stop(self) -> None:
         self.absence.stop()
-        await super().stop()
 
     def figures(self) -> dict[str, float]:
-        needed = self.settings.ready_needs_brokers and bool(self.absence.missing())
-        told = {"brokers_away_s": self.absence.away_s(), "needed_brokers_away": float(needed)}
-        return {**super().figures(), **told}
+        needed = self._settings.ready_needs_brokers and bool(self.absence.missing())
+        return {"brokers_away_s": self.absence.away_s(), "needed_brokers_away": float(needed)}
 
     def missing(self) -> str:
         return self.absence.missing()
@@ -108,42 +109,42 @@ class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
     async def known_brokers(self) -> Sequence[BrokerPlace]:
         return [
             BrokerPlace(one.cluster, one.name, tuple(sorted(one.addresses)))
-            for one in await self.routes.brokers()
+            for one in await self._routes.brokers()
         ]
 
     async def cluster(self) -> ClusterView:
         servers = await asyncio.gather(
             *(self._name_server(address, first=not at) for at, address in enumerate(self._servers()))
         )
-        known = sorted(await self.routes.brokers(), key=lambda one: (one.cluster, one.name))
+        known = sorted(await self._routes.brokers(), key=lambda one: (one.cluster, one.name))
         processes = [(data, number) for data in known for number in sorted(data.addresses)]
-        links = self.links.open_links()
+        links = self._connections.open_links()
         gate = asyncio.Semaphore(_AT_ONCE)
         brokers = await asyncio.gather(
             *(self._broker(data, number, links, gate) for data, number in processes[:_MOST_ASKED])
         )
         beyond = max(len(processes) - _MOST_ASKED, 0)
         return ClusterView(
-            tuple(servers), tuple(brokers), beyond, self.register.refusals, self.unserved.now()
+            tuple(servers), tuple(brokers), beyond, self._registration.registry.refusals, self._unserved.now()
         )
 
     # -- inside -------------------------------------------------------------------------------
 
     def _servers(self) -> Sequence[str]:
         """Those that are known by address, then those whose names stand for none."""
-        return (*self.routes.servers.addresses, *self.routes.servers.nameless)
+        return (*self._routes.servers.addresses, *self._routes.servers.nameless)
 
     async def _name_server(self, address: str, *, first: bool) -> NameServerView:
-        why = self.routes.servers.nameless.get(address)
+        why = self._routes.servers.nameless.get(address)
         if why is not None:
             return NameServerView(address, why)
-        began = self.clock.monotonic()
+        began = self._clock.monotonic()
         try:
-            answer = await self.links.call(
+            answer = await self._connections.call(
                 address,
                 RequestCode.GET_BROKER_CLUSTER_INFO,
                 {},
-                timeout_s=self.settings.request_timeout_s,
+                timeout_s=self._settings.request_timeout_s,
             )
             if answer.code != ResponseCode.SUCCESS:
                 return NameServerView(address, error_of(answer, broker="(name server)").sentence)
@@ -152,7 +153,7 @@ class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
             return NameServerView(address, error.sentence)
         except PeerWireError as error:
             return NameServerView(address, f"its list of brokers cannot be read: {error}")
-        took_ms = (self.clock.monotonic() - began) * 1000
+        took_ms = (self._clock.monotonic() - began) * 1000
         masters = {name: data.master or "" for name, data in sorted(told.items())}
         return NameServerView(address, "", took_ms, first, masters)
 
@@ -160,7 +161,7 @@ class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
         self, data: BrokerData, number: int, links: Mapping[str, int], gate: asyncio.Semaphore
     ) -> BrokerView:
         address = data.addresses[number]
-        role = "slave" if number else "acting master" if self.routes.is_acting(data.name) else "master"
+        role = "slave" if number else "acting master" if self._routes.is_acting(data.name) else "master"
         found: dict[str, Any] = {
             "cluster": data.cluster,
             "name": data.name,
@@ -170,12 +171,12 @@ class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
             "links": links.get(address, 0),
         }
         async with gate:
-            began = self.clock.monotonic()
+            began = self._clock.monotonic()
             try:
                 answer = await self._ask(address, RequestCode.GET_BROKER_CONFIG)
             except GatewayError as error:
                 return BrokerView(**found, trouble=error.sentence)
-            found["answer_ms"] = (self.clock.monotonic() - began) * 1000
+            found["answer_ms"] = (self._clock.monotonic() - began) * 1000
             if answer.code == ResponseCode.SUCCESS:
                 found["settings"] = _settings(answer.body)
             else:
@@ -188,9 +189,9 @@ class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
 
     async def _counted(self, address: str, version: int) -> dict[str, Any]:
         """What a broker counts, and its clock. With many topics it takes seconds to say so."""
-        began = self.clock.monotonic()
-        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, self.settings.slow_s)
-        took_ms, now_ms = (self.clock.monotonic() - began) * 1000, self.clock.now_ms()
+        began = self._clock.monotonic()
+        answer = await self._ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, self._settings.slow_s)
+        took_ms, now_ms = (self._clock.monotonic() - began) * 1000, self._clock.now_ms()
         told = _runtime(answer)
         wall_ms = _wall_ms(told)
         ahead = None
@@ -204,8 +205,8 @@ class Surveying(Registering, TellsCluster, TellsBrokers, TellsAbsence):
         }
 
     async def _ask(self, address: str, code: RequestCode, timeout_s: float | None = None) -> Command:
-        limit_s = self.settings.request_timeout_s if timeout_s is None else timeout_s
-        return await self.links.call(address, code, {}, timeout_s=limit_s)
+        limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        return await self._connections.call(address, code, {}, timeout_s=limit_s)
 
 
 def version_text(description: str, number: int) -> str:

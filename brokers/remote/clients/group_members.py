@@ -9,9 +9,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from brokers.capabilities import GroupMember, TellsConsumers
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
 from brokers.remote.clients.heartbeats import reading_in
-from brokers.remote.clients.registration import Registering
+from brokers.remote.clients.registration import ClientRegistration
 from popgate.answers import error_of
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
 from popgate.model import Reading
@@ -23,8 +24,13 @@ _NOBODY = "no consumer for this group"
 """What a broker says, in small letters, of a group that it knows no consumer of."""
 
 
-class Members(Registering, TellsConsumers):
+class GroupMembers(TellsConsumers):
     """`brokers.capabilities.TellsConsumers`."""
+
+    def __init__(self, access: ClusterAccess, registration: ClientRegistration) -> None:
+        self._routes = access.routes
+        self._client = access.client
+        self._registration = registration
 
     async def consumers(self, group: str) -> list[str]:
         """Of each cluster one broker is asked, another one when it does not answer: clients tell them all."""
@@ -54,13 +60,13 @@ class Members(Registering, TellsConsumers):
         ]
 
     def on_members(self, handler: Callable[[str], None]) -> None:
-        self._questions.on_members = handler
+        self._registration.requests.on_members = handler
 
     async def _clusters(self) -> dict[str, list[str]]:
         """The brokers of each that have a master. Raises BrokerUnavailable: there is none."""
         clusters: dict[str, list[str]] = {}
-        for one in await self.routes.brokers():
-            if self.routes.master(one.name) is not None:
+        for one in await self._routes.brokers():
+            if self._routes.master(one.name) is not None:
                 clusters.setdefault(one.cluster, []).append(one.name)
         if not clusters:
             raise BrokerUnavailable("no broker of the cluster has a master now")
@@ -74,7 +80,7 @@ class Members(Registering, TellsConsumers):
         return [one for found in told.values() for one in found]
 
     async def _connected(self, group: str, broker: str) -> Sequence[Connection]:
-        answer = await self.callings.call(
+        answer = await self._client.call(
             broker, RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group}
         )
         if answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
@@ -92,7 +98,7 @@ class Members(Registering, TellsConsumers):
         failure: BrokerUnavailable | BrokerTimeout | None = None
         for broker in random.sample(brokers, len(brokers)):
             try:
-                answer = await self.callings.call(
+                answer = await self._client.call(
                     broker, RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": group}
                 )
             except (BrokerUnavailable, BrokerTimeout) as error:

@@ -33,7 +33,7 @@ class _Group:
     merged: dict[str, None] = field(default_factory=dict)
 
 
-class Seats:
+class LinkSlots:
     """The seats of all groups, at most `most` in each."""
 
     def __init__(self, most: int) -> None:
@@ -42,7 +42,7 @@ class Seats:
         self.merged = 0
 
     def __repr__(self) -> str:
-        return f"<Seats of {len(self._groups)} groups, merged {self.merged}>"
+        return f"<LinkSlots of {len(self._groups)} groups, merged {self.merged}>"
 
     def __contains__(self, membership: Membership) -> bool:
         """Whether the group has a client here, and not only one that is going."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 from brokers.capabilities import AssignedQueue, AssignsQueues
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import of_each, worst
-from brokers.remote.metadata.groups import Groups
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
 from popgate.wire.bodies import AssignmentQuery, decode_assignments
@@ -20,20 +20,25 @@ from popgate.wire.heartbeats import BROADCASTING, CLUSTERING
 POP = "POP"
 
 
-class Assigning(Groups, AssignsQueues):
+class QueueAssignment(AssignsQueues):
     """`brokers.capabilities.AssignsQueues`."""
+
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self._routes = access.routes
+        self._client = access.client
 
     async def assigned(
         self, context: Context, topic: str, group: str, client_id: str, strategy: str, *, broadcast: bool
     ) -> list[AssignedQueue]:
         """Any broker of the topic tells for all of them."""
-        route = await self.routes.of(topic)
+        route = await self._routes.of(topic)
         masters = [one.name for one in route.brokers if one.master is not None]
         if not masters:
             raise BrokerUnavailable(f"no broker of topic {topic} has a master now")
         broker = random.choice(masters)  # noqa: S311
         query = AssignmentQuery(topic, group, client_id, strategy, BROADCASTING if broadcast else CLUSTERING)
-        answer = await self.callings.done(
+        answer = await self._client.done(
             broker, RequestCode.QUERY_ASSIGNMENT, {}, query.encode(), context=context
         )
         try:
@@ -56,8 +61,8 @@ class Assigning(Groups, AssignsQueues):
             }
         )
         _, failures = await of_each(
-            await self.masters(),
-            lambda broker: self.callings.done(
+            await self._access.masters(),
+            lambda broker: self._client.done(
                 broker, RequestCode.SET_MESSAGE_REQUEST_MODE, {}, body, context=context
             ),
         )

@@ -3,37 +3,33 @@
 from __future__ import annotations
 
 from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
-from brokers.remote.base.component import Facet
-from brokers.remote.clients.client_requests import Questions
-from brokers.remote.clients.registry import Register
-from brokers.remote.settings import RemoteSettings
-from popgate.clock import Clock
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.clients.client_requests import ClientRequests
+from brokers.remote.clients.registry import ClientRegistry
 
 
-class Registering(Facet, RegistersClients):
+class ClientRegistration(RegistersClients):
     """`brokers.capabilities.RegistersClients`."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.register = Register(self.links, self.routes, settings, clock)
-        self._questions = Questions(self.register, self.links, self.routes, settings, clock)
+    def __init__(self, access: ClusterAccess) -> None:
+        shared = access.connections, access.routes, access.settings, access.clock
+        self.registry = ClientRegistry(*shared)
+        self.requests = ClientRequests(self.registry, *shared)
 
-    async def start(self) -> None:
-        await super().start()
-        self.register.start()
+    def start(self) -> None:
+        self.registry.start()
 
     async def stop(self) -> None:
-        await self.register.stop()
-        await super().stop()
+        await self.registry.stop()
 
     def figures(self) -> dict[str, float]:
-        return {**super().figures(), **self.register.figures()}
+        return self.registry.figures()
 
     def client_is_here(self, client: ConnectedClient) -> None:
-        self.register.is_here(client)
+        self.registry.is_here(client)
 
     def client_left(self, key: str) -> None:
-        self.register.left(key)
+        self.registry.left(key)
 
     def on_question(self, asker: AsksClients) -> None:
-        self._questions.asker = asker
+        self.requests.asker = asker

@@ -18,10 +18,10 @@ from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
 from brokers.remote.clients.brokers_of_client import addresses_of
 from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, reading_in, speaker_of
-from brokers.remote.clients.link_slots import Membership, Role, Seats
+from brokers.remote.clients.link_slots import LinkSlots, Membership, Role
 from brokers.remote.clients.version_update import VersionUpdate
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError
@@ -57,15 +57,15 @@ class _Known:
     another one."""
 
 
-class Register:
+class ClientRegistry:
     """Who is here, and which brokers were told of it."""
 
-    def __init__(self, links: Links, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
+    def __init__(self, links: Connections, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
         self._links = links
         self._routes = routes
         self._settings = settings
         self._clock = clock
-        self._seats = Seats(settings.max_links)
+        self._slots = LinkSlots(settings.max_links)
         self._here: dict[str, _Known] = {}
         """By the clients' keys; so is everything here that says who."""
         self._members: dict[tuple[str, str], str] = {}
@@ -88,7 +88,7 @@ class Register:
         self._links.on_open(self._opened)
 
     def __repr__(self) -> str:
-        return f"<Register {len(self._here)} clients, {self._seats!r}>"
+        return f"<ClientRegistry {len(self._here)} clients, {self._slots!r}>"
 
     def start(self) -> None:
         self._worker = asyncio.get_running_loop().create_task(self._run())
@@ -105,8 +105,8 @@ class Register:
     def figures(self) -> dict[str, float]:
         return {
             "clients_registered": len(self._here),
-            "clients_merged": self._seats.merged,
-            "client_links": self._seats.highest() + 1,
+            "clients_merged": self._slots.merged,
+            "client_links": self._slots.highest() + 1,
             "registrations_refused": len(self._refusals),
         }
 
@@ -137,7 +137,7 @@ class Register:
         self._leave(key, known, set(known.seats).difference(wanted))
         for membership in wanted:
             if membership not in known.seats:
-                known.seats[membership] = self._seats.take(membership, key)
+                known.seats[membership] = self._slots.take(membership, key)
         self._reseated(key, known)
 
     def left(self, key: str) -> None:
@@ -158,7 +158,7 @@ class Register:
         if key in self._expected:
             self._expected[key] = self._clock.monotonic()
             self._expected.move_to_end(key)
-        elif Membership(Role.PRODUCER, producer_group) not in self._seats:
+        elif Membership(Role.PRODUCER, producer_group) not in self._slots:
             self._expected[key] = self._clock.monotonic()
             if len(self._expected) > _MOST_EXPECTED:
                 self._expected.popitem(last=False)
@@ -197,7 +197,7 @@ class Register:
     def _leave(self, key: str, known: _Known, memberships: Iterable[Membership]) -> None:
         for membership in memberships:
             seat = known.seats.pop(membership)
-            self._seats.leave(membership, key, seat)
+            self._slots.leave(membership, key, seat)
             if seat is not None:
                 self._left.append((known.client.client_id, membership, seat, known.told))
                 self._work.set()
@@ -340,7 +340,7 @@ class Register:
         fields = {"clientID": client_id, membership.role.value: membership.group}
         reached = [address for address in told if self._links.is_open(address, seat)]
         await asyncio.gather(*(self._unregister(address, seat, fields) for address in reached))
-        following = self._seats.vacated(membership, seat)
+        following = self._slots.vacated(membership, seat)
         known = self._here.get(following) if following is not None else None
         if following is not None and known is not None:
             known.seats[membership] = seat

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.single_flight import shared
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, shown
@@ -50,12 +50,14 @@ class _Known:
     refused: bool = False
 
 
-class Clusters:
+class KnownBrokers:
     """Asked about every `route_refresh_s`, and every second while a broker cannot be reached."""
 
-    def __init__(self, servers: NameServers, links: Links, settings: RemoteSettings, clock: Clock) -> None:
+    def __init__(
+        self, servers: NameServers, links: Connections, settings: RemoteSettings, clock: Clock
+    ) -> None:
         self._servers = servers
-        self._links = links
+        self._connections = links
         self._settings = settings
         self._clock = clock
         self._known: dict[str, _Known] = {}
@@ -73,7 +75,7 @@ class Clusters:
         links.on_open(self._opened)
 
     def __repr__(self) -> str:
-        return f"<Clusters {len(self._known)} brokers, {len(self._suspects)} suspected>"
+        return f"<KnownBrokers {len(self._known)} brokers, {len(self._suspects)} suspected>"
 
     def __len__(self) -> int:
         return len(self._known)
@@ -160,11 +162,11 @@ class Clusters:
         if known is None:
             raise BrokerUnavailable(f"no name server knows a broker {shown(name)}")
         master = known.data.master
-        if master is not None and not (reading and self._links.trouble(master)):
+        if master is not None and not (reading and self._connections.trouble(master)):
             return master
         slaves = [known.data.addresses[number] for number in sorted(known.data.addresses) if number]
         if reading and slaves:
-            well = [one for one in slaves if not self._links.trouble(one)]
+            well = [one for one in slaves if not self._connections.trouble(one)]
             return (well or slaves)[0]
         if master is None:
             raise BrokerUnavailable(f"broker {shown(name)} has no master now")
@@ -200,7 +202,7 @@ class Clusters:
                 del self._suspects[name]
 
     def _reached(self, data: BrokerData) -> bool:
-        return any(self._links.is_open(address) for address in data.addresses.values())
+        return any(self._connections.is_open(address) for address in data.addresses.values())
 
     def _stays(self, known: _Known, told: BrokerData, *, acting: bool) -> bool:
         """Whether the master that is known is asked on, though it is not told.
@@ -211,7 +213,7 @@ class Clusters:
         master = known.data.master
         if master is None or known.acting or known.refused or master in told.addresses.values():
             return False
-        return (acting or told.master is None) and self._links.answers(master)
+        return (acting or told.master is None) and self._connections.answers(master)
 
     @staticmethod
     def _hold(known: _Known, now: float) -> None:

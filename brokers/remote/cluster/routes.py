@@ -11,10 +11,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from brokers.remote.cluster.brokers import Clusters
+from brokers.remote.cluster.brokers import KnownBrokers
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.single_flight import shared
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock, Timer
@@ -47,9 +47,11 @@ class _Kept:
 class Routes:
     """Where topics and brokers are."""
 
-    def __init__(self, servers: NameServers, links: Links, settings: RemoteSettings, clock: Clock) -> None:
+    def __init__(
+        self, servers: NameServers, links: Connections, settings: RemoteSettings, clock: Clock
+    ) -> None:
         self.servers = servers
-        self.clusters = Clusters(servers, links, settings, clock)
+        self.clusters = KnownBrokers(servers, links, settings, clock)
         self._settings = settings
         self._clock = clock
         self._kept: dict[str, _Kept] = {}

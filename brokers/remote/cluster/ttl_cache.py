@@ -29,7 +29,7 @@ class _Entry(Generic[Value]):
         self.used_at = now
 
 
-class Kept(Generic[Value]):
+class RefreshingCache(Generic[Value]):
     """At most `most` values by name, asked for with `ask`. Times in seconds.
 
     `ask` raises NotFound for what is not there. Other failures are told to who waits, and leave what
@@ -57,7 +57,7 @@ class Kept(Generic[Value]):
         self._asking: dict[str, asyncio.Task[Value]] = {}
 
     def __repr__(self) -> str:
-        return f"<Kept {len(self._entries)} asking {len(self._asking)}>"
+        return f"<RefreshingCache {len(self._entries)} asking {len(self._asking)}>"
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
-from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, Waiter, Waiters
+from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, Waiter, WaitQueue
 from popgate.clock import Clock, pause
 from popgate.errors import Forbidden, GatewayError, NotFound
 
@@ -32,10 +32,10 @@ Ask = Callable[[Line, str, float], Awaitable[bool]]
 """(line, broker, seconds it may wait) -> whether there is something. Raises GatewayError."""
 
 
-class Noticing:
+class ArrivalWatch:
     """A task per line and broker, as long as somebody stands in the line."""
 
-    def __init__(self, clock: Clock, waiters: Waiters, ask: Ask) -> None:
+    def __init__(self, clock: Clock, waiters: WaitQueue, ask: Ask) -> None:
         self._clock = clock
         self._waiters = waiters
         self._ask = ask
@@ -43,7 +43,7 @@ class Noticing:
         self._stopped = False
 
     def __repr__(self) -> str:
-        return f"<Noticing {len(self._tasks)} {self._waiters!r}>"
+        return f"<ArrivalWatch {len(self._tasks)} {self._waiters!r}>"
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -120,4 +120,4 @@ class Noticing:
             _log.error("asking a broker for news failed", exc_info=task.exception())
 
 
-__all__ = ["GONE", "LONGEST_S", "NOTHING", "Noticing"]
+__all__ = ["GONE", "LONGEST_S", "NOTHING", "ArrivalWatch"]

@@ -11,15 +11,17 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from brokers.remote.consume.arrival_watch import Noticing
-from brokers.remote.consume.pop_batcher import MOST_MESSAGES, Taking
-from brokers.remote.consume.pop_filter import Sifting, Want
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.consume.arrival_watch import ArrivalWatch
+from brokers.remote.consume.pop_batcher import MOST_MESSAGES, PopBatcher
+from brokers.remote.consume.pop_filter import PopAttempt, PopFilter
+from brokers.remote.consume.pop_hints import PopHints
 from brokers.remote.consume.pop_response import read_popped
-from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, Waiters
-from brokers.remote.settings import RemoteSettings
+from brokers.remote.consume.wait_queue import GONE, NOTHING, Line, LineKey, WaitQueue
+from brokers.remote.metadata.groups import Groups
+from brokers.remote.settle.deliveries import Deliveries
 from brokers.remote.settle.settle import LONGEST_INVISIBLE_MS
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -57,36 +59,45 @@ class _TooOld(BrokerBusy):
     """The broker let a pop lie, and did not look for messages."""
 
 
-class Popping(Sifting):
+class Popper:
     """The port's `pop`."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.waiters = Waiters(clock, _MOST_WAITING)
-        self._noticing = Noticing(clock, self.waiters, self._anything)
-        self._taking = Taking(self.callings, clock, self, settings.slow_s)
+    def __init__(
+        self, access: ClusterAccess, pop_filter: PopFilter, groups: Groups, deliveries: Deliveries
+    ) -> None:
+        self._access = access
+        self._client = access.client
+        self._unserved = access.unserved
+        self._clock = access.clock
+        self._routes = access.routes
+        self._settings = access.settings
+        self._filter = pop_filter
+        self._groups = groups
+        self._deliveries = deliveries
+        self._recent = PopHints(self._clock)
+        self.waiters = WaitQueue(self._clock, _MOST_WAITING)
+        self._arrival_watch = ArrivalWatch(self._clock, self.waiters, self._anything)
+        self._pop_batcher = PopBatcher(self._client, self._clock, self, self._settings.slow_s)
         self._turn = 0
 
     async def stop(self) -> None:
         self.waiters.end_all()
-        await self._noticing.stop()
-        await self._taking.stop()
-        await super().stop()
+        await self._arrival_watch.stop()
+        await self._pop_batcher.stop()
 
     def figures(self) -> dict[str, float]:
         return {
-            **super().figures(),
             "waiting_pops": len(self.waiters),
-            "notifications": len(self._noticing),
-            "late_pops_given_back": self.given_back,
-            "dead_lettered": self.buried,
-            "groups_unserved": len(self.unserved.now()),
+            "notifications": len(self._arrival_watch),
+            "late_pops_given_back": self._filter.given_back,
+            "dead_lettered": self._filter.buried,
+            "groups_unserved": len(self._unserved.now()),
         }
 
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
         want = await self._admitted(context, request)
         until = request.wait_until
-        if until is not None and until <= self.clock.monotonic():
+        if until is not None and until <= self._clock.monotonic():
             until = None
         messages = await self._first_look(want, waits=until is not None)
         if messages or until is None:
@@ -95,7 +106,7 @@ class Popping(Sifting):
         been_here = False
         while True:
             waiter = self.waiters.join(key, until, first=been_here)
-            self._noticing.watch(waiter, want.brokers)
+            self._arrival_watch.watch(waiter, want.brokers)
             broker = await self.waiters.wait(waiter)
             if broker is None:
                 return []
@@ -103,10 +114,10 @@ class Popping(Sifting):
             found = GONE
             try:
                 if broker:
-                    messages = await self._look(want, [broker])
+                    messages = await self.look(want, [broker])
                 else:
                     want = await self._admitted(context, request)
-                    messages = await self._look(want, want.brokers)
+                    messages = await self.look(want, want.brokers)
                 found = want.rest if messages else NOTHING
             except _NO_ANSWER:
                 found = NOTHING
@@ -114,14 +125,14 @@ class Popping(Sifting):
                 waiter.looked(found)
             if messages:
                 return messages
-            if self.clock.monotonic() >= until:
+            if self._clock.monotonic() >= until:
                 return []
             with contextlib.suppress(*_NO_ANSWER):
                 want = await self._admitted(context, request)  # brokers come and go
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _admitted(self, context: Context, request: Pop) -> Want:
+    async def _admitted(self, context: Context, request: Pop) -> PopAttempt:
         """Raises what a pop of this topic by this group is answered with now."""
         if request.max_messages < 1:
             raise BadRequest(f"a receive takes at least one message, not {request.max_messages}")
@@ -131,8 +142,8 @@ class Popping(Sifting):
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        route = await self.route_of(request.topic)
-        config = await self.group(request.group)
+        route = await self._access.route_of(request.topic)
+        config = await self._groups.group(request.group)
         _check_topic(request.topic, request.group)
         if not config.consume_enabled:
             raise Forbidden(f"consumer group {config.name} is not allowed to consume")
@@ -147,9 +158,9 @@ class Popping(Sifting):
             if not brokers:
                 where = f" at broker {shown(request.broker)}" if request.broker else ""
                 raise BadRequest(f"topic {request.topic} has no readable queue {request.queue_id}{where}")
-        return Want(context, request, config, route, brokers)
+        return PopAttempt(context, request, config, route, brokers)
 
-    async def _first_look(self, want: Want, *, waits: bool) -> list[StoredMessage]:
+    async def _first_look(self, want: PopAttempt, *, waits: bool) -> list[StoredMessage]:
         """Look where there may be something; who waits is told of the others by their brokers.
 
         A repeated receive of an ordered group gets what it holds, which is no news: it looks everywhere.
@@ -161,17 +172,17 @@ class Popping(Sifting):
             turn = self._turn % len(brokers)
             brokers = [*brokers[turn:], *brokers[:turn]]
         shelf = request.topic, request.group
-        had = [one for one in brokers if self.recent.had(shelf, one)]
+        had = [one for one in brokers if self._recent.had(shelf, one)]
         rest = [one for one in brokers if one not in had]
         # Who always finds something never comes to the others, and they must not wait for that to end.
-        due = [one for one in rest if had and self.recent.is_due(shelf, one)]
+        due = [one for one in rest if had and self._recent.is_due(shelf, one)]
         if waits and not (request.ordered and request.attempt_id):
             brokers = [*due, *had]
         else:
             brokers = [*due, *had, *(one for one in rest if one not in due)]
-        return await self._look(want, brokers)
+        return await self.look(want, brokers)
 
-    async def _look(self, want: Want, brokers: Sequence[str]) -> list[StoredMessage]:
+    async def look(self, want: PopAttempt, brokers: Sequence[str]) -> list[StoredMessage]:
         """Ask one broker after the other until one has something; raises when none that there is answers.
 
         What one took whose answer was lost comes back when its time is over: others may be asked. So may
@@ -187,41 +198,41 @@ class Popping(Sifting):
             try:
                 messages = await self._take(want, broker)
             except GatewayError as error:
-                self.recent.failed((want.request.topic, group), broker)
+                self._recent.failed((want.request.topic, group), broker)
                 if failure is None or isinstance(failure, _NO_ANSWER):
                     failure = error
                 if isinstance(error, _REFUSED):
                     refusals[broker] = error
                 continue
-            self.unserved.served(group, broker)
+            self._unserved.served(group, broker)
             answered = True
             if messages:
                 break
         if answered:
             for broker, refusal in refusals.items():
-                self.unserved.refused(group, broker, refusal.sentence)
+                self._unserved.refused(group, broker, refusal.sentence)
         elif failure is not None:
             if isinstance(failure, GroupNotFound):
-                self.group_settings.forget(group)
+                self._groups.group_settings.forget(group)
             try:
                 raise failure
             finally:
                 del failure, refusals  # lest the error holds on to the frame that holds on to it
         return messages
 
-    async def _take(self, want: Want, broker: str) -> list[StoredMessage]:
+    async def _take(self, want: PopAttempt, broker: str) -> list[StoredMessage]:
         """One pop of one broker. A caller who is cancelled holds nothing of what it brings."""
         request, allowance = want.request, want.context.allowance
         max_bytes = request.max_bytes
         if allowance is not None:
             max_bytes = min(max_bytes, allowance.room())
         asks = 1 if request.one_per_message_group else min(request.max_messages, MOST_MESSAGES)
-        size = self.recent.size_of(request.topic)
+        size = self._recent.size_of(request.topic)
         if asks * size > max_bytes:
             asks = max(int(max_bytes // size), 1)
         for look in range(_LOOKS):
             try:
-                taken = await self._taking.take(want, broker, asks, max_bytes, size=size)
+                taken = await self._pop_batcher.take(want, broker, asks, max_bytes, size=size)
                 break
             except _TooOld:
                 if look == _LOOKS - 1:
@@ -230,9 +241,9 @@ class Popping(Sifting):
             allowance.add(sum([len(message.body) for message in taken]))
         return taken
 
-    # -- what `Taking` asks for ------------------------------------------------------------------
+    # -- what `PopBatcher` asks for ------------------------------------------------------------------
 
-    def pop_fields(self, want: Want, most: int) -> dict[str, str]:
+    def pop_fields(self, want: PopAttempt, most: int) -> dict[str, str]:
         request = want.request
         passing = request.filter
         fields = {
@@ -254,12 +265,12 @@ class Popping(Sifting):
         return fields
 
     def read_pop(
-        self, want: Want, broker: str, answer: Command, asked: float, *, late: bool
+        self, want: PopAttempt, broker: str, answer: Command, asked: float, *, late: bool
     ) -> tuple[list[StoredMessage], int]:
         request = want.request
         if answer.code != ResponseCode.SUCCESS and answer.code not in _EMPTY:
             if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-                self.routes.forget(request.topic)
+                self._routes.forget(request.topic)
             raise error_of(answer, broker=broker, topic=request.topic, group=request.group)
         if answer.code in _EMPTY and answer.fields.get("popTime", "0") == "0":
             # It had it for more than 500 ms, as one does that stands still for a moment: a header, if there
@@ -267,23 +278,23 @@ class Popping(Sifting):
             # PopMessageRequestHeader.isTimeoutTooMuch.
             raise _TooOld(f"broker {broker} let a pop lie until it was too old to look for messages")
         try:
-            info, messages = read_popped(answer, broker, request.topic, self.clocks)
+            info, messages = read_popped(answer, broker, request.topic, self._deliveries.clocks)
         except PeerWireError as error:
             raise BrokerUnavailable(f"what broker {broker} popped cannot be read: {error}") from error
-        self.clocks.told(broker, info.pop_ms, asked, self.clock.monotonic())
+        self._deliveries.clocks.told(broker, info.pop_ms, asked, self._clock.monotonic())
         if not late:
-            self.recent.told((request.topic, request.group), broker, found=bool(messages))
-        messages = self._passing(want, broker, answer, messages)
+            self._recent.told((request.topic, request.group), broker, found=bool(messages))
+        messages = self._filter.passing(want, broker, answer, messages)
         if messages:
             size = sum([len(message.body) for message in messages])
-            self.recent.sized(request.topic, size / len(messages))
+            self._recent.sized(request.topic, size / len(messages))
         return messages, max(info.rest, 0)
 
-    def return_popped(self, want: Want, messages: Sequence[StoredMessage]) -> None:
-        self._return(want, messages)
+    def return_popped(self, want: PopAttempt, messages: Sequence[StoredMessage]) -> None:
+        self._filter.return_popped_messages(want, messages)
 
     def suspect(self, broker: str) -> None:
-        self.routes.clusters.suspect(broker)
+        self._routes.clusters.suspect(broker)
 
     async def _anything(self, line: Line, broker: str, patience_s: float) -> bool:
         """Whether a broker has something for a line. Raises what it fails with."""
@@ -297,17 +308,17 @@ class Popping(Sifting):
             "order": "true" if key.ordered else "false",
         }
         try:
-            answer = await self.callings.done(
+            answer = await self._client.done(
                 broker,
                 RequestCode.NOTIFICATION,
                 fields,
-                timeout_s=patience_s + self.settings.request_timeout_s,
+                timeout_s=patience_s + self._settings.request_timeout_s,
                 topic=key.topic,
                 group=key.group,
             )
         except _REFUSED as error:
             if len(line.brokers) > 1:  # else nobody serves it, and its clients are told
-                self.unserved.refused(key.group, broker, error.sentence)
+                self._unserved.refused(key.group, broker, error.sentence)
             raise
         if answer.fields.get("pollingFull") == "true":
             raise TooManyRequests(f"broker {broker} has no room for those who wait", known_as="polling full")

@@ -12,8 +12,8 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from brokers.remote.base.broker_client import Callings
-from brokers.remote.consume.pop_filter import Want
+from brokers.remote.base.broker_client import BrokerClient
+from brokers.remote.consume.pop_filter import PopAttempt
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerTimeout, GatewayError
 from popgate.model import FilterKind, StoredMessage
@@ -37,12 +37,12 @@ _SOON_S = 0.0005
 Key = tuple[str, str, str, int, int, bool, str]
 
 
-class Taker:
+class PopCaller:
     """One who takes. It is asked for `asks` in its name; it takes up to `most`, and the first one always."""
 
     __slots__ = ("about", "asks", "got", "max_bytes", "most", "size", "want")
 
-    def __init__(self, want: Want, asks: int, max_bytes: int, about: float) -> None:
+    def __init__(self, want: PopAttempt, asks: int, max_bytes: int, about: float) -> None:
         self.want = want
         self.asks = asks
         self.about = about
@@ -59,7 +59,7 @@ class Batch:
 
     __slots__ = ("alone", "asked", "asks", "broker", "over", "takers")
 
-    def __init__(self, broker: str, taker: Taker, *, alone: bool) -> None:
+    def __init__(self, broker: str, taker: PopCaller, *, alone: bool) -> None:
         self.broker = broker
         self.takers = [taker]
         self.asks = taker.asks
@@ -70,11 +70,11 @@ class Batch:
         """For who waits until it is answered."""
 
     @property
-    def want(self) -> Want:
+    def want(self) -> PopAttempt:
         """What all of them want."""
         return self.takers[0].want
 
-    def waiting(self) -> list[Taker]:
+    def waiting(self) -> list[PopCaller]:
         """Those who are still there."""
         return [taker for taker in self.takers if not taker.got.done()]
 
@@ -83,18 +83,18 @@ class Batch:
             taker.got.set_exception(error)
 
 
-class Answers(Protocol):
+class PopReader(Protocol):
     """What pops are asked with, and what becomes of their answers."""
 
-    def pop_fields(self, want: Want, most: int) -> dict[str, str]: ...
+    def pop_fields(self, want: PopAttempt, most: int) -> dict[str, str]: ...
 
     def read_pop(
-        self, want: Want, broker: str, answer: Command, asked: float, *, late: bool
+        self, want: PopAttempt, broker: str, answer: Command, asked: float, *, late: bool
     ) -> tuple[list[StoredMessage], int]:
         """What passes, and how much more there is. Raises what the broker fails with."""
         ...
 
-    def return_popped(self, want: Want, messages: Sequence[StoredMessage]) -> None:
+    def return_popped(self, want: PopAttempt, messages: Sequence[StoredMessage]) -> None:
         """Nobody has them."""
         ...
 
@@ -103,7 +103,7 @@ class Answers(Protocol):
         ...
 
 
-def deal(messages: list[StoredMessage], takers: Sequence[Taker]) -> tuple[list[list[StoredMessage]], int]:
+def deal(messages: list[StoredMessage], takers: Sequence[PopCaller]) -> tuple[list[list[StoredMessage]], int]:
     """What each gets, and how many of `messages` were dealt: the rest has no taker.
 
     Everybody gets one, however large it is, before those who came first get as many as they have room for.
@@ -126,36 +126,36 @@ def deal(messages: list[StoredMessage], takers: Sequence[Taker]) -> tuple[list[l
     return dealt, done
 
 
-class Taking:
+class PopBatcher:
     """One request per broker, shelf and turn of the loop, or several where one would be too large.
 
     A broker that need not wait answers at once: after `answer_s` it is given up, and others are asked.
     """
 
-    def __init__(self, callings: Callings, clock: Clock, answers: Answers, answer_s: float) -> None:
-        self._callings = callings
+    def __init__(self, callings: BrokerClient, clock: Clock, answers: PopReader, answer_s: float) -> None:
+        self._client = callings
         self._clock = clock
         self._answers = answers
         self._answer_s = answer_s
-        self._gathering: list[Batch] = []
+        self._send_batcher: list[Batch] = []
         self._open: dict[Key, Batch] = {}
-        """Those of `_gathering` that others may join."""
+        """Those of `_send_batcher` that others may join."""
         self._under_way: dict[Batch, None] = {}
         """In the order in which they were asked; those that were given up are in `_late`."""
         self._late: set[Batch] = set()
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
-        return f"<Taking under way {len(self._under_way)} late {len(self._late)}>"
+        return f"<PopBatcher under way {len(self._under_way)} late {len(self._late)}>"
 
     async def take(
-        self, want: Want, broker: str, asks: int, max_bytes: int, *, size: float
+        self, want: PopAttempt, broker: str, asks: int, max_bytes: int, *, size: float
     ) -> list[StoredMessage]:
         """Messages for one caller, at least one if there is one; `size`: of one, about.
 
         A caller who is cancelled holds nothing. Raises what the broker fails with, or BrokerTimeout.
         """
-        taker = Taker(want, asks, max_bytes, size)
+        taker = PopCaller(want, asks, max_bytes, size)
         self._join(taker, broker)
         try:
             return await taker.got
@@ -180,7 +180,7 @@ class Taking:
 
     # -- on the way out ----------------------------------------------------------------------------
 
-    def _join(self, taker: Taker, broker: str, *, first: bool = False) -> None:
+    def _join(self, taker: PopCaller, broker: str, *, first: bool = False) -> None:
         """Ask in the name of this one with others; `first`: before those who came meanwhile."""
         request = taker.want.request
         if request.ordered or request.one_per_message_group:
@@ -203,16 +203,16 @@ class Taking:
                 batch.takers.insert(0 if first else len(batch.takers), taker)
                 batch.asks = asks
                 return
-        elif not self._gathering:
+        elif not self._send_batcher:
             asyncio.get_running_loop().call_soon(self._flush)
         other = Batch(broker, taker, alone=False)
-        self._gathering.append(other)
+        self._send_batcher.append(other)
         # Of two that have no room for all, the one with more room for who comes next.
         if batch is None or other.asks < batch.asks:
             self._open[key] = other
 
     def _flush(self) -> None:
-        batches, self._gathering = self._gathering, []
+        batches, self._send_batcher = self._send_batcher, []
         self._open = {}
         for batch in batches:
             batch.takers = batch.waiting()
@@ -227,7 +227,7 @@ class Taking:
         if self._timer is None:
             self._timer = self._clock.call_later(self._answer_s, self._ring)
         try:
-            self._callings.ask(
+            self._client.ask(
                 batch.broker,
                 RequestCode.POP_MESSAGE,
                 answers.pop_fields(batch.want, asks),
@@ -279,7 +279,7 @@ class Taking:
         for taker in reversed(unserved):
             self._join(taker, batch.broker, first=True)
 
-    def _left(self, taker: Taker) -> None:
+    def _left(self, taker: PopCaller) -> None:
         """It was cancelled, or told of a failure: what it was dealt a moment before is given back."""
         got = taker.got
         if not got.done():

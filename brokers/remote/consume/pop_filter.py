@@ -10,12 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
-from brokers.remote.consume.pop_hints import Recent
-from brokers.remote.settings import RemoteSettings
 from brokers.remote.settle.ack_batcher import Ack
-from brokers.remote.settle.deliveries import SUSPENDS_FROM
-from brokers.remote.settle.settle import Settling
-from popgate.clock import Clock
+from brokers.remote.settle.deliveries import SUSPENDS_FROM, Deliveries
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import GroupConfig, Pop, StoredMessage
@@ -30,7 +26,7 @@ _UNIQ_KEY = UNIQ_KEY.encode()
 
 
 @dataclass(slots=True)
-class Want:
+class PopAttempt:
     """A pop as it goes on: the request, what the group's settings and the route say of it."""
 
     context: Context
@@ -42,12 +38,11 @@ class Want:
     """How much more there is at the broker that was asked last, by its own words."""
 
 
-class Sifting(Settling, ReportsDeadLetters):
+class PopFilter(ReportsDeadLetters):
     """What popping does with what it got."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.recent = Recent(clock)
+    def __init__(self, deliveries: Deliveries) -> None:
+        self._deliveries = deliveries
         self.given_back = 0
         self.buried = 0
         self._dead_letter_handler: DeadLetterHandler | None = None
@@ -56,8 +51,8 @@ class Sifting(Settling, ReportsDeadLetters):
         """Of those that this gateway moves: what a broker does by itself it tells nobody."""
         self._dead_letter_handler = handler
 
-    def _passing(
-        self, want: Want, broker: str, answer: Command, messages: list[StoredMessage]
+    def passing(
+        self, want: PopAttempt, broker: str, answer: Command, messages: list[StoredMessage]
     ) -> list[StoredMessage]:
         """What this consumer gets: a broker filters tags by their hash, and counts no attempts (4.8)."""
         request, config = want.request, want.config
@@ -70,7 +65,7 @@ class Sifting(Settling, ReportsDeadLetters):
         again: set[str] = set()
         if request.ordered and messages:
             popped = [(parse_receipt(message.receipt), message.attempt) for message in messages]
-            finished = self.ordered.popped_again(
+            finished = self._deliveries.ordered.popped_again(
                 request.topic, request.group, popped, attempt_id=request.attempt_id
             )
             again = {one.encode() for one in finished}
@@ -80,48 +75,50 @@ class Sifting(Settling, ReportsDeadLetters):
                 self._finish_quietly(request.topic, request.group, message.receipt)
                 continue
             if request.ordered:
-                self.ordered.dealt(message.receipt)
-                if message.receipt in self.replaced:
+                self._deliveries.ordered.dealt(message.receipt)
+                if message.receipt in self._deliveries.replaced:
                     # Popped in the millisecond of a pop that is being given back: so is this one, or will be.
-                    self._return(want, [message])
+                    self.return_popped_messages(want, [message])
                     continue
             if not everything and not request.filter.matches(message.properties):
                 self._finish_quietly(request.topic, request.group, message.receipt)
                 continue
             if counts_returns or message.attempt > config.max_attempts:
                 name = find_property(message.properties, _UNIQ_KEY) or message.receipt.encode()
-                undelivered = self.returns.times(request.group, name)
+                undelivered = self._deliveries.returns.times(request.group, name)
                 if message.attempt - undelivered > config.max_attempts:
                     self.buried += 1
-                    self._in_background(self._bury_used_up(request.topic, request.group, message))
+                    self._deliveries.in_background(self._bury_used_up(request.topic, request.group, message))
                     continue
                 if counts_returns:
-                    self.returns.delivered(message.receipt, request.group, name)
+                    self._deliveries.returns.delivered(message.receipt, request.group, name)
             passing.append(message)
         return passing
 
-    def _return(self, want: Want, messages: Sequence[StoredMessage]) -> None:
+    def return_popped_messages(self, want: PopAttempt, messages: Sequence[StoredMessage]) -> None:
         topic, group = want.request.topic, want.request.group
         if want.request.ordered:
-            messages = [message for message in messages if self.ordered.is_returned(message.receipt)]
+            messages = [
+                message for message in messages if self._deliveries.ordered.is_returned(message.receipt)
+            ]
             # From now on, for who is dealt the same handles before the broker has answered.
-            self.replaced.add_all([message.receipt for message in messages])
+            self._deliveries.replaced.add_all([message.receipt for message in messages])
         self.given_back += len(messages)
         for message in messages:
-            self._in_background(self._free_quietly(topic, group, message.receipt))
+            self._deliveries.in_background(self._free_quietly(topic, group, message.receipt))
 
     def _finish_quietly(self, topic: str, group: str, handle: str) -> None:
         """Acknowledge what does not pass the filter; failing that it comes again, and does not pass again."""
         receipt = parse_receipt(handle)
-        self.acking.finish(receipt.broker, [Ack(topic, group, receipt, handle)])
+        self._deliveries.acking.finish(receipt.broker, [Ack(topic, group, receipt, handle)])
 
     async def _free_quietly(self, topic: str, group: str, handle: str) -> None:
-        await self._free(topic, group, handle, undelivered=True)
+        await self._deliveries.free(topic, group, handle, undelivered=True)
 
     async def _bury_used_up(self, topic: str, group: str, message: StoredMessage) -> None:
         """Failing that, the message comes again when its time is over, and is buried then."""
         try:
-            await self._bury(None, topic, group, message.receipt)
+            await self._deliveries.bury(None, topic, group, message.receipt)
         except GatewayError as error:
             _log.warning("a message of %s with no attempts left was not buried: %s", topic, error.sentence)
             return

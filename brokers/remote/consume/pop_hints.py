@@ -15,7 +15,7 @@ _FIRST_SIZE = 1_024.0
 _WEIGHT = 0.2
 
 
-class Recent:
+class PopHints:
     """Bounded and soft: it only says whom to ask first, and for how much."""
 
     __slots__ = ("_clock", "_due", "_found", "_sizes")
@@ -27,7 +27,7 @@ class Recent:
         self._sizes: dict[str, float] = {}
 
     def __repr__(self) -> str:
-        return f"<Recent {len(self._found)}>"
+        return f"<PopHints {len(self._found)}>"
 
     def had(self, shelf: tuple[str, str], broker: str) -> bool:
         """Whether the broker had something for this topic and group a moment ago."""

@@ -91,7 +91,7 @@ class Line:
                 waiter.call.set_result("")
 
 
-class Waiters:
+class WaitQueue:
     """All lines. One timer serves all who wait."""
 
     def __init__(self, clock: Clock, most: int) -> None:
@@ -106,7 +106,7 @@ class Waiters:
         self._ended = False
 
     def __repr__(self) -> str:
-        return f"<Waiters {self._size} in {len(self._lines)} lines>"
+        return f"<WaitQueue {self._size} in {len(self._lines)} lines>"
 
     def __len__(self) -> int:
         return self._size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import could_be_a_name, of_each, worst
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.metadata.topics import Topics
@@ -14,18 +15,27 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.routes import TopicRoute
 
 
-class Deleting(Topics, Groups):
+class Deletion:
     """The part of the port's `Directory` that deletes.
 
     It is done everywhere or it raises, and may be asked for again: a broker that was not there would
     bring a topic back to the name servers, and they do not forget it by themselves.
     """
 
+    def __init__(self, access: ClusterAccess, topics: Topics, groups: Groups) -> None:
+        self._access = access
+        self._routes = access.routes
+        self._connections = access.connections
+        self._client = access.client
+        self._settings = access.settings
+        self._topics = topics
+        self._groups = groups
+
     async def delete_topic(self, name: str) -> None:
         if not could_be_a_name(name):
             raise TopicNotFound(shown(name))
-        async with self.topic_turns.of(name):
-            route = await self.routes.now(name)
+        async with self._topics.topic_turns.of(name):
+            route = await self._routes.now(name)
             groups = await self._readers_of(name, [one.name for one in route.brokers])
             await self._delete(name, route)
             for retries in _retry_topics(name, groups):
@@ -35,23 +45,23 @@ class Deleting(Topics, Groups):
         """With its positions and its retries; its dead letters stay, as with RocketMQ's own tools."""
         if not could_be_a_name(name):
             raise GroupNotFound(shown(name))
-        async with self.group_turns.of(name):
-            await self.group_now(name)
-            read = await self.topics_read_by(name)
-            masters = await self.masters()
-            _, failures = await of_each(masters, lambda broker: self.delete_group_at(broker, name))
-            self.group_settings.forget(name)
+        async with self._groups.group_turns.of(name):
+            await self._groups.group_now(name)
+            read = await self._groups.topics_read_by(name)
+            masters = await self._access.masters()
+            _, failures = await of_each(masters, lambda broker: self._groups.delete_group_at(broker, name))
+            self._groups.group_settings.forget(name)
             if failures:
                 raise worst(failures)
             for retries in (one for topic in read for one in _retry_topics(topic, [name])):
                 await self._delete_if_there(retries)
-            await self.drop_stale_positions(name, masters)
+            await self._groups.drop_stale_positions(name, masters)
 
     # -- inside -------------------------------------------------------------------------------
 
     async def _delete_if_there(self, topic: str) -> None:
         try:
-            route = await self.routes.now(topic)
+            route = await self._routes.now(topic)
         except TopicNotFound:
             return
         await self._delete(topic, route)
@@ -65,40 +75,40 @@ class Deleting(Topics, Groups):
             )
         _, failures = await of_each(
             [one.name for one in route.brokers],
-            lambda broker: self.callings.done(
+            lambda broker: self._client.done(
                 broker,
                 RequestCode.DELETE_TOPIC_IN_BROKER,
                 {"topic": topic},
-                timeout_s=self.settings.slow_s,
+                timeout_s=self._settings.slow_s,
             ),
         )
-        self.topic_settings.forget(topic)
+        self._topics.topic_settings.forget(topic)
         if failures:
             raise worst(failures)
         clusters = sorted({one.cluster for one in route.brokers})
         _, failures = await of_each(
-            self.routes.servers.addresses, lambda server: self._unname(server, topic, clusters)
+            self._routes.servers.addresses, lambda server: self._unname(server, topic, clusters)
         )
-        self.routes.forget(topic)
+        self._routes.forget(topic)
         if failures:
             raise worst(failures)
-        await self.until_shown(topic, lambda found: found is None)
+        await self._topics.until_shown(topic, lambda found: found is None)
 
     async def _unname(self, server: str, topic: str, clusters: Iterable[str]) -> None:
         """The name of the cluster is what 5.x name servers ask for; older ones do not look at it."""
         for cluster in clusters:
-            answer = await self.links.call(
+            answer = await self._connections.call(
                 server,
                 RequestCode.DELETE_TOPIC_IN_NAMESRV,
                 {"topic": topic, "clusterName": cluster},
-                timeout_s=self.settings.request_timeout_s,
+                timeout_s=self._settings.request_timeout_s,
             )
             if answer.code != ResponseCode.SUCCESS:
                 raise error_of(answer, broker="(name server)")
 
     async def _readers_of(self, topic: str, brokers: Iterable[str]) -> list[str]:
         """The groups that have a position in the topic, at those of its brokers that tell."""
-        found, _ = await self.readers_at(topic, brokers)
+        found, _ = await self._groups.readers_at(topic, brokers)
         return found or []
 
 

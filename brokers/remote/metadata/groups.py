@@ -7,13 +7,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brokers.capabilities import TellsReaders
-from brokers.remote.base.keyed_lock import Turns
-from brokers.remote.base.queries import Asking, could_be_a_name, object_in, of_each, worst
-from brokers.remote.cluster.ttl_cache import Kept
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.base.keyed_lock import KeyedLock
+from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
+from brokers.remote.cluster.ttl_cache import RefreshingCache
 from brokers.remote.metadata.config_codec import check_group_settings, group_body, group_in, refusal
-from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.errors import (
     AlreadyExists,
     BrokerUnavailable,
@@ -51,24 +50,25 @@ _SYSTEM_GROUPS = frozenset(
 _SYSTEM_PREFIX = "CID_RMQ_SYS_"
 
 
-class Groups(Asking, TellsReaders):
+class Groups(TellsReaders):
     """The part of the port's `Directory` that shows groups, makes and changes them."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.group_settings: Kept[GroupConfig] = Kept(
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self._client = access.client
+        self._settings = access.settings
+        self.group_settings: RefreshingCache[GroupConfig] = RefreshingCache(
             self._fetch_group,
-            clock,
-            refresh_s=settings.route_refresh_s,
-            expiry_s=settings.route_expiry_s,
-            missing_s=settings.missing_route_s,
-            most=settings.max_routes,
+            access.clock,
+            refresh_s=access.settings.route_refresh_s,
+            expiry_s=access.settings.route_expiry_s,
+            missing_s=access.settings.missing_route_s,
+            most=access.settings.max_routes,
         )
-        self.group_turns = Turns()
+        self.group_turns = KeyedLock()
 
     async def stop(self) -> None:
         await self.group_settings.close()
-        await super().stop()
 
     async def group(self, name: str) -> GroupConfig:
         """A broker that makes unknown groups on first use makes it when it is asked (6.4)."""
@@ -84,7 +84,7 @@ class Groups(Asking, TellsReaders):
 
     async def groups(self) -> list[GroupConfig]:
         """Those of all brokers that answer, without the system's. Raises BrokerUnavailable: none does."""
-        told, failures = await of_each(await self.brokers(), self._groups_at)
+        told, failures = await of_each(await self._access.brokers(), self._groups_at)
         if not told:
             raise worst(failures)
         found: dict[str, GroupConfig] = {}
@@ -100,7 +100,7 @@ class Groups(Asking, TellsReaders):
         async with self.group_turns.of(config.name):
             if await self._is_listed(config.name):
                 raise AlreadyExists("group", config.name)
-            masters = await self.masters()
+            masters = await self._access.masters()
             await self.drop_stale_positions(config.name, masters)
             body = group_body(config, None)
             done, failures = await of_each(masters, lambda broker: self._change_group(broker, body))
@@ -115,7 +115,7 @@ class Groups(Asking, TellsReaders):
         check_group_settings(config)
         async with self.group_turns.of(config.name):
             told, failures = await of_each(
-                await self.masters(), lambda broker: self._told_group(broker, config.name)
+                await self._access.masters(), lambda broker: self._told_group(broker, config.name)
             )
             silent = {one: why for one, why in failures.items() if not isinstance(why, NotFound)}
             if silent or not told:
@@ -134,7 +134,7 @@ class Groups(Asking, TellsReaders):
         """The topics in which the group has a position, at the brokers that answer; no retries."""
 
         told, failures = await of_each(
-            await self.brokers(), lambda broker: self._topics_read_at(broker, group)
+            await self._access.brokers(), lambda broker: self._topics_read_at(broker, group)
         )
         if not told:
             raise worst(failures)
@@ -144,7 +144,7 @@ class Groups(Asking, TellsReaders):
         """`brokers.capabilities.TellsReaders`: what the brokers that answer say."""
         if not could_be_a_name(topic):
             return []
-        found, failures = await self.readers_at(topic, await self.brokers())
+        found, failures = await self.readers_at(topic, await self._access.brokers())
         if found is None:
             raise worst(failures)
         return found
@@ -155,7 +155,9 @@ class Groups(Asking, TellsReaders):
         """The groups that read a topic as these brokers say, None when none does; and who says nothing."""
 
         async def ask(broker: str) -> tuple[str, ...]:
-            answer = await self.read_from(broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+            answer = await self._access.read_from(
+                broker, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic}
+            )
             if answer.code != ResponseCode.SUCCESS:
                 raise error_of(answer, broker=broker)
             return object_in(
@@ -168,11 +170,11 @@ class Groups(Asking, TellsReaders):
 
     async def delete_group_at(self, broker: str, name: str) -> None:
         """Delete a group and its positions on one broker, which need not have it."""
-        await self.callings.done(
+        await self._client.done(
             broker,
             RequestCode.DELETE_SUBSCRIPTIONGROUP,
             {"groupName": name, "cleanOffset": "true"},
-            timeout_s=self.settings.slow_s,
+            timeout_s=self._settings.slow_s,
         )
 
     async def drop_stale_positions(self, name: str, brokers: Iterable[str]) -> None:
@@ -198,7 +200,7 @@ class Groups(Asking, TellsReaders):
 
     async def _topics_read_at(self, broker: str, group: str) -> tuple[str, ...]:
         """The topics in which a broker has a position of the group, those of its retries, too."""
-        answer = await self.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+        answer = await self._access.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, group=group)
         return object_in(
@@ -208,16 +210,20 @@ class Groups(Asking, TellsReaders):
     async def _fetch_group(self, name: str) -> GroupConfig:
         """The settings as the first broker that has them tells them; it is missing when all say so."""
         failures: dict[str, GatewayError] = {}
-        for broker in await self.brokers():
+        for broker in await self._access.brokers():
             try:
                 return group_in(await self._told_group(broker, name))
             except GatewayError as error:
-                failures[broker] = error if self.knows_best(broker) else BrokerUnavailable(error.sentence)
+                failures[broker] = (
+                    error if self._access.knows_best(broker) else BrokerUnavailable(error.sentence)
+                )
         silent = [one for one in failures.values() if not isinstance(one, NotFound)]
         raise silent[0] if silent else GroupNotFound(name)
 
     async def _told_group(self, broker: str, name: str) -> Mapping[str, Any]:
-        answer = await self.read_from(broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name})
+        answer = await self._access.read_from(
+            broker, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": name}
+        )
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, group=name)
 
@@ -229,17 +235,17 @@ class Groups(Asking, TellsReaders):
 
     async def _is_listed(self, name: str) -> bool:
         """Whether a broker has it. It is looked up in the list: a question by name may make it (6.4)."""
-        told, failures = await of_each(await self.masters(), self._groups_at)
+        told, failures = await of_each(await self._access.masters(), self._groups_at)
         if not told:
             raise worst(failures)
         return any(one.name == name for groups in told.values() for one in groups)
 
     async def _groups_at(self, broker: str) -> list[GroupConfig]:
-        answer = await self.read_from(
+        answer = await self._access.read_from(
             broker,
             RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
             {},
-            timeout_s=self.settings.slow_s,
+            timeout_s=self._settings.slow_s,
         )
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker)
@@ -251,12 +257,12 @@ class Groups(Asking, TellsReaders):
         return object_in(answer, broker, "the list of groups", read)
 
     async def _change_group(self, broker: str, body: bytes) -> None:
-        answer = await self.callings.call(
+        answer = await self._client.call(
             broker,
             RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
             {},
             body,
-            timeout_s=self.settings.slow_s,
+            timeout_s=self._settings.slow_s,
         )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, broker)

@@ -15,7 +15,8 @@ from brokers.relaying import (
     RelaysCommands,
     relayed_fields,
 )
-from brokers.remote.base.queries import Asking, of_each
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.base.queries import of_each
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Unsupported, shown
 from popgate.wire.codes import RequestCode
@@ -23,8 +24,13 @@ from popgate.wire.codes import RequestCode
 _AT_ONCE: Final = 16
 
 
-class Relaying(Asking, RelaysCommands):
+class CommandRelay(RelaysCommands):
     """`brokers.relaying.RelaysCommands`."""
+
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self._client = access.client
+        self._settings = access.settings
 
     async def relay(
         self, context: Context, code: int, fields: Mapping[str, str], *, broker: str = "", topic: str = ""
@@ -39,8 +45,8 @@ class Relaying(Asking, RelaysCommands):
                 f"the cluster has {len(names)} brokers, the limit of one command is {MOST_BROKERS}"
             )
         gate = asyncio.Semaphore(_AT_ONCE)
-        ask = self.callings.call if what.changes else self.read_from
-        limit_s = self.settings.slow_s if what.slow else None
+        ask = self._client.call if what.changes else self._access.read_from
+        limit_s = self._settings.slow_s if what.slow else None
         taken = 0
 
         async def answer(name: str) -> BrokerAnswer:
@@ -55,12 +61,12 @@ class Relaying(Asking, RelaysCommands):
         return Relayed(*await of_each(names, answer))
 
     async def _named(self, broker: str, topic: str, *, changes: bool) -> list[str]:
-        known = await (self.masters() if changes else self.brokers())
+        known = await (self._access.masters() if changes else self._access.brokers())
         if broker:
             if broker not in known:
                 raise BadRequest(f"the cluster has no broker {shown(broker)} that can be asked now")
             return [broker]
         if topic:
-            having = {one.name for one in (await self.route_of(topic)).brokers}
+            having = {one.name for one in (await self._access.route_of(topic)).brokers}
             return [name for name in known if name in having] or known
         return known

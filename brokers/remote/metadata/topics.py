@@ -6,14 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from brokers.remote.base.keyed_lock import Turns
-from brokers.remote.base.queries import Asking, could_be_a_name, object_in, of_each, worst
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.base.keyed_lock import KeyedLock
+from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
 from brokers.remote.cluster.queues import queues_of
-from brokers.remote.cluster.ttl_cache import Kept
+from brokers.remote.cluster.ttl_cache import RefreshingCache
 from brokers.remote.metadata.config_codec import check_topic_settings, refusal, topic_fields, topic_in
-from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.errors import (
     AlreadyExists,
     BadRequest,
@@ -38,28 +37,32 @@ _REPLY_TOPIC = "_REPLY_TOPIC"
 _SYSTEM_PREFIX = "rmq_sys_"
 
 
-class Topics(Asking):
+class Topics:
     """The part of the port's `Directory` that shows topics, makes and changes them."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.topic_settings: Kept[TopicConfig] = Kept(
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self._routes = access.routes
+        self._clock = access.clock
+        self._settings = access.settings
+        self._client = access.client
+        self._connections = access.connections
+        self.topic_settings: RefreshingCache[TopicConfig] = RefreshingCache(
             self._fetch_topic,
-            clock,
-            refresh_s=settings.route_refresh_s,
-            expiry_s=settings.route_expiry_s,
-            missing_s=settings.missing_route_s,
-            most=settings.max_routes,
+            access.clock,
+            refresh_s=access.settings.route_refresh_s,
+            expiry_s=access.settings.route_expiry_s,
+            missing_s=access.settings.missing_route_s,
+            most=access.settings.max_routes,
         )
-        self.topic_turns = Turns()
+        self.topic_turns = KeyedLock()
 
     async def stop(self) -> None:
         await self.topic_settings.close()
-        await super().stop()
 
     async def route(self, topic: str) -> Route:
         """The message types as any broker of the topic tells them; that none answers is told as such."""
-        route = await self.route_of(topic)
+        route = await self._access.route_of(topic)
         queues = queues_of(topic, route)
         try:
             types = (await self.topic_settings.of(topic)).message_types
@@ -76,11 +79,11 @@ class Topics(Asking):
 
     async def topics(self) -> list[TopicConfig]:
         """Those of all brokers that answer, without the system's. Raises BrokerUnavailable: none does."""
-        told, failures = await of_each(await self.brokers(), self._topics_at)
+        told, failures = await of_each(await self._access.brokers(), self._topics_at)
         if not told:
             raise worst(failures)
         pseudo = set()
-        for one in await self.routes.brokers():
+        for one in await self._routes.brokers():
             # Every broker and every cluster has a topic that is called like it (6.2).
             pseudo |= {one.name, one.cluster, one.cluster + _REPLY_TOPIC}
         found: dict[str, TopicConfig] = {}
@@ -99,14 +102,14 @@ class Topics(Asking):
         check_topic_settings(config)
         async with self.topic_turns.of(config.name):
             try:
-                await self.routes.now(config.name)
+                await self._routes.now(config.name)
             except TopicNotFound:
                 pass
             else:
                 raise AlreadyExists("topic", config.name)
             fields = topic_fields(config, None)
             there, failures = await of_each(
-                await self.masters(), lambda broker: self._has_topic(broker, config.name)
+                await self._access.masters(), lambda broker: self._has_topic(broker, config.name)
             )
             if any(there.values()):
                 await self.until_shown(config.name, lambda route: route is not None)
@@ -124,7 +127,7 @@ class Topics(Asking):
             raise TopicNotFound(shown(config.name))
         check_topic_settings(config)
         async with self.topic_turns.of(config.name):
-            route = await self.routes.now(config.name)
+            route = await self._routes.now(config.name)
             if route.mappings:
                 raise BadRequest(f"topic {config.name} is static: an operator maps its queues")
             brokers = [one.name for one in route.brokers if one.master is not None]
@@ -152,30 +155,30 @@ class Topics(Asking):
 
     async def until_shown(self, topic: str, fits: Callable[[TopicRoute | None], bool]) -> None:
         """Until the name servers tell of a change that the brokers have made. Raises BrokerTimeout."""
-        until = self.clock.monotonic() + max(_SHOWN_WITHIN_S, self.settings.request_timeout_s)
+        until = self._clock.monotonic() + max(_SHOWN_WITHIN_S, self._settings.request_timeout_s)
         rest = _LOOK_AGAIN_S
         while True:
-            self.routes.forget(topic)
+            self._routes.forget(topic)
             try:
-                if fits(await self.routes.now(topic)):
+                if fits(await self._routes.now(topic)):
                     return
             except TopicNotFound:
                 if fits(None):
                     return
             except BrokerUnavailable:
                 pass  # it may be there a moment later
-            if self.clock.monotonic() >= until:
+            if self._clock.monotonic() >= until:
                 raise BrokerTimeout(
                     f"the brokers have changed topic {topic}, the name servers do not tell it yet"
                 )
-            await self.rest(rest)
+            await self._access.rest(rest)
             rest = min(2 * rest, _LOOK_AGAIN_LONGEST_S)
 
     # -- inside -------------------------------------------------------------------------------
 
     async def _fetch_topic(self, name: str) -> TopicConfig:
         """The settings as the first broker that answers has them, with the queues that the route tells of."""
-        route = await self.routes.of(name)
+        route = await self._routes.of(name)
         failures: dict[str, GatewayError] = {}
         brokers = [one.name for one in route.brokers]
         brokers.sort(key=lambda one: not self._is_reached(one))
@@ -183,7 +186,7 @@ class Topics(Asking):
             try:
                 config = topic_in(await self._told(broker, name))
             except GatewayError as error:
-                failures[broker] = error if self.knows_best(broker) else _not_told(error)
+                failures[broker] = error if self._access.knows_best(broker) else _not_told(error)
                 continue
             here = [one for one in route.queues if one.broker in brokers]
             return replace(
@@ -195,14 +198,16 @@ class Topics(Asking):
         raise silent[0] if silent else TopicNotFound(name)
 
     def _is_reached(self, broker: str) -> bool:
-        data = self.routes.clusters.get(broker)
-        return data is not None and any(self.links.is_open(one) for one in data.addresses.values())
+        data = self._routes.clusters.get(broker)
+        return data is not None and any(self._connections.is_open(one) for one in data.addresses.values())
 
     async def _told(self, broker: str, name: str) -> Mapping[str, Any]:
         """The settings as one broker tells them. Those before 5.0 do not: then nothing is declared (6.4)."""
-        answer = await self.read_from(broker, RequestCode.GET_TOPIC_CONFIG, {"topic": name, "lo": "true"})
+        answer = await self._access.read_from(
+            broker, RequestCode.GET_TOPIC_CONFIG, {"topic": name, "lo": "true"}
+        )
         if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
-            queues = next((one for one in (await self.routes.of(name)).queues if one.broker == broker), None)
+            queues = next((one for one in (await self._routes.of(name)).queues if one.broker == broker), None)
             if queues is None:
                 raise TopicNotFound(name)
             return {
@@ -228,8 +233,8 @@ class Topics(Asking):
         return True
 
     async def _topics_at(self, broker: str) -> list[TopicConfig]:
-        answer = await self.read_from(
-            broker, RequestCode.GET_ALL_TOPIC_CONFIG, {}, timeout_s=self.settings.slow_s
+        answer = await self._access.read_from(
+            broker, RequestCode.GET_ALL_TOPIC_CONFIG, {}, timeout_s=self._settings.slow_s
         )
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker)
@@ -241,11 +246,11 @@ class Topics(Asking):
         return object_in(answer, broker, "the list of topics", read)
 
     async def _change_topic(self, broker: str, fields: Mapping[str, str]) -> None:
-        answer = await self.callings.call(
+        answer = await self._client.call(
             broker,
             RequestCode.UPDATE_AND_CREATE_TOPIC,
             fields,
-            timeout_s=self.settings.slow_s,
+            timeout_s=self._settings.slow_s,
         )
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, broker)

@@ -15,7 +15,7 @@ FAILED_S = 10.0
 _MOST = 4_096
 
 
-class Latency:
+class BrokerLatency:
     """Until when, in loop seconds, each broker is better left alone."""
 
     __slots__ = ("_until",)
@@ -24,7 +24,7 @@ class Latency:
         self._until: dict[str, float] = {}
 
     def __repr__(self) -> str:
-        return f"<Latency left alone {len(self._until)}>"
+        return f"<BrokerLatency left alone {len(self._until)}>"
 
     def answered(self, broker: str, took_s: float, now: float) -> None:
         """The broker answered a send after so long, or would have (`FAILED_S`)."""

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import could_be_a_name
-from brokers.remote.clients.registration import Registering
+from brokers.remote.clients.registration import ClientRegistration
 from brokers.remote.produce.batches import is_held_back
 from brokers.remote.produce.queue_selector import Target, writable_queues, zones_of
 from brokers.remote.produce.send_request import complete
-from brokers.remote.settings import RemoteSettings
+from brokers.remote.traits import TRAITS
 from brokers.remote.transactions.ids import half_properties, producer_group_of
-from brokers.traits import Traits
-from popgate.clock import Clock
 from popgate.errors import (
     BadRequest,
     BrokerUnavailable,
@@ -59,20 +58,21 @@ class Unit:
         return self.pinned is not None or any(one.message_group for one in self.messages[:1])
 
 
-class Placing(Registering):
+class SendPlanner:
     """The half of sending that asks no broker."""
 
-    traits: Traits
-
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
+    def __init__(self, access: ClusterAccess, registration: ClientRegistration) -> None:
+        self._clock = access.clock
+        self._settings = access.settings
+        self._routes = access.routes
+        self._registration = registration
         self._places: dict[str, Places] = {}
 
-    async def _places_of(self, topic: str, *, anew: bool = False) -> Places:
+    async def places_of(self, topic: str, *, anew: bool = False) -> Places:
         """Raises TopicNotFound, Forbidden (nothing to write to), BrokerUnavailable."""
         if not could_be_a_name(topic):
             raise TopicNotFound(shown(topic))
-        route = await (self.routes.now(topic) if anew else self.routes.of(topic))
+        route = await (self._routes.now(topic) if anew else self._routes.of(topic))
         places = self._places.get(topic)
         if places is None or places.route is not route:
             if len(self._places) >= _MOST_TOPICS:
@@ -84,7 +84,7 @@ class Placing(Registering):
             raise Forbidden(f"topic {topic} is not writable")
         return places
 
-    def _units(
+    def units(
         self,
         topic: str,
         messages: Sequence[Message],
@@ -93,7 +93,7 @@ class Placing(Registering):
     ) -> list[Unit]:
         """Who goes where, and with whom. What cannot go anywhere gets its result."""
         units: dict[object, Unit] = {}
-        now_ms = self.clock.now_ms()
+        now_ms = self._clock.now_ms()
         plain = None  # the unit of those that nothing is said of, which are nearly all
         for at, message in enumerate(messages):
             nothing_said = (
@@ -144,13 +144,13 @@ class Placing(Registering):
             raise BadRequest(f"messages for {topic} and other topics cannot be sent together")
         if message.lite_topic:
             raise Unsupported("a lite topic in a RocketMQ cluster, from which this gateway delivers none")
-        delay_ms, longest_ms = message.deliver_at_ms - now_ms, self.traits.max_delay_ms
+        delay_ms, longest_ms = message.deliver_at_ms - now_ms, TRAITS.max_delay_ms
         if delay_ms > longest_ms:
             raise DelayTooLong(delay_ms, longest_ms)
         complete(message)
         if message.type is MessageType.TRANSACTION:
-            message.properties = half_properties(message, self.settings.transaction_check_after_s)
-            self.register.expect_checks(topic, producer_group_of(message))
+            message.properties = half_properties(message, self._settings.transaction_check_after_s)
+            self._registration.registry.expect_checks(topic, producer_group_of(message))
         if message.queue_id < 0:
             return None
         return writable_queue(topic, places, message.broker, message.queue_id)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from brokers.remote.cluster.queues import places_of
-from brokers.remote.produce.broker_latency import Latency
+from brokers.remote.produce.broker_latency import BrokerLatency
 from popgate.hashing import consistent_hash, java_hash
 from popgate.model import Permission
 from popgate.wire.routes import TopicRoute
@@ -47,16 +47,16 @@ def _place(message_group: str, queues: int) -> int:
     return consistent_hash(java_hash(message_group), queues)
 
 
-class Picker:
+class QueueSelector:
     """Chooses queues. Of brokers that are left alone for a while none is chosen unless there is no other."""
 
-    def __init__(self, latency: Latency, zone: str) -> None:
+    def __init__(self, latency: BrokerLatency, zone: str) -> None:
         self._latency = latency
         self._zone = zone
         self._turn = random.randrange(1 << 16)  # noqa: S311
 
     def __repr__(self) -> str:
-        return f"<Picker {self._latency!r}>"
+        return f"<QueueSelector {self._latency!r}>"
 
     def pick(
         self,

@@ -10,11 +10,9 @@ import base64
 import binascii
 from typing import NamedTuple
 
-from brokers.remote.base.queries import Asking
-from brokers.remote.settings import RemoteSettings
-from brokers.remote.settle.recent_handles import Spent
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.settle.recent_handles import RecentHandles
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
 from popgate.receipt import NO_RECALL_HANDLE
@@ -50,16 +48,17 @@ def read_recall_handle(handle: str) -> Recall:
     return Recall(parts[1], parts[2], int(parts[3]), parts[4])
 
 
-class Recalling(Asking):
+class Recaller:
     """The port's `recall`."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self._recalled = Spent(_MOST)
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self._client = access.client
+        self._recalled = RecentHandles(_MOST)
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
         recall = read_recall_handle(recall_handle)
-        route = await self.route_of(topic)
+        route = await self._access.route_of(topic)
         if recall.topic != topic:
             raise BadRequest(f"the recall handle is for topic {shown(recall.topic)}, not for {topic}")
         if recall_handle in self._recalled:
@@ -67,7 +66,7 @@ class Recalling(Asking):
         if route.broker(recall.broker) is None:
             raise NotFound(f"topic {topic} has no broker {shown(recall.broker)} that could recall a message")
         fields = {"producerGroup": topic, "topic": topic, "recallHandle": recall_handle}
-        answer = await self.callings.call(recall.broker, RequestCode.RECALL_MESSAGE, fields, context=context)
+        answer = await self._client.call(recall.broker, RequestCode.RECALL_MESSAGE, fields, context=context)
         if answer.code == ResponseCode.ILLEGAL_OPERATION:
             raise NotFound(f"message {shown(recall.message_id)} cannot be recalled: {shown(answer.remark)}")
         if answer.code != ResponseCode.SUCCESS:

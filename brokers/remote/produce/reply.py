@@ -11,11 +11,9 @@ import random
 from collections.abc import Awaitable, Mapping
 
 from brokers.capabilities import CarriesReplies, ReplyHandler
-from brokers.remote.clients.registration import Registering
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.produce.send_request import complete, send_request
-from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault, NotFound, PeerWireError, shown
 from popgate.model import Message, Sent, StoredMessage
@@ -26,13 +24,16 @@ from popgate.wire.remoting import Command
 _LONGEST_NUMBER = 20
 
 
-class Replying(Registering, CarriesReplies):
+class Replies(CarriesReplies):
     """`brokers.capabilities.CarriesReplies`."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
+    def __init__(self, access: ClusterAccess) -> None:
+        self._connections = access.connections
+        self._client = access.client
+        self._routes = access.routes
+        self._clock = access.clock
         self._reply_handler: ReplyHandler | None = None
-        self.links.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
+        self._connections.on_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._pushed)
 
     def on_reply(self, handler: ReplyHandler) -> None:
         self._reply_handler = handler
@@ -46,14 +47,14 @@ class Replying(Registering, CarriesReplies):
         broker = message.broker
         if not broker:
             # The client that waits is registered at every broker of its cluster.
-            route = await self.routes.of(message.topic)
+            route = await self._routes.of(message.topic)
             masters = [one.name for one in route.brokers if one.master is not None]
             if not masters:
                 raise BrokerUnavailable(f"no broker of topic {message.topic} has a master now")
             broker = random.choice(masters)  # noqa: S311
         queue_id = max(message.queue_id, 0)
-        _, fields, body = send_request([message], queue_id, message.born_ms or self.clock.now_ms())
-        answer = await self.callings.call(
+        _, fields, body = send_request([message], queue_id, message.born_ms or self._clock.now_ms())
+        answer = await self._client.call(
             broker, RequestCode.SEND_REPLY_MESSAGE_V2, fields, body, context=context, named="n"
         )
         if answer.code == ResponseCode.SYSTEM_ERROR:
@@ -67,7 +68,7 @@ class Replying(Registering, CarriesReplies):
 
     def _pushed(self, address: str, link: int, request: Command) -> Command | Awaitable[Command]:
         try:
-            message = _pushed_message(request, self.routes.clusters.at(address))
+            message = _pushed_message(request, self._routes.clusters.at(address))
         except PeerWireError as error:
             return request.answer(ResponseCode.SYSTEM_ERROR, f"the reply cannot be read: {error}")
         found = find_property(message.properties, REPLY_TO_CLIENT.encode())

@@ -12,19 +12,19 @@ from collections import deque
 from collections.abc import Sequence
 
 from brokers.batches import Batch, ForwardsBatches, StoredBatch
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.produce.batches import in_batches, may_batch
-from brokers.remote.produce.broker_latency import Latency
-from brokers.remote.produce.plan import Placing, Unit, writable_queue
-from brokers.remote.produce.queue_selector import Picker, Target, led_now
-from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Gathering, Part, may_lie_anywhere
+from brokers.remote.produce.broker_latency import BrokerLatency
+from brokers.remote.produce.plan import SendPlanner, Unit, writable_queue
+from brokers.remote.produce.queue_selector import QueueSelector, Target, led_now
+from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Part, SendBatcher, may_lie_anywhere
 from brokers.remote.produce.send_request import BatchLoad, Load, MessagesLoad, PackedLoad, complete
-from brokers.remote.settings import RemoteSettings
 from brokers.remote.transactions.ids import (
     make_transaction_id,
     sent_half,
 )
 from popgate.answers import error_of
-from popgate.clock import Clock, pause
+from popgate.clock import pause
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -69,18 +69,21 @@ _LONGEST_DELAY = re.compile(r"max delay ([0-9]{1,15})ms")
 """In the sentence of a broker whose own limit is lower than the one we know."""
 
 
-class Sending(Placing, ForwardsBatches):
+class Sender(ForwardsBatches):
     """The port's `send`."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.latency = Latency()
-        self._picker = Picker(self.latency, settings.zone)
-        self._gathering = Gathering(self._send_gathered)
+    def __init__(self, access: ClusterAccess, planner: SendPlanner) -> None:
+        self._clock = access.clock
+        self._settings = access.settings
+        self._routes = access.routes
+        self._client = access.client
+        self._planner = planner
+        self.latency = BrokerLatency()
+        self._queue_selector = QueueSelector(self.latency, access.settings.zone)
+        self._send_batcher = SendBatcher(self._send_gathered)
 
     async def stop(self) -> None:
-        await self._gathering.stop()
-        await super().stop()
+        await self._send_batcher.stop()
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         if not messages:
@@ -95,10 +98,10 @@ class Sending(Placing, ForwardsBatches):
         large = packed.size > MOST_BYTES or len(packed.message_ids) > MOST_MESSAGES
         if large or not may_batch(packed.topic):
             return await self._send_apart(packed.topic, packed.unpack(), until)
-        return _told(await self._gathering.send(packed, until))
+        return _told(await self._send_batcher.send(packed, until))
 
     async def forward_batch(self, context: Context, batch: Batch) -> StoredBatch:
-        places = await self._places_of(batch.topic)
+        places = await self._planner.places_of(batch.topic)
         unit = Unit(writable_queue(batch.topic, places, batch.broker, batch.queue_id))
         (stored,) = await self._send_load(BatchLoad(batch), unit, self._until(context))
         names = tuple(stored.message_id.split(","))
@@ -111,9 +114,9 @@ class Sending(Placing, ForwardsBatches):
         self, topic: str, messages: Sequence[Message], until: float
     ) -> list[Sent | GatewayError]:
         """Send what one caller sends with nothing of others, in as few requests as they fit into."""
-        places = await self._places_of(topic)
+        places = await self._planner.places_of(topic)
         results: list[Sent | GatewayError | None] = [None] * len(messages)
-        units = self._units(topic, messages, places, results)
+        units = self._planner.units(topic, messages, places, results)
         if len(units) == 1:
             await self._send_unit(topic, units[0], until, results)
         elif units:
@@ -123,7 +126,7 @@ class Sending(Placing, ForwardsBatches):
     def _until(self, context: Context) -> float:
         if context.deadline is not None:
             return context.deadline
-        return self.clock.monotonic() + _TRIES_S * self.settings.request_timeout_s
+        return self._clock.monotonic() + _TRIES_S * self._settings.request_timeout_s
 
     async def _send_gathered(self, parts: Sequence[Part]) -> None:
         """Send what may lie in any queue as one batch; what a broker refuses for itself goes again, alone."""
@@ -202,7 +205,7 @@ class Sending(Placing, ForwardsBatches):
 
     async def _send_load(self, load: Load, unit: Unit, until: float) -> list[Sent]:
         """One request, at one broker after the other while that is safe. Raises the last failure."""
-        clock = self.clock
+        clock = self._clock
         now = clock.monotonic()
         first = load.first
         topic = first.topic
@@ -210,14 +213,14 @@ class Sending(Placing, ForwardsBatches):
         failure: GatewayError | None = None
         moved = False
         rest = _BUSY_REST_S
-        places = await self._places_of(topic)
+        places = await self._planner.places_of(topic)
         while True:
             if now >= until:
                 raise failure or BrokerTimeout(f"the time to send to {topic} is over")
             target = (
                 unit.pinned
                 or unit.chosen
-                or self._picker.pick(
+                or self._queue_selector.pick(
                     places.queues,
                     places.zones,
                     now,
@@ -249,8 +252,8 @@ class Sending(Placing, ForwardsBatches):
             else:
                 # Its queue is where the hash says, or who leads it; only a new route may say otherwise.
                 before = places
-                self.routes.forget(topic)
-                places = await self._places_of(topic, anew=True)
+                self._routes.forget(topic)
+                places = await self._planner.places_of(topic, anew=True)
                 if places.queues == before.queues:
                     raise failure
                 if unit.pinned is not None:
@@ -262,7 +265,7 @@ class Sending(Placing, ForwardsBatches):
 
     async def _ask_to_store(self, load: Load, target: Target, timeout_s: float) -> list[Sent]:
         """Raises _NotDone when another broker may be asked, GatewayError for all else."""
-        clock = self.clock
+        clock = self._clock
         broker, first = target.broker, load.first
         half = first.type is MessageType.TRANSACTION
         # A broker refuses late commits, and counts from here: no client's clock decides that.
@@ -270,12 +273,12 @@ class Sending(Placing, ForwardsBatches):
         code, fields, body = load.request(target.queue_id, born_ms)
         asked = clock.monotonic()
         try:
-            answer = await self.callings.call(
+            answer = await self._client.call(
                 broker,
                 code,
                 fields,
                 body,
-                timeout_s=min(timeout_s, self.settings.request_timeout_s),
+                timeout_s=min(timeout_s, self._settings.request_timeout_s),
                 named="n",
             )
         except (BrokerUnavailable, BrokerBusy) as error:
@@ -297,9 +300,9 @@ class Sending(Placing, ForwardsBatches):
                     offset_message_id=answer.fields.get("msgId", ""),
                     queue_offset=stored[0].offset,
                     born_ms=born_ms,
-                    check_after_s=self.settings.transaction_check_after_s,
+                    check_after_s=self._settings.transaction_check_after_s,
                 )
-                stored[0].transaction_id = make_transaction_id(self.settings.transaction_keys[0], place)
+                stored[0].transaction_id = make_transaction_id(self._settings.transaction_keys[0], place)
         except PeerWireError as error:
             raise BrokerTimeout(
                 f"broker {broker} stored something for {first.topic} and said: {error}"
@@ -311,7 +314,7 @@ class Sending(Placing, ForwardsBatches):
         topic = message.topic
         error = error_of(answer, broker=broker, topic=topic)
         if answer.code in _MOVED:
-            self.routes.forget(topic)
+            self._routes.forget(topic)
         if answer.code in _NOT_DONE:
             self.latency.failed(broker, now)
             return _NotDone(error, moved=answer.code in _MOVED)
@@ -323,7 +326,7 @@ class Sending(Placing, ForwardsBatches):
             return BadRequest(error.sentence, Fault.BODY_TOO_LARGE)
         longest = _LONGEST_DELAY.search(answer.remark)
         if answer.code == ResponseCode.MESSAGE_ILLEGAL and longest is not None:
-            return DelayTooLong(message.deliver_at_ms - self.clock.now_ms(), int(longest[1]))
+            return DelayTooLong(message.deliver_at_ms - self._clock.now_ms(), int(longest[1]))
         return error
 
 

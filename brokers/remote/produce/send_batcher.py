@@ -59,7 +59,7 @@ def may_lie_anywhere(topic: str, message: Message) -> bool:
     )
 
 
-class Gathering:
+class SendBatcher:
     """Keeps sends until the turn of the loop ends, then has them sent: `send` gets what goes together."""
 
     def __init__(self, send: Callable[[Sequence[Part]], Awaitable[None]]) -> None:
@@ -68,7 +68,7 @@ class Gathering:
         self._tasks: dict[asyncio.Task[None], Sequence[Part]] = {}
 
     def __repr__(self) -> str:
-        return f"<Gathering under way {len(self._tasks)}>"
+        return f"<SendBatcher under way {len(self._tasks)}>"
 
     async def send(self, packed: PackedMessages, until: float) -> Outcomes:
         """Send messages in their order, with others or alone. Cancelled, it is as if they were sent alone."""

@@ -12,9 +12,11 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import object_in, of_each
 from brokers.remote.cluster.queues import Place, places_of
-from brokers.remote.read.offsets import Positions
+from brokers.remote.metadata.groups import Groups
+from brokers.remote.read.offsets import ClusterOffsets
 from popgate.answers import error_of
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, Unsupported
 from popgate.model import GroupConfig, Held, Permission, Progress, Standing, StartFrom
@@ -28,14 +30,19 @@ _MOST_TOPICS = 512
 """Of a group, for which one request asks: their names stand in a header."""
 
 
-class Looking(Positions):
+class GroupProgress:
     """The part of the port's `Directory` that looks at what groups have done."""
 
+    def __init__(self, access: ClusterAccess, groups: Groups, offsets: ClusterOffsets) -> None:
+        self._access = access
+        self._groups = groups
+        self._offsets = offsets
+
     async def progress(self, group: str, topic: str) -> list[Progress]:
-        config = await self.group(group)
-        places = [(one, False) for one in places_of(topic, await self.route_of(topic))]
+        config = await self._groups.group(group)
+        places = [(one, False) for one in places_of(topic, await self._access.route_of(topic))]
         for make in (pop_retry_topic_v2, pop_retry_topic_v1):
-            places += [(one, True) for one in await self.places_if_there(make(group, topic))]
+            places += [(one, True) for one in await self._offsets.places_if_there(make(group, topic))]
         readable = iter([one for one in places if one[0].permission & Permission.READ])
         found: list[Progress] = []
         while some := list(islice(readable, _AT_ONCE)):
@@ -43,8 +50,8 @@ class Looking(Positions):
         return found
 
     async def held(self, group: str, topic: str, limit: int) -> list[Held]:
-        await self.group(group)
-        await self.route_of(topic)
+        await self._groups.group(group)
+        await self._access.route_of(topic)
         raise Unsupported(
             "to list what a group holds in a RocketMQ cluster", "its brokers tell nobody who has a message"
         )
@@ -56,7 +63,7 @@ class Looking(Positions):
 
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
         """Group by group. One whose brokers do not all answer is left out: its figures would be too small."""
-        names = [one.name for one in await self.groups()]
+        names = [one.name for one in await self._groups.groups()]
         found: list[Standing] = []
         at = start
         while queues > 0 and at < len(names):
@@ -73,7 +80,7 @@ class Looking(Positions):
 
     async def _progress(self, config: GroupConfig, place: Place, retry: bool) -> Progress:
         bounds, position = await asyncio.gather(
-            self.bounds_of(None, place), self.position_of(None, config.name, place)
+            self._offsets.bounds_of(None, place), self._offsets.position_of(None, config.name, place)
         )
         if position is None:
             last = config.start_from is StartFrom.LAST and not retry
@@ -83,7 +90,9 @@ class Looking(Positions):
 
     async def _standings_of(self, group: str) -> tuple[list[Standing], int]:
         """Where a group stands with each topic that it has read, and how many queues that was."""
-        told, failures = await of_each(await self.brokers(), lambda broker: self._stats_at(broker, group))
+        told, failures = await of_each(
+            await self._access.brokers(), lambda broker: self._stats_at(broker, group)
+        )
         if failures:
             raise BrokerUnavailable(f"not all brokers tell where group {group} stands")
         unread: dict[str, int] = {}
@@ -101,7 +110,7 @@ class Looking(Positions):
         return [_standing(group, one, unread.get(one, 0), free.get(one, 0)) for one in names], looked_at
 
     async def _stats_at(self, broker: str, group: str) -> list[_Stats]:
-        answer = await self.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
+        answer = await self._access.read_from(broker, RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": group})
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, group=group)
         topics = object_in(
@@ -111,7 +120,7 @@ class Looking(Positions):
             return []
         # With the list also topics are told that no client of the group is subscribed to: its retries.
         fields = {"consumerGroup": group, "topicList": ";".join(topics[:_MOST_TOPICS])}
-        answer = await self.read_from(broker, RequestCode.GET_CONSUME_STATS, fields)
+        answer = await self._access.read_from(broker, RequestCode.GET_CONSUME_STATS, fields)
         if answer.code != ResponseCode.SUCCESS:
             raise error_of(answer, broker=broker, group=group)
         return object_in(answer, broker, f"the progress of group {group}", _stats_in)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokers.capabilities import FindsByPlace
-from brokers.remote.base.queries import Asking, of_each, worst
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.base.queries import of_each, worst
 from brokers.remote.read.pull import stored
 from popgate.answers import error_of
 from popgate.context import Context
@@ -31,11 +32,15 @@ _LONGEST_KEY = 32_767
 """Bytes: what a block of properties holds."""
 
 
-class Finding(Asking, FindsByPlace):
+class MessageLookup(FindsByPlace):
     """The part of the port's `Offsets` that looks messages up."""
 
+    def __init__(self, access: ClusterAccess) -> None:
+        self._access = access
+        self._routes = access.routes
+
     async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
-        if all(one.name != broker for one in await self.routes.brokers()):
+        if all(one.name != broker for one in await self._routes.brokers()):
             raise BadRequest(f"there is no broker {shown(broker)}")
         record = await self._viewed(context, broker, {"offset": str(commit_offset)})
         if record is None or record.commit_offset != commit_offset:
@@ -43,7 +48,7 @@ class Finding(Asking, FindsByPlace):
         return stored(record, broker, record.queue_id, record.offset)
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
-        route = await self.route_of(topic)
+        route = await self._access.route_of(topic)
         packed = _packed(message_id)
         if packed is None:
             return []
@@ -68,7 +73,7 @@ class Finding(Asking, FindsByPlace):
     async def find_by_key(
         self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
     ) -> list[StoredMessage]:
-        route = await self.route_of(topic)
+        route = await self._access.route_of(topic)
         packed = _packed(key)
         if packed is None or limit < 1 or begin_ms > end_ms or end_ms < 0:
             return []
@@ -102,7 +107,7 @@ class Finding(Asking, FindsByPlace):
         """What the brokers that answer have, newest first. Raises when none of them answers."""
 
         async def ask(broker: str) -> list[StoredMessage]:
-            answer = await self.read_from(
+            answer = await self._access.read_from(
                 broker, RequestCode.QUERY_MESSAGE, {"topic": topic, **fields}, context=context
             )
             if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -130,7 +135,7 @@ class Finding(Asking, FindsByPlace):
         if offset < 0:
             return None
         owner = next(
-            (one.name for one in await self.routes.brokers() if host in one.addresses.values()), None
+            (one.name for one in await self._routes.brokers() if host in one.addresses.values()), None
         )
         if owner is None:
             return None
@@ -141,7 +146,7 @@ class Finding(Asking, FindsByPlace):
 
     async def _viewed(self, context: Context, broker: str, fields: dict[str, str]) -> Record | None:
         """What a broker has at an offset of its log: any may be asked for, and need not be a message's."""
-        answer = await self.read_from(broker, RequestCode.VIEW_MESSAGE_BY_ID, fields, context=context)
+        answer = await self._access.read_from(broker, RequestCode.VIEW_MESSAGE_BY_ID, fields, context=context)
         if answer.code != ResponseCode.SUCCESS:
             return None
         try:

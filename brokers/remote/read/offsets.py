@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import number_in
 from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.metadata.groups import Groups
-from brokers.remote.settings import RemoteSettings
 from brokers.resets import HoldsResets
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
     BrokerUnavailable,
@@ -47,25 +46,30 @@ _RESET_PENDING = "previously reset"
 """How a broker says that it did not take a position, because an operator's has not been read from yet."""
 
 
-class Positions(Groups, HoldsResets):
+class ClusterOffsets(HoldsResets):
     """The part of the port's `Offsets` and `Directory` that is about positions.
 
     A position of a RocketMQ is how far a group has popped: what it holds counts as done, until it comes
     back through the group's retry topic (`Traits.tells_deliveries`).
     """
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
+    def __init__(self, access: ClusterAccess, groups: Groups) -> None:
+        self._access = access
+        self._clock = access.clock
+        self._client = access.client
+        self._groups = groups
         self._known: dict[Place, tuple[float, Bounds]] = {}
         """Bounds of queues as told last, and until when they are good."""
 
     async def bounds(self, context: Context, topic: str, broker: str, queue_id: int) -> Bounds:
-        return await self.bounds_of(context, await self.place(topic, broker, queue_id))
+        return await self.bounds_of(context, await self._access.place(topic, broker, queue_id))
 
     async def bounds_of(self, context: Context | None, place: Place) -> Bounds:
         lowest, highest = await asyncio.gather(
-            self.ask_queue(context, place, RequestCode.GET_MIN_OFFSET, {}, reading=True),
-            self.ask_queue(context, place, RequestCode.GET_MAX_OFFSET, {"committed": "true"}, reading=True),
+            self._access.ask_queue(context, place, RequestCode.GET_MIN_OFFSET, {}, reading=True),
+            self._access.ask_queue(
+                context, place, RequestCode.GET_MAX_OFFSET, {"committed": "true"}, reading=True
+            ),
         )
         minimum = max(number_in(lowest, place.broker, "offset"), 0)
         bounds = Bounds(minimum, max(number_in(highest, place.broker, "offset"), minimum))
@@ -76,26 +80,26 @@ class Positions(Groups, HoldsResets):
         """A broker said so: a commit within these need not ask."""
         if len(self._known) >= _MOST_KNOWN and place not in self._known:
             self._known.clear()
-        self._known[place] = self.clock.monotonic() + _KNOWN_FOR_S, bounds
+        self._known[place] = self._clock.monotonic() + _KNOWN_FOR_S, bounds
 
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
-        return await self._offset_at(context, await self.place(topic, broker, queue_id), time_ms)
+        return await self._offset_at(context, await self._access.place(topic, broker, queue_id), time_ms)
 
     async def committed(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int
     ) -> int | None:
-        place = await self.place(topic, broker, queue_id)
-        await self.group(group)
+        place = await self._access.place(topic, broker, queue_id)
+        await self._groups.group(group)
         return await self.position_of(context, group, place)
 
     async def position_of(self, context: Context | None, group: str, place: Place) -> int | None:
         """None when the group has no position there."""
         fields = {"consumerGroup": group, "setZeroIfNotFound": "false"}
-        answer = await self.ask_queue(
+        answer = await self._access.ask_queue(
             context, place, RequestCode.QUERY_CONSUMER_OFFSET, fields, reading=True, also=_NOT_FOUND
         )
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            if not self.knows_best(place.broker):
+            if not self._access.knows_best(place.broker):
                 raise BrokerUnavailable(
                     f"broker {place.broker} has no master now, and its slave no position of group {group}"
                 )
@@ -114,11 +118,13 @@ class Positions(Groups, HoldsResets):
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> int:
         """Other pulls name another group; the first one of the group itself is told of a pending reset."""
-        place = await self.place(topic, broker, queue_id)
+        place = await self._access.place(topic, broker, queue_id)
         if place.static:
             return offset
         fields = {**pull_fields(group, "*", 1), "queueOffset": str(offset)}
-        answer = await self.ask_queue(context, place, RequestCode.PULL_MESSAGE, fields, also=NOTHING_PULLED)
+        answer = await self._access.ask_queue(
+            context, place, RequestCode.PULL_MESSAGE, fields, also=NOTHING_PULLED
+        )
         if answer.code != ResponseCode.PULL_OFFSET_MOVED:
             return offset
         minimum, maximum, to = (
@@ -151,8 +157,8 @@ class Positions(Groups, HoldsResets):
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
         """Also on the group's retries of the topic, which are passed over: what is to come comes anew."""
-        await self.group(group)
-        route = await self.route_of(topic)
+        await self._groups.group(group)
+        route = await self._access.route_of(topic)
         places = [one for one in places_of(topic, route) if one.permission & Permission.READ]
         # All are known before the first queue is changed.
         offsets = [await self._offset_for(place, to) for place in places]
@@ -168,7 +174,7 @@ class Positions(Groups, HoldsResets):
     async def places_if_there(self, topic: str) -> list[Place]:
         """The queues of a topic that need not be there. Raises BrokerUnavailable."""
         try:
-            return places_of(topic, await self.route_of(topic))
+            return places_of(topic, await self._access.route_of(topic))
         except TopicNotFound:
             return []
 
@@ -178,8 +184,8 @@ class Positions(Groups, HoldsResets):
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> Place:
         """Where a position is to be set. Raises IllegalOffset, GroupNotFound, TopicNotFound."""
-        place = await self.place(topic, broker, queue_id)
-        await self.group(group)
+        place = await self._access.place(topic, broker, queue_id)
+        await self._groups.group(group)
         if not self._is_surely_within(place, offset):
             bounds = await self.bounds_of(context, place)
             if not bounds.minimum <= offset <= bounds.maximum:
@@ -188,7 +194,7 @@ class Positions(Groups, HoldsResets):
 
     def _is_surely_within(self, place: Place, offset: int) -> bool:
         until, known = self._known.get(place, (0.0, _UNKNOWN))
-        return known.minimum <= offset <= known.maximum and self.clock.monotonic() < until
+        return known.minimum <= offset <= known.maximum and self._clock.monotonic() < until
 
     async def _offset_for(self, place: Place, to: StartFrom | int) -> int:
         if isinstance(to, StartFrom):
@@ -198,7 +204,7 @@ class Positions(Groups, HoldsResets):
 
     async def _offset_at(self, context: Context | None, place: Place, time_ms: int) -> int:
         fields = {"timestamp": str(min(max(time_ms, 0), LARGEST_OFFSET)), "boundaryType": "lower"}
-        answer = await self.ask_queue(
+        answer = await self._access.ask_queue(
             context, place, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, fields, reading=True
         )
         found = number_in(answer, place.broker, "offset")
@@ -209,7 +215,7 @@ class Positions(Groups, HoldsResets):
     async def _commit(self, context: Context | None, group: str, place: Place, offset: int) -> bool:
         """Whether the broker took it."""
         fields = {"consumerGroup": group, "commitOffset": str(offset)}
-        answer = await self.ask_queue(context, place, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
+        answer = await self._access.ask_queue(context, place, RequestCode.UPDATE_CONSUMER_OFFSET, fields)
         return _RESET_PENDING not in answer.remark
 
     async def _reset(self, group: str, place: Place, offset: int) -> None:
@@ -226,7 +232,7 @@ class Positions(Groups, HoldsResets):
                 "timestamp": "0",
                 "isForce": "true",
             }
-            answer = await self.callings.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
+            answer = await self._client.call(place.broker, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, fields)
             if answer.code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST):
                 raise error_of(answer, broker=place.broker, topic=place.topic, group=group)
             if await self._serves_resets(place, answer, offset):
@@ -247,7 +253,7 @@ class Positions(Groups, HoldsResets):
         """
         if answer.code != ResponseCode.SUCCESS:
             return False
-        queues = places_of(place.topic, await self.route_of(place.topic))
+        queues = places_of(place.topic, await self._access.route_of(place.topic))
         if sum(one.broker == place.broker for one in queues) == 1:
             return False
         try:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import number_in
 from brokers.remote.cluster.queues import Place
 from brokers.remote.read.offsets import (
     LARGEST_OFFSET,
     NOTHING_PULLED,
     SUBSCRIPTION,
-    Positions,
+    ClusterOffsets,
     pull_fields,
 )
 from brokers.remote.read.origins import true_origin
@@ -53,8 +54,14 @@ _DERIVED = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 """Topics whose messages may need another origin than their broker tells."""
 
 
-class Pulling(Positions):
+class Puller:
     """The part of the port's `Offsets` that looks at messages."""
+
+    def __init__(self, access: ClusterAccess, offsets: ClusterOffsets) -> None:
+        self._access = access
+        self._settings = access.settings
+        self._clock = access.clock
+        self._offsets = offsets
 
     async def pull(
         self,
@@ -73,13 +80,13 @@ class Pulling(Positions):
             raise BadRequest(f"a pull takes at least one message, not {max_messages}")
         place = await self._readable(topic, broker, queue_id)
         if not 0 <= offset <= LARGEST_OFFSET:
-            bounds = await self.bounds(context, topic, broker, queue_id)
+            bounds = await self._offsets.bounds(context, topic, broker, queue_id)
             raise IllegalOffset(offset, bounds.minimum, bounds.maximum)
         fields = _request(passing, min(max_messages, _MOST_MESSAGES))
         wait_s = 0.0
         while True:
             room = max_bytes if context.allowance is None else min(max_bytes, context.allowance.room())
-            asked = self.clock.monotonic()
+            asked = self._clock.monotonic()
             answer = await self._pull_once(context, place, {**fields, "queueOffset": str(offset)}, wait_s)
             if answer is not None:
                 pulled = await self._pulled(place, answer, offset, passing, max_messages, room)
@@ -87,15 +94,15 @@ class Pulling(Positions):
                     if context.allowance is not None:
                         context.allowance.add(held_bytes(pulled.messages))
                     return pulled
-                early = wait_s > 0 and self.clock.monotonic() - asked < wait_s / 2
+                early = wait_s > 0 and self._clock.monotonic() - asked < wait_s / 2
                 if pulled.next_offset == offset and (
                     early or answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
                 ):
-                    await self.rest(_REST_S)
+                    await self._access.rest(_REST_S)
                 offset = pulled.next_offset
                 place = await self._readable(topic, place.broker, queue_id)  # its leader may be another now
             # The first look does not wait, so that the bounds are known when the time is over.
-            left = -1.0 if wait_until is None else wait_until - self.clock.monotonic()
+            left = -1.0 if wait_until is None else wait_until - self._clock.monotonic()
             if left < _LEAST_WAIT_S:
                 return Pulled([], offset, pulled.bounds)
             wait_s = min(left, _LONGEST_WAIT_S)
@@ -103,7 +110,7 @@ class Pulling(Positions):
     # -- inside -------------------------------------------------------------------------------
 
     async def _readable(self, topic: str, broker: str, queue_id: int) -> Place:
-        place = await self.place(topic, broker, queue_id)
+        place = await self._access.place(topic, broker, queue_id)
         if not place.permission & Permission.READ:
             raise Forbidden(f"topic {topic} is not readable")
         return place
@@ -115,7 +122,7 @@ class Pulling(Positions):
         try:
             return await self._pull_within(context, place, fields, wait_s)
         except BrokerBusy as error:
-            if _REJECTED in error.sentence and not self.knows_best(place.broker):
+            if _REJECTED in error.sentence and not self._access.knows_best(place.broker):
                 raise BrokerUnavailable(
                     f"broker {place.broker} has no master now, and its slave is set up not to be read from"
                     " (slaveReadEnable)"
@@ -126,17 +133,17 @@ class Pulling(Positions):
         self, context: Context | None, place: Place, fields: dict[str, str], wait_s: float
     ) -> Command | None:
         if wait_s <= 0:
-            return await self.ask_queue(
+            return await self._access.ask_queue(
                 context, place, RequestCode.PULL_MESSAGE, fields, reading=True, also=NOTHING_PULLED
             )
         fields |= {
             "sysFlag": str(SUBSCRIPTION | _SUSPEND),
             "suspendTimeoutMillis": str(int(wait_s * 1000)),
         }
-        limit = wait_s + self.settings.slow_s
-        return await self.within(
+        limit = wait_s + self._settings.slow_s
+        return await self._access.within(
             wait_s,
-            self.ask_queue(
+            self._access.ask_queue(
                 None,
                 place,
                 RequestCode.PULL_MESSAGE,
@@ -155,7 +162,7 @@ class Pulling(Positions):
         bounds = Bounds(
             max(number_in(answer, broker, "minOffset"), 0), max(number_in(answer, broker, "maxOffset"), 0)
         )
-        self.told_bounds(place, bounds)
+        self._offsets.told_bounds(place, bounds)
         behind = number_in(answer, broker, "nextBeginOffset")
         if answer.code == ResponseCode.PULL_OFFSET_MOVED:
             if bounds.minimum <= offset <= bounds.maximum:

@@ -6,11 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokers.capabilities import LeasesQueues
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import object_in, of_each, worst
 from brokers.remote.cluster.queues import place_of
 from brokers.remote.metadata.groups import Groups
-from brokers.remote.settings import RemoteSettings
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.wire.codes import RequestCode
@@ -27,15 +26,18 @@ _LEASES = "lease of "
 """Before the name that a group's leases are locked under: no group's name has a blank."""
 
 
-class Locking(Groups, LeasesQueues):
+class QueueLocks(LeasesQueues):
     """The part of the port's `Offsets` that locks queues, and `LeasesQueues`.
 
     Brokers keep what they are asked for as long as they live, whether there is such a queue or not; so
     they are asked only about queues of topics, and for groups, that are there.
     """
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
+    def __init__(self, access: ClusterAccess, groups: Groups) -> None:
+        self._access = access
+        self._clock = access.clock
+        self._client = access.client
+        self._groups = groups
         self._locked_until: dict[str, float] = {}
         """Groups whose locks may last so long; soft: one that is not known is met again."""
 
@@ -43,26 +45,26 @@ class Locking(Groups, LeasesQueues):
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]
     ) -> list[Named]:
         """Queues whose broker cannot be reached are not locked. Raises BrokerUnavailable if all are such."""
-        mine = await self._lock_as(context, group, client_id, await self._by_broker(group, queues))
+        mine = await self.lock_as(context, group, client_id, await self._by_broker(group, queues))
         if mine:
-            self._note_locks(group)
+            self.note_locks(group)
         return mine
 
     async def lease(self, context: Context, group: str, owner: str, queues: Sequence[Named]) -> list[Named]:
-        return await self._lock_as(context, _LEASES + group, owner, await self._by_broker(group, queues))
+        return await self.lock_as(context, _LEASES + group, owner, await self._by_broker(group, queues))
 
     async def end_lease(self, context: Context, group: str, owner: str, queues: Sequence[Named]) -> None:
-        await self._unlock_as(context, _LEASES + group, owner, await self._by_broker(group, queues))
+        await self.unlock_as(context, _LEASES + group, owner, await self._by_broker(group, queues))
 
     async def unlock(self, context: Context, group: str, client_id: str, queues: Sequence[Named]) -> None:
-        await self._unlock_as(context, group, client_id, await self._by_broker(group, queues))
+        await self.unlock_as(context, group, client_id, await self._by_broker(group, queues))
 
-    async def _lock_as(
+    async def lock_as(
         self, context: Context, name: str, owner: str, by_broker: Mapping[str, Mapping[Named, Named]]
     ) -> list[Named]:
         async def ask(broker: str) -> list[Named]:
             body = _body(name, owner, by_broker[broker])
-            answer = await self.callings.done(broker, RequestCode.LOCK_BATCH_MQ, {}, body, context=context)
+            answer = await self._client.done(broker, RequestCode.LOCK_BATCH_MQ, {}, body, context=context)
             return object_in(
                 answer, broker, "the locked queues", lambda told: list(each(told, "lockOKMQSet", _queue))
             )
@@ -78,20 +80,20 @@ class Locking(Groups, LeasesQueues):
 
     def may_be_locked(self, group: str) -> bool:
         """Whether this process locked queues for the group lately, or saw that somebody did."""
-        return self._locked_until.get(group, 0.0) > self.clock.monotonic()
+        return self._locked_until.get(group, 0.0) > self._clock.monotonic()
 
-    def _note_locks(self, group: str) -> None:
-        now = self.clock.monotonic()
+    def note_locks(self, group: str) -> None:
+        now = self._clock.monotonic()
         if len(self._locked_until) >= _MOST_NOTED:
             self._locked_until = {name: until for name, until in self._locked_until.items() if until > now}
         self._locked_until[group] = now + LOCKED_S
 
-    async def _unlock_as(
+    async def unlock_as(
         self, context: Context, name: str, owner: str, by_broker: Mapping[str, Mapping[Named, Named]]
     ) -> None:
         _, failures = await of_each(
             by_broker,
-            lambda broker: self.callings.done(
+            lambda broker: self._client.done(
                 broker,
                 RequestCode.UNLOCK_BATCH_MQ,
                 {},
@@ -106,7 +108,7 @@ class Locking(Groups, LeasesQueues):
         """Those that there are, by broker: as the broker knows them, and as they were named here."""
         found: dict[str, dict[Named, Named]] = {}
         try:
-            await self.group(group)
+            await self._groups.group(group)
         except NotFound:
             return found
         unknown: set[str] = set()
@@ -114,7 +116,7 @@ class Locking(Groups, LeasesQueues):
             if topic in unknown or len(unknown) > _MOST_UNKNOWN:
                 continue
             try:
-                place = place_of(topic, await self.route_of(topic), broker, queue_id)
+                place = place_of(topic, await self._access.route_of(topic), broker, queue_id)
             except NotFound:
                 unknown.add(topic)
                 continue

@@ -15,9 +15,9 @@ from typing import Final
 from uuid import uuid4
 
 from brokers.numbering import BROKERS, MOST_BROKERS, NumbersQueues
-from brokers.remote.read.queue_locks import Locking
-from brokers.remote.settings import RemoteSettings
-from popgate.clock import Clock, pause
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.read.queue_locks import QueueLocks
+from popgate.clock import pause
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable, GatewayError
 from popgate.queue_numbers import Numbered, QueueNumbers, joined, may_be_numbered
@@ -34,11 +34,15 @@ _MOST_KEPT: Final = 16_384
 _log = logging.getLogger(__name__)
 
 
-class Numbering(Locking, NumbersQueues):
+class QueueNumberStore(NumbersQueues):
     """Numbers for the queues of the cluster."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
+    def __init__(self, access: ClusterAccess, locks: QueueLocks) -> None:
+        self._settings = access.settings
+        self._routes = access.routes
+        self._clock = access.clock
+        self._connections = access.connections
+        self._locks = locks
         self._numbers: dict[str, QueueNumbers] = {}
         """What this process read or gave: with the name servers' it is joined, which may have lost it."""
         self._unkept: set[str] = set()
@@ -59,7 +63,7 @@ class Numbering(Locking, NumbersQueues):
                 del self._giving[topic]
 
     def figures(self) -> dict[str, float]:
-        return {**super().figures(), "numbers_unkept": float(len(self._unkept))}
+        return {"numbers_unkept": float(len(self._unkept))}
 
     async def _numbered(self, context: Context, topic: str, wanted: Sequence[Numbered]) -> QueueNumbers:
         found = await self._read(topic)
@@ -132,7 +136,7 @@ class Numbering(Locking, NumbersQueues):
     async def _read(self, topic: str) -> dict[str, QueueNumbers]:
         """Of each name server that answers. Raises BrokerUnavailable: none does."""
         answers = await self._ask_each(
-            self.routes.servers.addresses,
+            self._routes.servers.addresses,
             RequestCode.GET_KV_CONFIG,
             {"namespace": NAMESPACE, "key": topic},
         )
@@ -157,7 +161,7 @@ class Numbering(Locking, NumbersQueues):
         fields = {"namespace": NAMESPACE, "key": topic, "value": numbers.encode()}
         answers = await self._ask_each(behind, RequestCode.PUT_KV_CONFIG, fields)
         taken = [address for address, one in answers.items() if one.code == ResponseCode.SUCCESS]
-        have, all_there_are = len(found) - len(behind) + len(taken), len(self.routes.servers.addresses)
+        have, all_there_are = len(found) - len(behind) + len(taken), len(self._routes.servers.addresses)
         if have * 2 < all_there_are:
             raise BrokerUnavailable(
                 f"{have} of {all_there_are} name servers have the numbers of the queues of {topic},"
@@ -168,9 +172,9 @@ class Numbering(Locking, NumbersQueues):
         self, addresses: Sequence[str], code: int, fields: Mapping[str, str]
     ) -> dict[str, Command]:
         """The answers of those that answer."""
-        timeout_s = self.settings.request_timeout_s
+        timeout_s = self._settings.request_timeout_s
         answers = await asyncio.gather(
-            *(self.links.call(address, code, fields, timeout_s=timeout_s) for address in addresses),
+            *(self._connections.call(address, code, fields, timeout_s=timeout_s) for address in addresses),
             return_exceptions=True,
         )
         told: dict[str, Command] = {}
@@ -186,16 +190,16 @@ class Numbering(Locking, NumbersQueues):
     def _homes(self, numbers: QueueNumbers, queues: Sequence[Numbered]) -> list[str]:
         """Brokers with a master where a lease may be had, the same one first for all gateways."""
         names = [broker for broker, _ in numbers.queues] + sorted(broker for broker, _ in queues)
-        return [name for name in dict.fromkeys(names) if self.routes.master(name) is not None]
+        return [name for name in dict.fromkeys(names) if self._routes.master(name) is not None]
 
     async def _lease(self, context: Context, topic: str, owner: str, homes: Sequence[str]) -> str | None:
         """The broker where it is; None: somebody else has it. Raises BrokerUnavailable."""
         for home in homes:
             try:
                 for _ in range(_TRIES):
-                    if await self._lock_as(context, LEASES, owner, _place(topic, home)):
+                    if await self._locks.lock_as(context, LEASES, owner, _place(topic, home)):
                         return home
-                    await pause(self.clock, _PAUSE_S)
+                    await pause(self._clock, _PAUSE_S)
             except GatewayError as error:
                 _log.debug("no lease for the numbers of %s at %s: %s", topic, home, error)
                 continue
@@ -204,7 +208,7 @@ class Numbering(Locking, NumbersQueues):
 
     async def _end_lease(self, context: Context, topic: str, owner: str, home: str) -> None:
         try:
-            await self._unlock_as(context, LEASES, owner, _place(topic, home))
+            await self._locks.unlock_as(context, LEASES, owner, _place(topic, home))
         except GatewayError as error:
             _log.debug("the lease for the numbers of %s at %s ends by itself: %s", topic, home, error)
 

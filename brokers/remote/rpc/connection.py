@@ -32,12 +32,12 @@ class Means:
     tls: ssl.SSLContext | None
     host_of: Callable[[str], str]
     probe: Callable[[int], bytes]
-    on_asked: Callable[[Link, Channel, Command], None]
+    on_asked: Callable[[Connection, Channel, Command], None]
     on_opened: Callable[[str, int], None]
     on_lost: Callable[[str, int], None]
 
 
-class Link:
+class Connection:
     """Link `number` to `address` ("host:port")."""
 
     def __init__(self, address: str, number: int, means: Means) -> None:
@@ -59,7 +59,7 @@ class Link:
         self._closed = False
 
     def __repr__(self) -> str:
-        return f"<Link {self.address}#{self.number} {self.channel!r} {self.trouble}>"
+        return f"<Connection {self.address}#{self.number} {self.channel!r} {self.trouble}>"
 
     @property
     def is_open(self) -> bool:

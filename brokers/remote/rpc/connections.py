@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable, Mapping
 
 from brokers.channel import GATEWAY, Channel, Speaker
-from brokers.remote.rpc.connection import Link, Means
-from brokers.remote.rpc.inbound import Answering, Handler
+from brokers.remote.rpc.connection import Connection, Means
+from brokers.remote.rpc.inbound import Handler, InboundRequests
 from brokers.remote.rpc.tls import client_context
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
@@ -18,17 +18,17 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import HeartbeatData
 from popgate.wire.remoting import Command, encode_command
 
-__all__ = ["Handler", "Links"]
+__all__ = ["Connections", "Handler"]
 
 _log = logging.getLogger(__name__)
 
 _SWEEP_S = 30.0
 
 
-class Links:
+class Connections:
     """Every connection of the gateway to its cluster.
 
-    Link 0 of a broker is the one for everything that has no reason to choose; the others are there
+    Connection 0 of a broker is the one for everything that has no reason to choose; the others are there
     because a broker keeps one client per group and connection. All requests are signed where there are
     credentials.
     """
@@ -38,9 +38,9 @@ class Links:
     ) -> None:
         self._settings = settings
         self._clock = clock
-        self._links: dict[tuple[str, int], Link] = {}
+        self._links: dict[tuple[str, int], Connection] = {}
         self._hosts: dict[str, str] = {}
-        self._answering = Answering(settings.max_asked)
+        self._answering = InboundRequests(settings.max_asked)
         self._opened: list[Callable[[str, int], None]] = []
         self._lost: list[Callable[[str, int], None]] = []
         self._dropped = 0
@@ -63,7 +63,7 @@ class Links:
 
     def __repr__(self) -> str:
         is_open = sum(one.is_open for one in self._links.values())
-        return f"<Links {is_open} open of {len(self._links)}>"
+        return f"<Connections {is_open} open of {len(self._links)}>"
 
     async def call(
         self,
@@ -228,7 +228,7 @@ class Links:
             "oneway_dropped_total": self._dropped,
         }
 
-    def _link(self, address: str, number: int) -> Link:
+    def _link(self, address: str, number: int) -> Connection:
         if self._closed:
             raise BrokerUnavailable(f"{address} cannot be reached: the gateway stops")
         if not 0 <= number < self._settings.max_links:
@@ -237,7 +237,7 @@ class Links:
             )
         if len(self._links) >= self._settings.max_addresses:
             raise BrokerUnavailable(f"there are {len(self._links)} links already, which is the bound")
-        one = self._links[address, number] = Link(address, number, self._means)
+        one = self._links[address, number] = Connection(address, number, self._means)
         if self._sweeper is None:
             self._sweeper = self._clock.call_later(_SWEEP_S, self._sweep)
         return one
@@ -280,7 +280,7 @@ class Links:
             return tls.server_name
         return self._hosts.get(address) or address.rpartition(":")[0].strip("[]")
 
-    def _asked(self, link: Link, channel: Channel, command: Command) -> None:
+    def _asked(self, link: Connection, channel: Channel, command: Command) -> None:
         self._answering.take(link.address, link.number, command, channel.answer)
 
     def _tell_opened(self, address: str, link: int) -> None:

@@ -17,7 +17,7 @@ Answer = Callable[[Command], object]
 _log = logging.getLogger(__name__)
 
 
-class Answering:
+class InboundRequests:
     """Finds the handler of a request by its code; at most `most` of them are answered at a time."""
 
     def __init__(self, most: int) -> None:

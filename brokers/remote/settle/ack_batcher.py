@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from brokers.remote.base.broker_client import Callings
+from brokers.remote.base.broker_client import BrokerClient
 from brokers.remote.base.retry import when_not_busy
 from popgate.answers import error_of
 from popgate.clock import Clock
@@ -73,11 +73,11 @@ def _entry(ack: Ack, offsets: list[int]) -> BatchAck:
     )
 
 
-class Acking:
+class AckBatcher:
     """One request per broker and turn of the loop."""
 
-    def __init__(self, callings: Callings, clock: Clock) -> None:
-        self._callings = callings
+    def __init__(self, callings: BrokerClient, clock: Clock) -> None:
+        self._client = callings
         self._clock = clock
         self._parts: dict[str, list[_Part]] = {}
         self._alone: set[str] = set()
@@ -85,7 +85,7 @@ class Acking:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<Acking under way {len(self._tasks)}>"
+        return f"<AckBatcher under way {len(self._tasks)}>"
 
     def finish(self, broker: str, acks: Sequence[Ack]) -> asyncio.Future[list[GatewayError | None]]:
         """Acknowledge deliveries of one broker; the future has an outcome for each, and never fails."""
@@ -183,7 +183,7 @@ class Acking:
         self, broker: str, code: RequestCode, fields: Mapping[str, str], body: bytes = b""
     ) -> Command:
         return await when_not_busy(
-            self._clock, PATIENCE_S, lambda: self._callings.call(broker, code, fields, body)
+            self._clock, PATIENCE_S, lambda: self._client.call(broker, code, fields, body)
         )
 
     async def _single(self, broker: str, ack: Ack) -> GatewayError | None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.retry import when_not_busy
-from brokers.remote.metadata.groups import Groups
-from brokers.remote.settings import RemoteSettings
-from brokers.remote.settle.ack_batcher import PATIENCE_S, Ack, Acking, real_topic
+from brokers.remote.settle.ack_batcher import PATIENCE_S, Ack, AckBatcher, real_topic
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from brokers.remote.settle.ordered_deliveries import OrderedDeliveries
-from brokers.remote.settle.recent_handles import Spent
-from brokers.remote.settle.undelivered import Returns
+from brokers.remote.settle.recent_handles import RecentHandles
+from brokers.remote.settle.undelivered import Undelivered
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
     BrokerBusy,
@@ -45,7 +43,7 @@ _NOT_DONE = frozenset(
 _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, ResponseCode.INVALID_PARAMETER})
 
 
-class Handling(Groups):
+class Deliveries:
     """The base of taking and of settling.
 
     `finished`: handles whose messages are acknowledged or buried, or are being so, or may be;
@@ -54,44 +52,45 @@ class Handling(Groups):
     was done.
     """
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.clocks = BrokerClocks(clock)
-        self.finished = Spent()
-        self.acknowledged = Spent()
-        self.replaced = Spent()
-        self.unsure = Spent()
-        self.returns = Returns()
+    def __init__(self, access: ClusterAccess) -> None:
+        self._client = access.client
+        self._clock = access.clock
+        self._routes = access.routes
+        self.clocks = BrokerClocks(access.clock)
+        self.finished = RecentHandles()
+        self.acknowledged = RecentHandles()
+        self.replaced = RecentHandles()
+        self.unsure = RecentHandles()
+        self.returns = Undelivered()
         self.ordered = OrderedDeliveries()
-        self.acking = Acking(self.callings, clock)
+        self.acking = AckBatcher(self._client, access.clock)
         self._works: set[asyncio.Task[None]] = set()
 
     async def stop(self) -> None:
         while self._works:
             await asyncio.wait(list(self._works))
         await self.acking.stop()
-        await super().stop()
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _in_background(self, work: Coroutine[object, object, None]) -> None:
+    def in_background(self, work: Coroutine[object, object, None]) -> None:
         """Have something done that nobody waits for; `stop` does."""
         task = asyncio.get_running_loop().create_task(work)
         self._works.add(task)
         task.add_done_callback(self._works.discard)
 
-    def _delivery(self, handle: str, topic: str, route: TopicRoute) -> Receipt:
+    def delivery(self, handle: str, topic: str, route: TopicRoute) -> Receipt:
         """Read a handle. Raises IllegalReceipt for one that no broker of the topic can have given out."""
         receipt = parse_receipt(handle)
-        self._check_place(receipt, handle, topic, route)
+        self.check_place(receipt, handle, topic, route)
         return receipt
 
-    def _check_place(self, receipt: Receipt, handle: str, topic: str, route: TopicRoute) -> None:
+    def check_place(self, receipt: Receipt, handle: str, topic: str, route: TopicRoute) -> None:
         """Raises IllegalReceipt for a place that no broker of the topic has."""
         broker = receipt.broker
         queues = next((one for one in route.queues if one.broker == broker), None)
         if queues is None:
-            if route.broker(broker) is None and self.routes.clusters.get(broker) is None:
+            if route.broker(broker) is None and self._routes.clusters.get(broker) is None:
                 raise IllegalReceipt(handle, "no broker of that name is known", NO_BROKER)
         elif (
             receipt.topic_type == OF_TOPIC
@@ -100,21 +99,21 @@ class Handling(Groups):
         ):
             raise IllegalReceipt(handle, f"topic {topic} has no queue {receipt.queue_id} there")
 
-    def _is_over(self, topic: str, group: str, receipt: Receipt) -> bool:
+    def is_over(self, topic: str, group: str, receipt: Receipt) -> bool:
         """Whether the time of a delivery is surely over, by the broker's clock, as far as is known here."""
         due_ms = self.ordered.due_ms(topic, group, receipt) if receipt.ordered else receipt.due_ms
         return self.clocks.surely_past_ms(receipt.broker) >= due_ms
 
-    def _check_usable(self, topic: str, group: str, handle: str, receipt: Receipt) -> None:
+    def check_usable(self, topic: str, group: str, handle: str, receipt: Receipt) -> None:
         """Raises ReceiptExpired for a delivery that must not be touched any more: it could come back."""
         if handle in self.finished:
             raise ReceiptExpired(handle, "the message is finished already")
         if handle in self.replaced:
             raise ReceiptExpired(handle, "its invisible time was changed, which made a new handle")
-        if self._is_over(topic, group, receipt):
+        if self.is_over(topic, group, receipt):
             raise ReceiptExpired(handle)
 
-    async def _hide(
+    async def hide(
         self,
         context: Context | None,
         topic: str,
@@ -142,7 +141,7 @@ class Handling(Groups):
             "suspend": "true" if suspend else "false",
         }
         broker = receipt.broker
-        asked = self.clock.monotonic()
+        asked = self._clock.monotonic()
         try:
             answer = await self._ask_settling(
                 broker, RequestCode.CHANGE_MESSAGE_INVISIBLETIME, fields, context
@@ -169,7 +168,7 @@ class Handling(Groups):
                 raise ReceiptExpired(handle, "the message is finished already")
             start = receipt.start_offset
         else:
-            self.clocks.told(broker, pop_ms, asked, self.clock.monotonic())
+            self.clocks.told(broker, pop_ms, asked, self._clock.monotonic())
             start = receipt.offset
         changed = Receipt(
             start,
@@ -190,26 +189,26 @@ class Handling(Groups):
         self, broker: str, code: RequestCode, fields: Mapping[str, str], context: Context | None
     ) -> Command:
         return await when_not_busy(
-            self.clock, PATIENCE_S, lambda: self.callings.call(broker, code, fields, context=context)
+            self._clock, PATIENCE_S, lambda: self._client.call(broker, code, fields, context=context)
         )
 
-    async def _free(self, topic: str, group: str, handle: str, *, undelivered: bool) -> bool:
+    async def free(self, topic: str, group: str, handle: str, *, undelivered: bool) -> bool:
         """Give a delivery back as well as the broker can; whether it was freed."""
         receipt = parse_receipt(handle)
         if undelivered:
             self.returns.returned(handle)
         try:
-            await self._hide(None, topic, group, handle, receipt, 0, suspend=True)
+            await self.hide(None, topic, group, handle, receipt, 0, suspend=True)
         except GatewayError:
             return False
         if receipt.ordered:
             self.replaced.add(handle)
         return True
 
-    async def _bury_whole(self, context: Context, topic: str, group: str, handle: str) -> None:
+    async def bury_whole(self, context: Context, topic: str, group: str, handle: str) -> None:
         """As `_bury`, and to its end also when the caller is cancelled. Raises as it does."""
         self.finished.add(handle)  # before anybody else asks
-        task = asyncio.get_running_loop().create_task(self._bury(context, topic, group, handle))
+        task = asyncio.get_running_loop().create_task(self.bury(context, topic, group, handle))
         self._works.add(task)
         task.add_done_callback(self._ended)
         await asyncio.shield(task)
@@ -219,7 +218,7 @@ class Handling(Groups):
         if not task.cancelled():
             task.exception()  # whoever waited for it was told
 
-    async def _bury(self, context: Context | None, topic: str, group: str, handle: str) -> None:
+    async def bury(self, context: Context | None, topic: str, group: str, handle: str) -> None:
         """Copy a message to the group's dead letters, then finish its delivery (3.10).
 
         Raises what the copying fails with. If the finishing fails the message comes once more, and is

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 _YOUNG = 16_384
 
 
-class Spent:
+class RecentHandles:
     """A bounded memory of handles in two generations: the older is forgotten when the younger is full."""
 
     __slots__ = ("_most", "_old", "_young")
@@ -23,7 +23,7 @@ class Spent:
         self._old: set[int] = set()
 
     def __repr__(self) -> str:
-        return f"<Spent {len(self)}>"
+        return f"<RecentHandles {len(self)}>"
 
     def __len__(self) -> int:
         return len(self._young) + len(self._old)

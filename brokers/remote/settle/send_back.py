@@ -5,6 +5,7 @@ Source: protocol facts 5.5 (36) and 7.8.
 
 from __future__ import annotations
 
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.queries import could_be_a_name
 from brokers.remote.metadata.groups import Groups
 from popgate.answers import error_of
@@ -17,15 +18,19 @@ _GONE = "look message by offset failed"
 """What a broker says, in small letters, when it has no message there."""
 
 
-class SendingBack(Groups):
+class SendBacks:
     """The port's `send_back`."""
+
+    def __init__(self, access: ClusterAccess, groups: Groups) -> None:
+        self._client = access.client
+        self._groups = groups
 
     async def send_back(self, context: Context, request: SendBack) -> None:
         """Asked once: what was not answered may have been done, and a second copy would come twice."""
         group, broker = request.group, request.broker
         if not could_be_a_name(group):
             raise GroupNotFound(shown(group))
-        await self.group(group)
+        await self._groups.group(group)
         fields = {
             "group": group,
             "offset": str(request.commit_offset),
@@ -36,7 +41,7 @@ class SendingBack(Groups):
         }
         if request.max_attempts is not None:
             fields["maxReconsumeTimes"] = str(request.max_attempts - 1)
-        answer = await self.callings.call(broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context=context)
+        answer = await self._client.call(broker, RequestCode.CONSUMER_SEND_MSG_BACK, fields, context=context)
         if answer.code == ResponseCode.SYSTEM_ERROR and _GONE in answer.remark.lower():
             raise NotFound(f"broker {broker} has no message at {request.commit_offset}")
         if answer.code != ResponseCode.SUCCESS:

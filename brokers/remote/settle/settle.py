@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.metadata.groups import Groups
 from brokers.remote.settle.ack_batcher import Ack
-from brokers.remote.settle.deliveries import Handling
+from brokers.remote.settle.deliveries import Deliveries
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -30,8 +32,13 @@ LONGEST_INVISIBLE_MS = 3 * 24 * 3_600_000 - 60_000
 """A broker keeps the end of an invisible time as a timer, and a timer for three days at most (3.9)."""
 
 
-class Settling(Handling):
+class Settlement:
     """The port's `ack`, `change_invisible`, `give_back` and `dead_letter`."""
+
+    def __init__(self, access: ClusterAccess, deliveries: Deliveries, groups: Groups) -> None:
+        self._access = access
+        self._deliveries = deliveries
+        self._groups = groups
 
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
@@ -41,31 +48,31 @@ class Settling(Handling):
         A broker takes an acknowledgement for a moment after the time of its delivery is over: a refused
         one that was sent would finish the message all the same.
         """
-        route = await self.route_of(topic)
-        await self.group(group)
+        route = await self._access.route_of(topic)
+        await self._groups.group(group)
         results: list[GatewayError | None] = [None] * len(receipts)
         by_broker: dict[str, tuple[list[int], list[Ack]]] = {}
         checked: set[tuple[object, ...]] = set()
-        replaced = self.replaced.any_of(receipts)
+        replaced = self._deliveries.replaced.any_of(receipts)
         for at, handle in enumerate(receipts):
             try:
                 receipt = parse_receipt(handle)
                 # Nearly all are from few places, and of few pops: each is looked at once.
                 begins = receipt[1:7]
                 if begins not in checked:
-                    self._check_place(receipt, handle, topic, route)
-                    if not receipt.ordered and not self._is_over(topic, group, receipt):
+                    self._deliveries.check_place(receipt, handle, topic, route)
+                    if not receipt.ordered and not self._deliveries.is_over(topic, group, receipt):
                         checked.add(begins)
             except IllegalReceipt as error:
                 results[at] = error
                 continue
-            if replaced and handle in self.replaced and handle not in self.unsure:
+            if replaced and handle in self._deliveries.replaced and handle not in self._deliveries.unsure:
                 results[at] = ReceiptExpired(handle, "its invisible time was changed, or it was given back")
                 continue
             if (
                 begins not in checked
-                and handle not in self.acknowledged
-                and self._is_over(topic, group, receipt)
+                and handle not in self._deliveries.acknowledged
+                and self._deliveries.is_over(topic, group, receipt)
             ):
                 results[at] = ReceiptExpired(handle)
                 continue
@@ -76,17 +83,17 @@ class Settling(Handling):
             place[1].append(Ack(topic, group, receipt, handle))
         requests = []
         for broker, (places, acks) in by_broker.items():
-            self.finished.add_all([ack.handle for ack in acks])
-            requests.append((places, acks, self.acking.finish(broker, acks)))
+            self._deliveries.finished.add_all([ack.handle for ack in acks])
+            requests.append((places, acks, self._deliveries.acking.finish(broker, acks)))
         for places, acks, done in requests:
             outcomes = await done
             for at, ack, outcome in zip(places, acks, outcomes, strict=True):
                 results[at] = outcome
                 if isinstance(outcome, (BrokerUnavailable, BrokerBusy)):
-                    self.finished.discard(ack.handle)
+                    self._deliveries.finished.discard(ack.handle)
                 elif outcome is None and ack.receipt.ordered:
-                    self.ordered.finished(topic, group, ack.receipt)
-            self.acknowledged.add_all(
+                    self._deliveries.ordered.finished(topic, group, ack.receipt)
+            self._deliveries.acknowledged.add_all(
                 [ack.handle for ack, outcome in zip(acks, outcomes, strict=True) if outcome is None]
             )
         return _told(results)
@@ -101,48 +108,52 @@ class Settling(Handling):
         *,
         suspend: bool = False,
     ) -> str:
-        route = await self.route_of(topic)
-        await self.group(group)
+        route = await self._access.route_of(topic)
+        await self._groups.group(group)
         if not 0 <= invisible_ms <= LONGEST_INVISIBLE_MS:
             raise BadRequest(
                 f"an invisible time of {invisible_ms} ms is not possible, the longest is"
                 f" {LONGEST_INVISIBLE_MS} ms",
                 Fault.ILLEGAL_INVISIBLE_TIME,
             )
-        delivery = self._delivery(receipt, topic, route)
-        self._check_usable(topic, group, receipt, delivery)
-        changed = await self._hide(context, topic, group, receipt, delivery, invisible_ms, suspend=suspend)
+        delivery = self._deliveries.delivery(receipt, topic, route)
+        self._deliveries.check_usable(topic, group, receipt, delivery)
+        changed = await self._deliveries.hide(
+            context, topic, group, receipt, delivery, invisible_ms, suspend=suspend
+        )
         handle = changed.encode()
         if suspend:
-            self.returns.returned(receipt)  # brokers before 5.5.0 count it as an attempt
-            self.replaced.add(receipt)
-            self.replaced.add(handle)
+            self._deliveries.returns.returned(receipt)  # brokers before 5.5.0 count it as an attempt
+            self._deliveries.replaced.add(receipt)
+            self._deliveries.replaced.add(handle)
         return handle
 
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
         """Never tried again, and never for what this process saw finished."""
         try:
-            route = await self.route_of(topic)
-            await self.group(group)
+            route = await self._access.route_of(topic)
+            await self._groups.group(group)
         except NotFound:
             return 0
         free = []
         for handle in dict.fromkeys(receipts):
             try:
-                self._check_usable(topic, group, handle, self._delivery(handle, topic, route))
+                self._deliveries.check_usable(
+                    topic, group, handle, self._deliveries.delivery(handle, topic, route)
+                )
             except IllegalReceipt:
                 continue
-            free.append(self._free(topic, group, handle, undelivered=True))
+            free.append(self._deliveries.free(topic, group, handle, undelivered=True))
         return sum(await asyncio.gather(*free))
 
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
-        route = await self.route_of(topic)
-        await self.group(group)
-        delivery = self._delivery(receipt, topic, route)
-        self._check_usable(topic, group, receipt, delivery)
+        route = await self._access.route_of(topic)
+        await self._groups.group(group)
+        delivery = self._deliveries.delivery(receipt, topic, route)
+        self._deliveries.check_usable(topic, group, receipt, delivery)
         if delivery.commit_offset < 0:
             raise IllegalReceipt(receipt, "it does not say where the message is stored")
-        await self._bury_whole(context, topic, group, receipt)
+        await self._deliveries.bury_whole(context, topic, group, receipt)
 
 
 def _told(results: list[GatewayError | None]) -> list[GatewayError | None]:

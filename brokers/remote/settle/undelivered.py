@@ -10,7 +10,7 @@ _MOST = 8_192
 _MOST_TIMES = 1_000
 
 
-class Returns:
+class Undelivered:
     """Soft and bounded: what is forgotten counts as the broker counts it."""
 
     __slots__ = ("_most", "_old", "_times", "_young")
@@ -23,7 +23,7 @@ class Returns:
         self._times: dict[int, int] = {}
 
     def __repr__(self) -> str:
-        return f"<Returns {len(self._times)}>"
+        return f"<Undelivered {len(self._times)}>"
 
     def __len__(self) -> int:
         return len(self._times)

@@ -15,12 +15,12 @@ import logging
 from collections.abc import Awaitable
 
 from brokers.port import CheckHandler
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.clients.registration import ClientRegistration
 from brokers.remote.read.pull import stored
-from brokers.remote.settings import RemoteSettings
-from brokers.remote.transactions.end import Transacting, end_fields
+from brokers.remote.transactions.end import TransactionEnder, end_fields
 from brokers.remote.transactions.ids import Half, make_transaction_id
-from brokers.remote.transactions.outcomes import Ending
-from popgate.clock import Clock
+from brokers.remote.transactions.outcomes import TransactionOutcome
 from popgate.errors import PeerWireError, shown
 from popgate.model import HalfPlace, Resolution, StoredMessage, TransactionCheck
 from popgate.wire.codes import RequestCode
@@ -54,21 +54,27 @@ _PUT_OFF_TO = 5
 from this one on a producer is asked although the broker does not say whether the message is there."""
 
 
-class Checking(Transacting):
+class TransactionChecks:
     """`Transactions.on_check` of the port."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
+    def __init__(
+        self, access: ClusterAccess, ender: TransactionEnder, registration: ClientRegistration
+    ) -> None:
+        self._connections = access.connections
+        self._settings = access.settings
+        self._routes = access.routes
+        self._clock = access.clock
+        self._ender = ender
+        self._registration = registration
         self._check_handler: CheckHandler | None = None
         self._looks: set[asyncio.Task[None]] = set()
         self._room = asyncio.Semaphore(_LOOKED_UP_AT_ONCE)
         self._checks = self._unasked_checks = self._settled_checks = self._bad_checks = 0
         self._put_off_checks = 0
-        self.links.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._check)
+        self._connections.on_request(RequestCode.CHECK_TRANSACTION_STATE, self._check)
 
     def figures(self) -> dict[str, float]:
         return {
-            **super().figures(),
             "checks_total": self._checks,
             "checks_unasked_total": self._unasked_checks,
             "checks_settled_total": self._settled_checks,
@@ -90,7 +96,7 @@ class Checking(Transacting):
             level = logging.WARNING if self._bad_checks == 1 else logging.DEBUG
             _log.log(level, "a check of broker %s cannot be read: %s", address, error)
             return None
-        known = self.ends.of(half)
+        known = self._ender.ends.of(half)
         if known.verdict is not None:
             self._settle(address, link, half)
             return None
@@ -103,7 +109,14 @@ class Checking(Transacting):
         return None
 
     async def _look_first(
-        self, address: str, link: int, half: Half, known: Ending, message: StoredMessage, *, may_wait: bool
+        self,
+        address: str,
+        link: int,
+        half: Half,
+        known: TransactionOutcome,
+        message: StoredMessage,
+        *,
+        may_wait: bool,
     ) -> None:
         """Ask a producer, unless the message proves to be committed.
 
@@ -111,9 +124,9 @@ class Checking(Transacting):
         """
         try:
             async with self._room:
-                committed = await self.is_committed(half)
+                committed = await self._ender.is_committed(half)
             if committed:
-                known.verdict, known.ended_ms = Resolution.COMMIT, self.clock.now_ms()
+                known.verdict, known.ended_ms = Resolution.COMMIT, self._clock.now_ms()
             while known.under_way is not None:
                 await asyncio.wait([known.under_way])
             if known.verdict is not None:
@@ -130,13 +143,12 @@ class Checking(Transacting):
             task.cancel()
         if self._looks:
             await asyncio.wait(list(self._looks))
-        await super().stop()
 
-    async def _ask_producer(self, half: Half, known: Ending, message: StoredMessage) -> None:
+    async def _ask_producer(self, half: Half, known: TransactionOutcome, message: StoredMessage) -> None:
         check = TransactionCheck(
             half.topic,
             half.producer_group,
-            make_transaction_id(self.settings.transaction_keys[0], half),
+            make_transaction_id(self._settings.transaction_keys[0], half),
             message,
             # The broker's own count has every look at the message, also those before it may ask.
             known.asked + 1,
@@ -152,13 +164,15 @@ class Checking(Transacting):
         """
         self._settled_checks += 1
         fields = end_fields(half, Resolution.ROLLBACK)
-        self.links.tell(address, RequestCode.END_TRANSACTION, {**fields, "bname": half.broker}, link=link)
+        self._connections.tell(
+            address, RequestCode.END_TRANSACTION, {**fields, "bname": half.broker}, link=link
+        )
 
-    def _check_asked(self, half: Half, known: Ending, asked: bool) -> None:
+    def _check_asked(self, half: Half, known: TransactionOutcome, asked: bool) -> None:
         known.asked += asked
         if not asked:
             self._unasked_checks += 1
-            self.register.nobody_asked(half.topic, half.producer_group)
+            self._registration.registry.nobody_asked(half.topic, half.producer_group)
 
     def _read_check(self, address: str, request: Command) -> tuple[Half, StoredMessage, int]:
         """The half message, and how often its broker has looked at it. Raises PeerWireError."""
@@ -167,7 +181,7 @@ class Checking(Transacting):
         record = decode_record(request.body)
         properties = split_properties(record.properties)
         message_id = _text(properties.get(UNIQ_KEY.encode())) or request.fields.get("transactionId", "")
-        broker = request.fields.get("bname") or self.routes.clusters.at(address)
+        broker = request.fields.get("bname") or self._routes.clusters.at(address)
         if not broker or not record.topic or not message_id or record.born_ms < 0:
             raise PeerWireError("it does not say which message of which broker it is about")
         group = _text(properties.get(PGROUP.encode())) or record.topic

@@ -11,13 +11,11 @@ import asyncio
 import contextlib
 import logging
 
-from brokers.remote.clients.registration import Registering
+from brokers.remote.base.access import ClusterAccess
 from brokers.remote.read.lookup import UNIQUE_KEY_QUERY
-from brokers.remote.settings import RemoteSettings
 from brokers.remote.transactions.ids import Half, half_at, read_transaction_id
-from brokers.remote.transactions.outcomes import Ending, Ends
+from brokers.remote.transactions.outcomes import TransactionOutcome, TransactionOutcomes
 from popgate.answers import error_of
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import (
     BrokerTimeout,
@@ -53,15 +51,17 @@ _NOT_ITS_HALF = ("find prepared transaction", "producer group wrong", "offset wr
 """What a broker says, in small letters, when there is no such half message where the id names it."""
 
 
-class Transacting(Registering):
+class TransactionEnder:
     """`Transactions.end_transaction` of the port."""
 
-    def __init__(self, settings: RemoteSettings, *, clock: Clock) -> None:
-        super().__init__(settings, clock=clock)
-        self.ends = Ends(settings.max_known_ends)
+    def __init__(self, access: ClusterAccess) -> None:
+        self._settings = access.settings
+        self._clock = access.clock
+        self._client = access.client
+        self.ends = TransactionOutcomes(access.settings.max_known_ends)
 
     def figures(self) -> dict[str, float]:
-        return {**super().figures(), "known_ends": len(self.ends)}
+        return {"known_ends": len(self.ends)}
 
     async def end_transaction(self, context: Context, end: EndTransaction) -> None:
         """Never asked twice of a broker. What was ended through this replica is answered as it was.
@@ -69,7 +69,7 @@ class Transacting(Registering):
         Besides what the port says, raises PreconditionFailed for an end that comes too late (the broker
         asks the producer), and BrokerTimeout also for one after another whose outcome nobody knows.
         """
-        half = half_at(end) or read_transaction_id(self.settings.transaction_keys, end)
+        half = half_at(end) or read_transaction_id(self._settings.transaction_keys, end)
         known = self.ends.of(half)
         while known.under_way is not None:
             await asyncio.wait([known.under_way])
@@ -77,7 +77,7 @@ class Transacting(Registering):
             _check_same(known, end.resolution, known.verdict)
             return
         place = known.newest
-        if place.born_ms and not place.checked and self.clock.now_ms() > place.open_until_ms:
+        if place.born_ms and not place.checked and self._clock.now_ms() > place.open_until_ms:
             raise _late(place)
         if place.commit_offset == known.doubted:
             raise BrokerTimeout(
@@ -87,7 +87,7 @@ class Transacting(Registering):
         known.under_way = asyncio.get_running_loop().create_future()
         try:
             if place.checked and await self.is_committed(place, context):
-                known.verdict, known.ended_ms = Resolution.COMMIT, self.clock.now_ms()
+                known.verdict, known.ended_ms = Resolution.COMMIT, self._clock.now_ms()
                 await self._drop(place, context)
                 _check_same(known, end.resolution, known.verdict)
             else:
@@ -112,7 +112,7 @@ class Transacting(Registering):
             UNIQUE_KEY_QUERY: "true",
         }
         try:
-            answer = await self.callings.call(half.broker, RequestCode.QUERY_MESSAGE, fields, context=context)
+            answer = await self._client.call(half.broker, RequestCode.QUERY_MESSAGE, fields, context=context)
             if answer.code != ResponseCode.SUCCESS:
                 return False
             return any(_came_of(record, half) for record in decode_records(answer.body))
@@ -124,12 +124,14 @@ class Transacting(Registering):
         """Roll back a copy of what is committed. If that fails it is asked about again, and then dropped."""
         fields = end_fields(place, Resolution.ROLLBACK)
         with contextlib.suppress(GatewayError):
-            await self.callings.call(place.broker, RequestCode.END_TRANSACTION, fields, context=context)
+            await self._client.call(place.broker, RequestCode.END_TRANSACTION, fields, context=context)
 
-    async def _end(self, context: Context, known: Ending, place: Half, resolution: Resolution) -> None:
+    async def _end(
+        self, context: Context, known: TransactionOutcome, place: Half, resolution: Resolution
+    ) -> None:
         fields = end_fields(place, resolution)
         try:
-            answer = await self.callings.call(
+            answer = await self._client.call(
                 place.broker, RequestCode.END_TRANSACTION, fields, context=context
             )
         except (BrokerTimeout, asyncio.CancelledError):
@@ -137,7 +139,7 @@ class Transacting(Registering):
             raise
         error = _error_of(answer, place)
         if error is None:
-            known.verdict, known.ended_ms = resolution, self.clock.now_ms()
+            known.verdict, known.ended_ms = resolution, self._clock.now_ms()
         elif isinstance(error, BrokerTimeout):
             known.doubted = place.commit_offset
         if error is not None:
@@ -159,7 +161,7 @@ def end_fields(place: Half, resolution: Resolution) -> dict[str, str]:
 
 
 def _came_of(record: Record, half: Half) -> bool:
-    """Whether this is the half message, committed; which one it is say its id and its birth, as in `Ends`."""
+    """Whether this is the half message, committed: it has the same id and time of birth."""
     return (
         record.topic == half.topic
         and record.born_ms == half.born_ms
@@ -168,7 +170,7 @@ def _came_of(record: Record, half: Half) -> bool:
     )
 
 
-def _check_same(known: Ending, resolution: Resolution, verdict: Resolution) -> None:
+def _check_same(known: TransactionOutcome, resolution: Resolution, verdict: Resolution) -> None:
     if verdict is not resolution:
         raise IllegalTransactionId(
             f"the transaction of message {shown(known.newest.message_id)} was {_ENDED[verdict]} already"

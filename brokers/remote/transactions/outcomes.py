@@ -16,7 +16,7 @@ from popgate.model import Resolution
 _NEVER_MS = 1 << 62
 
 
-class Ending:
+class TransactionOutcome:
     """One transaction. `newest`: the place of its half message that counts, as far as known here.
 
     `first`: the offset of the place that it was sent to, -1 while that is not known. `shared`: others have
@@ -39,7 +39,7 @@ class Ending:
 
     def __repr__(self) -> str:
         verdict = self.verdict.value if self.verdict is not None else "open"
-        return f"<Ending {self.newest.message_id} {verdict} at {self.newest.commit_offset}>"
+        return f"<TransactionOutcome {self.newest.message_id} {verdict} at {self.newest.commit_offset}>"
 
     def seen_at(self, half: Half) -> None:
         """The half message is there; a later place is the newer one."""
@@ -72,22 +72,22 @@ class Ending:
         return half.commit_offset > self.newest.commit_offset or self.is_at(half)
 
 
-class Ends:
+class TransactionOutcomes:
     """The transactions that were ended or asked about last, at most `most` of them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._known: OrderedDict[tuple[str, str, str, int], Ending] = OrderedDict()
-        self._named: OrderedDict[tuple[str, str, str], Ending] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str, str, int], TransactionOutcome] = OrderedDict()
+        self._named: OrderedDict[tuple[str, str, str], TransactionOutcome] = OrderedDict()
         """The same by broker, producer group and message id, which is all that a classic producer says."""
 
     def __repr__(self) -> str:
-        return f"<Ends {len(self._known)}>"
+        return f"<TransactionOutcomes {len(self._known)}>"
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def of(self, half: Half) -> Ending:
+    def of(self, half: Half) -> TransactionOutcome:
         """What is known of the transaction, with this place taken in.
 
         Time of birth and message id make sure that it is the same one: a client that sends again after
@@ -107,17 +107,17 @@ class Ends:
             self._named.popitem(last=False)
         return known
 
-    def _named_of(self, half: Half) -> Ending:
+    def _named_of(self, half: Half) -> TransactionOutcome:
         known = self._named.get(_name(half))
-        return known if known is not None and known.may_be_named(half) else Ending(half)
+        return known if known is not None and known.may_be_named(half) else TransactionOutcome(half)
 
-    def _born_of(self, half: Half) -> Ending:
+    def _born_of(self, half: Half) -> TransactionOutcome:
         key = (half.broker, half.topic, half.message_id, half.born_ms)
         known = self._known.get(key)
         if known is None:
             named = self._named.get(_name(half))
             if named is None or not named.may_be_asked_about(half):
-                named = Ending(half)
+                named = TransactionOutcome(half)
             known = self._known[key] = named
             if len(self._known) > self._most:
                 self._known.popitem(last=False)

@@ -8,10 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from brokers.remote.broker import RemoteBroker
+
 ROOT = Path(__file__).resolve().parents[3]
 FLOORS = ("popgate", "brokers", "processors", "protocols", "proxy")
 HARD_CEILING = 400
 EMPTY_NAMES = {"utils", "helpers", "common", "base", "impl", "manager", "misc"}
+ROOMS = ("brokers/remote",)
+"""Packages that are divided into rooms, each of which is small."""
+MOST_MODULES = 14
+MOST_ANCESTORS = 7
 
 
 def modules() -> list[Path]:
@@ -47,6 +53,17 @@ def test_modules_say_what_they_are_for() -> None:
 
 def test_modules_have_names_that_say_something() -> None:
     assert not [path for path in modules() if path.stem in EMPTY_NAMES]
+
+
+def test_packages_that_have_rooms_stay_small() -> None:
+    for package in ROOMS:
+        for folder in {path.parent for path in modules() if path.is_relative_to(package)}:
+            found = [path.stem for path in (ROOT / folder).glob("*.py") if path.stem != "__init__"]
+            assert len(found) <= MOST_MODULES, folder
+
+
+def test_the_remote_broker_is_put_together_by_composition() -> None:
+    assert len(RemoteBroker.__mro__) <= MOST_ANCESTORS
 
 
 def test_folders_that_are_no_packages_have_no_init() -> None:

@@ -27,6 +27,7 @@ class Keeper(NumbersQueues, TellsBrokers):
     """
 
     name = "cluster"
+    capability = Broker.capability
 
     def __init__(self) -> None:
         self.asked: list[list[str]] = []
@@ -164,6 +165,7 @@ async def test_what_was_asked_for_by_name_counts(keeper: Keeper) -> None:
 async def test_before_one_broker_alone_none_are_kept() -> None:
     class Alone:
         name = "embedded"
+        capability = Broker.capability
 
     one = Numbering(cast(Any, Alone()), MovableClock(), lambda *_args, **_more: None)
     assert not one.is_kept

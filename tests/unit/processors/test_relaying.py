@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from brokers.port import Broker
 from brokers.relaying import AsksGateways, BrokerAnswer, CommandHandler, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import Forbidden, Unsupported
@@ -16,11 +17,13 @@ from processors.relaying import Relaying
 
 class Alone:
     name = "embedded"
+    capability = Broker.capability
 
 
 class Cluster(RelaysCommands):
     name = "rocketmq"
     asked = 0
+    capability = Broker.capability
 
     async def relay(
         self, context: Context, code: int, fields: Mapping[str, str], *, broker: str = "", topic: str = ""
@@ -59,6 +62,7 @@ class Gateways(AsksGateways):
     """What is shared with others; `handler` answers them."""
 
     name = "embedded"
+    capability = Broker.capability
     handler: CommandHandler | None = None
     asked = 0
 

@@ -10,12 +10,12 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from brokers.remote.base.component import Facet
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from brokers.remote.settings import RemoteSettings
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster
 from tests.support.memory_network import MemoryNetwork
+from tests.support.open_broker import OpenBroker
 
 T = TypeVar("T")
 
@@ -32,12 +32,12 @@ async def peer() -> AsyncIterator[ScriptedPeer]:
 
 
 @pytest.fixture
-async def make_links(clock: MovableClock) -> AsyncIterator[Callable[..., Links]]:
+async def make_links(clock: MovableClock) -> AsyncIterator[Callable[..., Connections]]:
     """Links by the movable clock, closed in the end."""
-    made: list[Links] = []
+    made: list[Connections] = []
 
-    def make(**settings: Any) -> Links:
-        links = Links(RemoteSettings(**settings), clock, chance=random.Random(7))
+    def make(**settings: Any) -> Connections:
+        links = Connections(RemoteSettings(**settings), clock, chance=random.Random(7))
         made.append(links)
         return links
 
@@ -47,7 +47,7 @@ async def make_links(clock: MovableClock) -> AsyncIterator[Callable[..., Links]]
 
 
 @pytest.fixture
-def links(make_links: Callable[..., Links]) -> Links:
+def links(make_links: Callable[..., Connections]) -> Connections:
     return make_links()
 
 
@@ -90,10 +90,10 @@ def loop_turns() -> Turns:
 
 
 @pytest.fixture
-def signs_of(clock: MovableClock) -> Callable[[Links], Turns]:
+def signs_of(clock: MovableClock) -> Callable[[Connections], Turns]:
     """Turns of the loop until what was asked for a sign of life has given one."""
 
-    async def given(links: Links) -> None:
+    async def given(links: Connections) -> None:
         await turns()
         async with asyncio.timeout(60):
             while links.figures()["links_silent"]:
@@ -103,13 +103,13 @@ def signs_of(clock: MovableClock) -> Callable[[Links], Turns]:
 
 
 @pytest.fixture
-def calm_of(clock: MovableClock) -> Callable[[Links], Turns]:
+def calm_of(clock: MovableClock) -> Callable[[Connections], Turns]:
     """Turns of the loop until all is connected or refused, answered, and what follows from that is done.
 
     For times that pass step by step where each step brings about something: sockets take time of their own.
     """
 
-    async def calm(links: Links) -> None:
+    async def calm(links: Connections) -> None:
         await turns()
         async with asyncio.timeout(60):
             while any(one.in_flight or one.queued or one._connecting for one in links._links.values()):
@@ -127,14 +127,15 @@ async def asking_cluster() -> AsyncIterator[tuple[ScriptedNameServer, dict[str, 
 
 
 @pytest.fixture
-async def make_facet(
+async def make_broker(
     clock: MovableClock, asking_cluster: tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 ) -> AsyncIterator[Callable[..., Any]]:
-    """Start a facet, or several in one class, on that cluster; stopped in the end."""
-    made: list[Any] = []
+    """Start a broker on that cluster; stopped in the end."""
+    made: list[OpenBroker] = []
 
-    async def make(kind: type[Facet], **settings: Any) -> Any:
-        one = kind(RemoteSettings(name_servers=(asking_cluster[0].address,), **settings), clock=clock)
+    async def make(*, quiet: bool = False, **settings: Any) -> OpenBroker:
+        remote = RemoteSettings(name_servers=(asking_cluster[0].address,), **settings)
+        one = OpenBroker(remote, clock=clock, quiet=quiet)
         await one.start()
         made.append(one)
         return one

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import LiteTopics
+from brokers.port import Broker
 from brokers.shared.broker import SharedBroker
 from brokers.shared.host import BrokerHost
 from brokers.shared.settings import SharedSettings
@@ -46,6 +47,7 @@ class Stub(LiteTopics):
 
     name = "stub"
     traits = TRAITS
+    capability = Broker.capability
 
     def __init__(self) -> None:
         self.done: list[tuple[str, tuple[Any, ...]]] = []

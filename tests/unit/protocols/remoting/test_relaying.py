@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from brokers.capabilities import BrokerPlace
+from brokers.port import Broker
 from brokers.relaying import RELAYED, BrokerAnswer, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
@@ -46,6 +47,7 @@ class Brokers(RelaysCommands):
     """Two brokers that answer as they are told to; `asked` is what came, as (broker, code, fields)."""
 
     name: str = "rocketmq"
+    capability = Broker.capability
     answers: dict[tuple[str, int], BrokerAnswer | GatewayError] = field(default_factory=dict)
     asked: list[tuple[str, int, dict[str, str]]] = field(default_factory=list)
 

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from brokers.remote.base.keyed_lock import Turns
+from brokers.remote.base.keyed_lock import KeyedLock
 
 
 async def test_two_with_one_name_come_one_after_the_other():
-    turns, seen = Turns(), []
+    turns, seen = KeyedLock(), []
 
     async def change(name, mark):
         async with turns.of(name):
@@ -25,7 +25,7 @@ async def test_two_with_one_name_come_one_after_the_other():
 
 
 async def test_a_failure_and_a_waiter_that_gives_up_leave_nothing_behind():
-    turns = Turns()
+    turns = KeyedLock()
     with pytest.raises(ValueError, match="no"):
         async with turns.of("t"):
             raise ValueError("no")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.base.unserved_groups import Unserved
+from brokers.remote.base.unserved_groups import UnservedGroups
 from popgate.testing import MovableClock
 
 WHY = "there is no such group"
@@ -14,11 +14,13 @@ def clock() -> MovableClock:
 
 
 @pytest.fixture
-def unserved(clock: MovableClock) -> Unserved:
-    return Unserved(clock)
+def unserved(clock: MovableClock) -> UnservedGroups:
+    return UnservedGroups(clock)
 
 
-def test_it_is_told_until_the_group_is_served_there(unserved: Unserved, caplog: pytest.LogCaptureFixture):
+def test_it_is_told_until_the_group_is_served_there(
+    unserved: UnservedGroups, caplog: pytest.LogCaptureFixture
+):
     for _ in range(3):
         unserved.refused("G", "broker-b", WHY)
     assert unserved.now() == {("G", "broker-b"): WHY}
@@ -31,7 +33,7 @@ def test_it_is_told_until_the_group_is_served_there(unserved: Unserved, caplog: 
     assert unserved.now() == {}
 
 
-def test_what_nobody_asked_for_lately_is_over(unserved: Unserved, clock: MovableClock):
+def test_what_nobody_asked_for_lately_is_over(unserved: UnservedGroups, clock: MovableClock):
     unserved.refused("G", "broker-b", WHY)
     clock.advance(200)
     unserved.refused("H", "broker-b", WHY)
@@ -39,7 +41,7 @@ def test_what_nobody_asked_for_lately_is_over(unserved: Unserved, clock: Movable
     assert list(unserved.now()) == [("H", "broker-b")]
 
 
-def test_it_is_bounded(unserved: Unserved):
+def test_it_is_bounded(unserved: UnservedGroups):
     for number in range(3_000):
         unserved.refused(f"G{number}", "broker-b", WHY)
     assert len(unserved.now()) == 1_024

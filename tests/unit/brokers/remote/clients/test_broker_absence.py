@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
-from brokers.remote.broker import RemoteBroker
 from brokers.remote.settings import RemoteSettings
+from tests.support.open_broker import OpenBroker
 
 
 @pytest.fixture
@@ -30,15 +30,15 @@ def told(caplog):
     ]
 
 
-async def test_brokers_that_answer_are_not_away_though_nobody_asks_them(make_facet, pass_by, caplog):
-    broker = await make_facet(RemoteBroker)
+async def test_brokers_that_answer_are_not_away_though_nobody_asks_them(make_broker, pass_by, caplog):
+    broker = await make_broker()
     await pass_by(30)
     assert (broker.missing(), told(caplog)) == ("", [])
     assert broker.figures()["brokers_away_s"] == 0
 
 
-async def test_one_that_answers_is_enough(make_facet, asking_cluster, pass_by, caplog):
-    broker = await make_facet(RemoteBroker)
+async def test_one_that_answers_is_enough(make_broker, asking_cluster, pass_by, caplog):
+    broker = await make_broker()
     await asking_cluster[1]["broker-a"].stop()
     await pass_by(30)
     assert (broker.missing(), told(caplog)) == ("", [])
@@ -46,10 +46,10 @@ async def test_one_that_answers_is_enough(make_facet, asking_cluster, pass_by, c
 
 @pytest.mark.parametrize("how", ["gone", "silent"])
 async def test_when_none_can_be_reached_for_ten_seconds_it_is_told_once(
-    make_facet, asking_cluster, pass_by, caplog, how
+    make_broker, asking_cluster, pass_by, caplog, how
 ):
     caplog.set_level(logging.WARNING)
-    broker = await make_facet(RemoteBroker)
+    broker = await make_broker()
     peers = asking_cluster[1]
     for peer in peers.values():
         if how == "gone":
@@ -78,8 +78,8 @@ async def test_when_none_can_be_reached_for_ten_seconds_it_is_told_once(
     assert "can be reached again" in told(caplog)[1]
 
 
-async def test_a_setting_makes_brokers_needed(make_facet, asking_cluster, pass_by):
-    broker = await make_facet(RemoteBroker, ready_needs_brokers=True)
+async def test_a_setting_makes_brokers_needed(make_broker, asking_cluster, pass_by):
+    broker = await make_broker(ready_needs_brokers=True)
     for peer in asking_cluster[1].values():
         await peer.stop()
     await pass_by(5)
@@ -88,10 +88,10 @@ async def test_a_setting_makes_brokers_needed(make_facet, asking_cluster, pass_b
     assert broker.figures()["needed_brokers_away"] == 1
 
 
-async def test_a_cluster_without_brokers_is_told_as_that(make_facet, asking_cluster, clock, pass_by):
+async def test_a_cluster_without_brokers_is_told_as_that(make_broker, asking_cluster, clock, pass_by):
     asking_cluster[0].brokers.clear()
     asking_cluster[0].topics.clear()
-    broker = RemoteBroker(RemoteSettings(name_servers=(asking_cluster[0].address,)), clock=clock)
+    broker = OpenBroker(RemoteSettings(name_servers=(asking_cluster[0].address,)), clock=clock)
     await broker.start()
     await pass_by(15)
     assert "the name servers know none" in broker.missing()

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import ConnectedClient
-from brokers.remote.clients.registration import Registering
 from popgate.errors import ClientTimeout, GatewayError
 from popgate.model import FilterKind, StoredMessage
 from popgate.testing.clock import MovableClock
@@ -51,8 +50,8 @@ def asker() -> Asker:
 
 
 @pytest.fixture
-async def broker(make_facet: Any, asker: Asker) -> Any:
-    broker = await make_facet(Registering)
+async def broker(make_broker: Any, asker: Asker) -> Any:
+    broker = await make_broker()
     broker.on_question(asker)
     broker.client_is_here(
         ConnectedClient(
@@ -63,7 +62,7 @@ async def broker(make_facet: Any, asker: Asker) -> Any:
 
 
 @pytest.fixture
-async def line(broker: Registering, asking_cluster: Cluster) -> PeerConnection:
+async def line(broker: Any, asking_cluster: Cluster) -> PeerConnection:
     master = asking_cluster[1]["broker-a"]
     await master.until(lambda: bool(master.connections))
     return master.connections[0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.clients.cluster_report import Surveying, version_text
+from brokers.remote.clients.cluster_report import version_text
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.codes import RequestCode, ResponseCode
@@ -42,13 +42,13 @@ def tells(peer: ScriptedPeer, *, counts: object = None, config: str = CONFIG, ve
 
 
 @pytest.fixture
-async def surveying(make_facet: Callable[..., Any]) -> Surveying:
-    made: Surveying = await make_facet(Surveying)
+async def surveying(make_broker: Callable[..., Any]) -> Any:
+    made: Any = await make_broker()
     return made
 
 
 async def test_each_broker_tells_its_version_its_settings_and_what_it_counts(
-    surveying: Surveying, asking_cluster: Cluster
+    surveying: Any, asking_cluster: Cluster
 ) -> None:
     servers, peers = asking_cluster
     counts = {"brokerVersionDesc": "V5_5_0", "commitLogDiskRatio": "0.42", "elsewhere": "x", "putTps": 3}
@@ -73,7 +73,7 @@ async def test_each_broker_tells_its_version_its_settings_and_what_it_counts(
 
 @pytest.mark.parametrize("ahead_ms", [0, 95_000, -7_000])
 async def test_a_broker_tells_its_clock_by_its_start_and_how_long_it_runs(
-    surveying: Surveying, asking_cluster: Cluster, clock: MovableClock, ahead_ms: int
+    surveying: Any, asking_cluster: Cluster, clock: MovableClock, ahead_ms: int
 ) -> None:
     now_ms = clock.now_ms() + ahead_ms
     running_ms = (((2 * 24 + 3) * 60 + 4) * 60 + 5) * 1000
@@ -89,9 +89,7 @@ async def test_a_broker_tells_its_clock_by_its_start_and_how_long_it_runs(
     assert high - low == 1000
 
 
-async def test_what_makes_no_sense_is_as_if_it_was_not_told(
-    surveying: Surveying, asking_cluster: Cluster
-) -> None:
+async def test_what_makes_no_sense_is_as_if_it_was_not_told(surveying: Any, asking_cluster: Cluster) -> None:
     peer = asking_cluster[1]["broker-a"]
     tells(peer, counts={"bootTimestamp": "soon", "runtime": "[ 1 days ]", "brokerVersionDesc": "nonsense"})
     broker = (await surveying.cluster()).brokers[0]
@@ -102,7 +100,7 @@ async def test_what_makes_no_sense_is_as_if_it_was_not_told(
 
 
 async def test_a_broker_that_shows_its_settings_to_nobody_is_there_all_the_same(
-    surveying: Surveying, asking_cluster: Cluster
+    surveying: Any, asking_cluster: Cluster
 ) -> None:
     peer = asking_cluster[1]["broker-a"]
     tells(peer, counts={"brokerVersionDesc": "V5_3_3"})
@@ -115,7 +113,7 @@ async def test_a_broker_that_shows_its_settings_to_nobody_is_there_all_the_same(
     assert "no right" in broker.settings_trouble
 
 
-async def test_who_is_gone_is_told_with_the_reason(surveying: Surveying, asking_cluster: Cluster) -> None:
+async def test_who_is_gone_is_told_with_the_reason(surveying: Any, asking_cluster: Cluster) -> None:
     servers, peers = asking_cluster
     for peer in peers.values():
         tells(peer)
@@ -131,9 +129,9 @@ async def test_who_is_gone_is_told_with_the_reason(surveying: Surveying, asking_
 
 
 async def test_a_name_server_whose_name_stands_for_nothing_is_told_too(
-    make_facet: Callable[..., Any], asking_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    make_broker: Callable[..., Any], asking_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    surveying = await make_facet(Surveying)
+    surveying = await make_broker()
     nameless = {"nowhere.invalid:9876": "the name nowhere.invalid cannot be looked up"}
     monkeypatch.setattr(type(surveying.routes.servers), "nameless", property(lambda _: nameless))
     servers = (await surveying.cluster()).name_servers
@@ -159,6 +157,6 @@ def test_versions_are_told_as_people_write_them(description: str, number: int, t
     assert version_text(description, number) == text
 
 
-async def test_the_brokers_are_told_by_their_names(surveying: Surveying) -> None:
+async def test_the_brokers_are_told_by_their_names(surveying: Any) -> None:
     told = {one.name: one.numbers for one in await surveying.known_brokers()}
     assert told == {"broker-a": (0,), "broker-b": (0,)}

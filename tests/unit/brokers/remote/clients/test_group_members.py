@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import GroupMember
-from brokers.remote.clients.group_members import Members
 from brokers.remote.clients.heartbeats import MEMBER_VERSION
 from popgate.errors import BrokerUnavailable, GatewayError
 from popgate.model import Reading
@@ -22,8 +21,8 @@ Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 
 
 @pytest.fixture
-async def broker(make_facet: Any) -> Members:
-    made: Members = await make_facet(Members)
+async def broker(make_broker: Any) -> Any:
+    made: Any = await make_broker()
     return made
 
 
@@ -36,7 +35,7 @@ def refuses(code: int, remark: str) -> Any:
     return lambda request: request.answer(code, remark)
 
 
-async def test_one_broker_of_the_cluster_is_asked(broker: Members, asking_cluster: Cluster) -> None:
+async def test_one_broker_of_the_cluster_is_asked(broker: Any, asking_cluster: Cluster) -> None:
     masters = asking_cluster[1].values()
     for master in masters:
         master.on(LIST, tells("c2", "c1"))
@@ -46,7 +45,7 @@ async def test_one_broker_of_the_cluster_is_asked(broker: Members, asking_cluste
 
 
 async def test_a_broker_that_knows_no_consumer_says_so_with_an_error(
-    broker: Members, asking_cluster: Cluster
+    broker: Any, asking_cluster: Cluster
 ) -> None:
     for master in asking_cluster[1].values():
         master.on(LIST, refuses(ResponseCode.SYSTEM_ERROR, "no consumer for this group, g"))
@@ -54,9 +53,7 @@ async def test_a_broker_that_knows_no_consumer_says_so_with_an_error(
     assert await broker.consumers("no name") == []
 
 
-async def test_another_broker_is_asked_when_one_cannot_answer(
-    broker: Members, asking_cluster: Cluster
-) -> None:
+async def test_another_broker_is_asked_when_one_cannot_answer(broker: Any, asking_cluster: Cluster) -> None:
     first, second = asking_cluster[1].values()
     first.on(LIST, tells("c"))
     second.on(LIST, tells("c"))
@@ -68,14 +65,14 @@ async def test_another_broker_is_asked_when_one_cannot_answer(
         await broker.consumers("g")
 
 
-async def test_what_else_a_broker_says_is_told(broker: Members, asking_cluster: Cluster) -> None:
+async def test_what_else_a_broker_says_is_told(broker: Any, asking_cluster: Cluster) -> None:
     for master in asking_cluster[1].values():
         master.on(LIST, refuses(ResponseCode.NO_PERMISSION, "not you"))
     with pytest.raises(GatewayError, match="not you"):
         await broker.consumers("g")
 
 
-async def test_a_notice_of_a_broker_is_passed_on(broker: Members, asking_cluster: Cluster) -> None:
+async def test_a_notice_of_a_broker_is_passed_on(broker: Any, asking_cluster: Cluster) -> None:
     changed: list[str] = []
     broker.on_members(changed.append)
     for one in asking_cluster[1].values():
@@ -99,7 +96,7 @@ def connects(*told: tuple[str, int]) -> Any:
     return lambda request: request.answer(0, body=body)
 
 
-async def test_members_are_those_of_all_brokers(broker: Members, asking_cluster: Cluster) -> None:
+async def test_members_are_those_of_all_brokers(broker: Any, asking_cluster: Cluster) -> None:
     first, second = asking_cluster[1].values()
     first.on(CONNECTIONS, connects(("concurrent", MEMBER_VERSION + 2), ("pulls", MEMBER_VERSION + 3)))
     second.on(CONNECTIONS, connects(("concurrent", MEMBER_VERSION + 2), ("direct", 493)))
@@ -112,9 +109,7 @@ async def test_members_are_those_of_all_brokers(broker: Members, asking_cluster:
     assert await broker.members("no name") == []
 
 
-async def test_a_client_that_comes_by_two_ways_is_told_twice(
-    broker: Members, asking_cluster: Cluster
-) -> None:
+async def test_a_client_that_comes_by_two_ways_is_told_twice(broker: Any, asking_cluster: Cluster) -> None:
     for master in asking_cluster[1].values():
         master.on(CONNECTIONS, connects(("c", MEMBER_VERSION + 2), ("c", 493)))
     assert sorted(one.gateway for one in await broker.members("g")) == [False, True]
@@ -122,7 +117,7 @@ async def test_a_client_that_comes_by_two_ways_is_told_twice(
 
 @pytest.mark.parametrize("version", [0, 493, MEMBER_VERSION - 1, MEMBER_VERSION + 4, -1, 2**31 - 1])
 async def test_any_other_version_is_that_of_no_gateway(
-    broker: Members, asking_cluster: Cluster, version: int
+    broker: Any, asking_cluster: Cluster, version: int
 ) -> None:
     for master in asking_cluster[1].values():
         master.on(CONNECTIONS, connects(("c", version)))
@@ -130,7 +125,7 @@ async def test_any_other_version_is_that_of_no_gateway(
 
 
 async def test_one_broker_that_answers_is_enough_to_know_members(
-    broker: Members, asking_cluster: Cluster
+    broker: Any, asking_cluster: Cluster
 ) -> None:
     first, second = asking_cluster[1].values()
     first.on(CONNECTIONS, refuses(ResponseCode.CONSUMER_NOT_ONLINE, "the consumer group[g] not online"))
@@ -153,7 +148,7 @@ async def test_one_broker_that_answers_is_enough_to_know_members(
     ],
 )
 async def test_what_makes_no_sense_of_members_is_not_believed(
-    broker: Members, asking_cluster: Cluster, script: Any
+    broker: Any, asking_cluster: Cluster, script: Any
 ) -> None:
     for master in asking_cluster[1].values():
         master.on(CONNECTIONS, script)

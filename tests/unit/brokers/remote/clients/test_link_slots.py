@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from brokers.remote.clients.link_slots import Membership, Role, Seats
+from brokers.remote.clients.link_slots import LinkSlots, Membership, Role
 
 G = Membership(Role.CONSUMER, "g")
 P = Membership(Role.PRODUCER, "g")
 
 
 def test_the_first_of_every_group_has_the_first_seat() -> None:
-    seats = Seats(4)
+    seats = LinkSlots(4)
     assert [seats.take(G, name) for name in "abc"] == [0, 1, 2]
     assert seats.take(P, "a") == 0
     assert seats.highest() == 2
-    assert repr(seats) == "<Seats of 2 groups, merged 0>"
+    assert repr(seats) == "<LinkSlots of 2 groups, merged 0>"
 
 
 def test_a_seat_is_free_only_when_brokers_were_told() -> None:
-    seats = Seats(4)
+    seats = LinkSlots(4)
     seats.take(G, "a")
     seats.leave(G, "a", 0)
     assert G not in seats
@@ -28,7 +28,7 @@ def test_a_seat_is_free_only_when_brokers_were_told() -> None:
 
 
 def test_a_merged_client_has_the_seat_of_one_that_went() -> None:
-    seats = Seats(2)
+    seats = LinkSlots(2)
     assert [seats.take(G, name) for name in "abcde"] == [0, 1, None, None, None]
     assert seats.merged == 3
     seats.leave(G, "c", None)
@@ -42,7 +42,7 @@ def test_a_merged_client_has_the_seat_of_one_that_went() -> None:
 
 
 def test_a_group_without_clients_is_forgotten() -> None:
-    seats = Seats(1)
+    seats = LinkSlots(1)
     seats.take(G, "a")
     seats.leave(G, "a", 0)
     seats.vacated(G, 0)

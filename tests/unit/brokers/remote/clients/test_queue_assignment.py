@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from brokers.capabilities import AssignedQueue
-from brokers.remote.clients.queue_assignment import Assigning
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, GatewayError, TopicNotFound
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
@@ -20,17 +19,15 @@ Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 
 
 @pytest.fixture
-async def broker(make_facet: Any) -> Any:
-    return await make_facet(Assigning)
+async def broker(make_broker: Any) -> Any:
+    return await make_broker(quiet=True)
 
 
-async def assigned(broker: Assigning, topic: str = "T", *, broadcast: bool = False) -> list[AssignedQueue]:
+async def assigned(broker: Any, topic: str = "T", *, broadcast: bool = False) -> list[AssignedQueue]:
     return await broker.assigned(Context(), topic, "readers", "c@1", "AVG", broadcast=broadcast)
 
 
-async def test_any_broker_of_the_topic_says_what_a_client_reads(
-    broker: Assigning, asking_cluster: Cluster
-) -> None:
+async def test_any_broker_of_the_topic_says_what_a_client_reads(broker: Any, asking_cluster: Cluster) -> None:
     body = encode_assignments(
         [
             Assignment(MessageQueue("T", "broker-a", -1), "POP"),
@@ -47,7 +44,7 @@ async def test_any_broker_of_the_topic_says_what_a_client_reads(
     assert AssignmentQuery.decode(asked.body) == AssignmentQuery("T", "readers", "c@1", "AVG", "BROADCASTING")
 
 
-async def test_what_a_broker_says_may_be_wrong(broker: Assigning, asking_cluster: Cluster) -> None:
+async def test_what_a_broker_says_may_be_wrong(broker: Any, asking_cluster: Cluster) -> None:
     for master in asking_cluster[1].values():
         master.on(QUERY, lambda request: request.answer(0, body=b"{"))
     with pytest.raises(BrokerTimeout, match="cannot be read"):
@@ -60,7 +57,7 @@ async def test_what_a_broker_says_may_be_wrong(broker: Assigning, asking_cluster
         await assigned(broker, "unknown")
 
 
-async def test_all_brokers_are_told_how_a_topic_is_read(broker: Assigning, asking_cluster: Cluster) -> None:
+async def test_all_brokers_are_told_how_a_topic_is_read(broker: Any, asking_cluster: Cluster) -> None:
     for master in asking_cluster[1].values():
         master.on(MODE, lambda request: request.answer(0))
     await broker.set_popped(Context(), "T", "readers", True, 3)

@@ -11,8 +11,7 @@ import pytest
 
 from brokers.capabilities import ConnectedClient
 from brokers.remote.clients.heartbeats import MEMBER_VERSION
-from brokers.remote.clients.registration import Registering
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from popgate.model import FilterKind, Reading
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
@@ -26,10 +25,10 @@ Turns = Callable[[], Any]
 
 
 @pytest.fixture
-async def register(make_facet: Any, asking_cluster: Cluster) -> Any:
+async def register(make_broker: Any, asking_cluster: Cluster) -> Any:
     for master in asking_cluster[1].values():
         master.on(GOODBYE, lambda request: request.answer(0))
-    return await make_facet(Registering, max_links=2)
+    return await make_broker(max_links=2)
 
 
 @pytest.fixture
@@ -53,12 +52,12 @@ def producer(name: str, *topics: str, **more: Any) -> ConnectedClient:
     return ConnectedClient(name, topics=frozenset(topics), **more)
 
 
-async def registered(register: Registering, count: int) -> None:
+async def registered(register: Any, count: int) -> None:
     await until(lambda: register.figures()["clients_registered"] == count, pause_s=0.0)
 
 
 async def test_every_master_is_told_of_a_client_at_once(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     register.client_is_here(producer("p", "T", "U", language="JAVA", version="5.0.7"))
     for master in masters.values():
@@ -68,7 +67,7 @@ async def test_every_master_is_told_of_a_client_at_once(
 
 
 async def test_members_of_a_group_are_told_on_links_of_their_own_and_the_rest_is_merged(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     master = masters["broker-a"]
     for name in ("one", "two", "three"):
@@ -86,7 +85,7 @@ async def test_members_of_a_group_are_told_on_links_of_their_own_and_the_rest_is
 
 
 async def test_one_client_is_a_member_of_several_groups_each_by_its_own_key(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     master = masters["broker-a"]
     for group in ("g", "h"):
@@ -98,12 +97,12 @@ async def test_one_client_is_a_member_of_several_groups_each_by_its_own_key(
     await master.until(lambda: any("g" in one.producer_groups for one in beats(master)))
     models = {each.group: each.model for one in beats(master) for each in one.consumers}
     assert models == {"g": "CLUSTERING", "h": "BROADCASTING"}
-    found = register.register.find("c", "h")
+    found = register.registry.find("c", "h")
     assert found is not None
     assert found[0].key == "c h"
     register.client_left("c h")
-    assert register.register.find("c", "h") is None
-    assert register.register.find("c", "g") is not None
+    assert register.registry.find("c", "h") is None
+    assert register.registry.find("c", "g") is not None
     await master.until(lambda: len(master.of(GOODBYE)) == 1)
     assert master.of(GOODBYE)[0].fields == {"clientID": "c", "consumerGroup": "h"}
 
@@ -119,7 +118,7 @@ def member(reading: Reading, **more: Any) -> ConnectedClient:
 
 
 async def test_how_a_member_reads_is_told_as_its_version(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     master = masters["broker-a"]
     register.client_is_here(member(Reading.UNKNOWN))
@@ -130,7 +129,7 @@ async def test_how_a_member_reads_is_told_as_its_version(
 
 
 async def test_another_reading_is_told_after_the_broker_has_forgotten_the_old_one(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     """A broker keeps the version that it was told first on a connection, whatever heartbeats say later."""
     master = masters["broker-a"]
@@ -156,7 +155,7 @@ async def test_another_reading_is_told_after_the_broker_has_forgotten_the_old_on
 
 @pytest.mark.parametrize("late", [1, 2])
 async def test_a_heartbeat_of_before_that_comes_after_the_good_bye_is_noticed(
-    register: Registering, masters: dict[str, ScriptedPeer], late: int
+    register: Any, masters: dict[str, ScriptedPeer], late: int
 ) -> None:
     """A broker handles the two in different threads: the old version is registered once more."""
     master = masters["broker-a"]
@@ -181,7 +180,7 @@ async def test_a_heartbeat_of_before_that_comes_after_the_good_bye_is_noticed(
 
 
 async def test_a_broker_that_did_not_forget_is_asked_again_with_the_next_heartbeat(
-    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
+    register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
 ) -> None:
     master, other = masters.values()
     register.client_is_here(member(Reading.UNKNOWN))
@@ -200,7 +199,7 @@ async def test_a_broker_that_did_not_forget_is_asked_again_with_the_next_heartbe
 
 
 async def test_no_broker_takes_a_member_for_gone_while_another_one_does_not_answer(
-    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
+    register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
 ) -> None:
     hangs, well = masters.values()
     register.client_is_here(member(Reading.UNKNOWN))
@@ -222,7 +221,7 @@ async def test_no_broker_takes_a_member_for_gone_while_another_one_does_not_answ
 
 
 async def test_what_a_member_shows_while_brokers_forget_others_is_told_then(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     master = masters["broker-a"]
     late = ConnectedClient("late", "h", True, reading=Reading.UNKNOWN, may_map=True)
@@ -244,7 +243,7 @@ async def test_what_a_member_shows_while_brokers_forget_others_is_told_then(
 
 
 async def test_another_version_of_a_library_is_not_worth_a_good_bye(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     master = masters["broker-a"]
     for version in ("5.0.7", "5.0.8"):
@@ -255,7 +254,7 @@ async def test_another_version_of_a_library_is_not_worth_a_good_bye(
 
 
 async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     """Brokers handle heartbeats and good-byes in different threads: the one could overtake the other."""
     master = masters["broker-a"]
@@ -277,12 +276,12 @@ async def test_a_seat_is_not_taken_before_the_broker_answered_that_it_is_free(
 
 
 async def test_heartbeats_come_again_and_stop_when_the_client_goes(
-    register: Registering,
+    register: Any,
     masters: dict[str, ScriptedPeer],
     clock: MovableClock,
-    calm_of: Callable[[Links], Callable[[], Any]],
+    calm_of: Callable[[Connections], Callable[[], Any]],
 ) -> None:
-    calm = calm_of(register.links)  # the next heartbeat is due a while after the answer to the last one
+    calm = calm_of(register.connections)  # the next heartbeat is due a while after the answer to the last one
     master = masters["broker-a"]
     register.client_is_here(producer("p", "T"))
     register.client_is_here(producer("q", "T"))
@@ -303,7 +302,7 @@ async def test_heartbeats_come_again_and_stop_when_the_client_goes(
 
 
 async def test_a_change_is_told_at_once_and_what_is_the_same_is_not(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     master = masters["broker-a"]
     for filters in ({"T": (FilterKind.TAG, "a")}, {"T": (FilterKind.TAG, "b")}):
@@ -323,7 +322,7 @@ async def test_a_change_is_told_at_once_and_what_is_the_same_is_not(
 
 
 async def test_a_broker_that_was_away_is_told_again(
-    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
+    register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock, loop_turns: Turns
 ) -> None:
     master = masters["broker-a"]
     register.client_is_here(producer("p", "T"))
@@ -337,7 +336,7 @@ async def test_a_broker_that_was_away_is_told_again(
 
 
 async def test_a_broker_that_comes_is_told_before_the_next_heartbeat_is_due(
-    register: Registering,
+    register: Any,
     asking_cluster: Cluster,
     masters: dict[str, ScriptedPeer],
     clock: MovableClock,
@@ -355,14 +354,14 @@ async def test_a_broker_that_comes_is_told_before_the_next_heartbeat_is_due(
 
 
 async def test_clients_are_told_to_the_clusters_of_their_topics(
-    asking_cluster: Cluster, make_facet: Any, masters: dict[str, ScriptedPeer]
+    asking_cluster: Cluster, make_broker: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     servers = asking_cluster[0]
     async with ScriptedPeer() as far:
         servers.add_broker("far", far.address, cluster="Other")
         servers.add_topic("T", "broker-a")
         servers.add_topic("far-topic", "far")
-        register = await make_facet(Registering)
+        register = await make_broker()
         register.client_is_here(producer("near", "T"))
         register.client_is_here(producer("far", "far-topic", "missing"))
         register.client_is_here(producer("unknown", "missing"))
@@ -374,39 +373,39 @@ async def test_clients_are_told_to_the_clusters_of_their_topics(
 
 
 async def test_a_half_message_of_nobody_known_makes_the_gateway_a_producer(
-    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock
+    register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock
 ) -> None:
     master = masters["broker-a"]
     name = register.settings.name
-    register.register.expect_checks("T", "G")
-    register.register.expect_checks("T", "G")
+    register.registry.expect_checks("T", "G")
+    register.registry.expect_checks("T", "G")
     await master.until(lambda: known(master) == {(name, "G")})
-    register.register.nobody_asked("T", "G")
-    register.register.nobody_asked("T", "G")
+    register.registry.nobody_asked("T", "G")
+    register.registry.nobody_asked("T", "G")
     await master.until(lambda: len(master.of(GOODBYE)) == 1)
     assert register.figures()["clients_registered"] == 0
-    register.register.expect_checks("T", "G")
+    register.registry.expect_checks("T", "G")
     await registered(register, 1)
     clock.advance(7_201)
     await registered(register, 0)
 
 
 async def test_a_half_message_of_a_known_producer_needs_nobody_else(
-    register: Registering, masters: dict[str, ScriptedPeer]
+    register: Any, masters: dict[str, ScriptedPeer]
 ) -> None:
     register.client_is_here(producer("p", "T"))
-    register.register.expect_checks("T", "T")
+    register.registry.expect_checks("T", "T")
     await masters["broker-a"].until(lambda: ("p", "T") in known(masters["broker-a"]))
     assert register.figures()["clients_registered"] == 1
     for number in range(2_000):
-        register.register.expect_checks("T", f"group-{number}")
+        register.registry.expect_checks("T", f"group-{number}")
     await registered(register, 2)
-    gateway = register.register._here[register.settings.name].client
+    gateway = register.registry._here[register.settings.name].client
     assert len(gateway.producer_groups) == 1_024
 
 
 async def test_a_broker_that_refuses_clients_is_told_of_once(
-    register: Registering, masters: dict[str, ScriptedPeer], clock: MovableClock, caplog: Any
+    register: Any, masters: dict[str, ScriptedPeer], clock: MovableClock, caplog: Any
 ) -> None:
     master = masters["broker-a"]
     master.on(BEAT, lambda request: request.answer(ResponseCode.NO_PERMISSION, "no right to that"))

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.cluster.brokers import MOST_BROKERS, Clusters
+from brokers.remote.cluster.brokers import MOST_BROKERS, KnownBrokers
 from brokers.remote.cluster.name_servers import NameServers
-from brokers.remote.rpc.connections import Links
+from brokers.remote.rpc.connections import Connections
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable
 from popgate.testing.clock import MovableClock
@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 MASTER, SLAVE = "127.0.0.1:1", "127.0.0.1:2"
 CLUSTER = int(RequestCode.GET_BROKER_CLUSTER_INFO)
-Calm = Callable[[Links], Callable[[], Any]]
+Calm = Callable[[Connections], Callable[[], Any]]
 
 
 @pytest.fixture
@@ -34,11 +34,13 @@ async def server() -> AsyncIterator[ScriptedNameServer]:
 
 
 @pytest.fixture
-async def clusters(server: ScriptedNameServer, links: Links, clock: MovableClock) -> AsyncIterator[Clusters]:
+async def clusters(
+    server: ScriptedNameServer, links: Connections, clock: MovableClock
+) -> AsyncIterator[KnownBrokers]:
     settings = RemoteSettings(name_servers=(server.address,))
     servers = NameServers(links, settings, clock)
     await servers.start()
-    one = Clusters(servers, links, settings, clock)
+    one = KnownBrokers(servers, links, settings, clock)
     await one.start()
     yield one
     await one.stop()
@@ -46,7 +48,7 @@ async def clusters(server: ScriptedNameServer, links: Links, clock: MovableClock
 
 
 async def test_requests_go_to_the_master_and_reads_too_while_it_is_well(
-    clusters: Clusters, links: Links
+    clusters: KnownBrokers, links: Connections
 ) -> None:
     assert clusters.address("a") == clusters.address("a", reading=True) == MASTER
     assert not clusters.is_acting("a")
@@ -58,7 +60,7 @@ async def test_requests_go_to_the_master_and_reads_too_while_it_is_well(
 
 
 async def test_a_broker_without_a_master_is_read_from_its_slave_only(
-    clusters: Clusters, server: ScriptedNameServer
+    clusters: KnownBrokers, server: ScriptedNameServer
 ) -> None:
     server.brokers["a"] = BrokerData("c", "a", {1: SLAVE})
     await clusters.refresh()
@@ -67,13 +69,13 @@ async def test_a_broker_without_a_master_is_read_from_its_slave_only(
         clusters.address("a")
 
 
-async def test_a_broker_that_nobody_knows_cannot_be_asked(clusters: Clusters) -> None:
+async def test_a_broker_that_nobody_knows_cannot_be_asked(clusters: KnownBrokers) -> None:
     with pytest.raises(BrokerUnavailable, match="no name server knows a broker 'b'"):
         clusters.address("b")
 
 
 async def test_a_slave_that_stands_in_for_the_master_is_found(
-    clusters: Clusters, server: ScriptedNameServer
+    clusters: KnownBrokers, server: ScriptedNameServer
 ) -> None:
     """Lists of brokers tell it as a slave, routes of topics that cannot be written as id 0 (6.2)."""
     server.brokers["a"] = BrokerData("c", "a", {1: SLAVE}, acting_master=True)
@@ -92,7 +94,7 @@ async def test_a_slave_that_stands_in_for_the_master_is_found(
 class Pair:
     """A master of `a` that was asked and answered, its slave, and what name servers tell of them."""
 
-    def __init__(self, clusters: Clusters, server: ScriptedNameServer, links: Links) -> None:
+    def __init__(self, clusters: KnownBrokers, server: ScriptedNameServer, links: Connections) -> None:
         self.clusters = clusters
         self.server = server
         self.links = links
@@ -117,7 +119,7 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(clusters: Clusters, server: ScriptedNameServer, links: Links) -> AsyncIterator[Pair]:
+async def pair(clusters: KnownBrokers, server: ScriptedNameServer, links: Connections) -> AsyncIterator[Pair]:
     one = Pair(clusters, server, links)
     await one.start()
     yield one
@@ -210,7 +212,7 @@ async def test_a_master_that_says_that_it_is_none_is_left_when_its_slave_is_told
 
 
 async def test_what_a_route_says_of_a_broker_is_known_at_once(
-    clusters: Clusters, clock: MovableClock
+    clusters: KnownBrokers, clock: MovableClock
 ) -> None:
     clusters.learn([BrokerData("c", "a", {0: SLAVE}, acting_master=True), BrokerData("c", "b", {0: "x:1"})])
     assert clusters.address("a") == SLAVE
@@ -218,14 +220,14 @@ async def test_what_a_route_says_of_a_broker_is_known_at_once(
     assert clusters.changed_at == clock.monotonic()
 
 
-async def test_as_many_brokers_as_the_bound_are_known(clusters: Clusters) -> None:
+async def test_as_many_brokers_as_the_bound_are_known(clusters: KnownBrokers) -> None:
     clusters.learn(BrokerData("c", f"b{one}", {0: "x:1"}) for one in range(MOST_BROKERS + 10))
     assert len(clusters) == MOST_BROKERS
     assert clusters.address("a") == MASTER
 
 
 async def test_an_answer_that_cannot_be_read_changes_nothing(
-    clusters: Clusters, server: ScriptedNameServer
+    clusters: KnownBrokers, server: ScriptedNameServer
 ) -> None:
     for answer in (
         lambda request: request.answer(0, body=b"nonsense"),
@@ -239,7 +241,7 @@ async def test_an_answer_that_cannot_be_read_changes_nothing(
 
 
 async def test_brokers_are_asked_for_regularly_and_suspects_more_often(
-    clusters: Clusters, server: ScriptedNameServer, clock: MovableClock, links: Links, calm_of: Calm
+    clusters: KnownBrokers, server: ScriptedNameServer, clock: MovableClock, links: Connections, calm_of: Calm
 ) -> None:
     calm = calm_of(links)
     before = len(server.of(CLUSTER))
@@ -257,7 +259,7 @@ async def test_brokers_are_asked_for_regularly_and_suspects_more_often(
 
 
 async def test_a_broker_that_left_is_forgotten_after_a_while(
-    clusters: Clusters, server: ScriptedNameServer, clock: MovableClock, links: Links, calm_of: Calm
+    clusters: KnownBrokers, server: ScriptedNameServer, clock: MovableClock, links: Connections, calm_of: Calm
 ) -> None:
     server.add_broker("b", "127.0.0.1:3")
     await clusters.refresh()
@@ -271,7 +273,7 @@ async def test_a_broker_that_left_is_forgotten_after_a_while(
 
 
 async def test_a_broker_that_no_name_server_names_and_a_link_reaches_is_there(
-    clusters: Clusters, server: ScriptedNameServer, links: Links
+    clusters: KnownBrokers, server: ScriptedNameServer, links: Connections
 ) -> None:
     async with ScriptedPeer() as broker:
         server.brokers["a"] = dataclasses.replace(server.brokers["a"], addresses={0: broker.address})

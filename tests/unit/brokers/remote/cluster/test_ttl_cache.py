@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.cluster.ttl_cache import Kept
+from brokers.remote.cluster.ttl_cache import RefreshingCache
 from popgate.errors import BrokerUnavailable, GroupNotFound
 
 
@@ -35,7 +35,7 @@ def source():
 
 @pytest.fixture
 async def kept(source, clock):
-    one = Kept(source.ask, clock, refresh_s=20, expiry_s=300, missing_s=1, most=3)
+    one = RefreshingCache(source.ask, clock, refresh_s=20, expiry_s=300, missing_s=1, most=3)
     yield one
     await one.close()
 
@@ -151,7 +151,7 @@ async def test_what_was_used_longest_ago_makes_room(kept, source):
 
 
 async def test_what_is_asked_ends_with_the_keeper(source, clock):
-    kept = Kept(source.ask, clock, refresh_s=20, expiry_s=300, missing_s=1, most=3)
+    kept = RefreshingCache(source.ask, clock, refresh_s=20, expiry_s=300, missing_s=1, most=3)
     source.gate = asyncio.Event()
     waiting = asyncio.ensure_future(kept.of("g"))
     await asyncio.sleep(0)

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from brokers.remote.consume.arrival_watch import LONGEST_S, Noticing
-from brokers.remote.consume.wait_queue import GONE, NOTHING, LineKey, Waiters
+from brokers.remote.consume.arrival_watch import LONGEST_S, ArrivalWatch
+from brokers.remote.consume.wait_queue import GONE, NOTHING, LineKey, WaitQueue
 from popgate.errors import BrokerUnavailable, TopicNotFound
 
 KEY = LineKey("T", "G", False)
@@ -38,8 +38,8 @@ def brokers() -> Brokers:
 
 @pytest.fixture
 async def noticing(clock, brokers):
-    waiters = Waiters(clock, 100)
-    one = Noticing(clock, waiters, brokers.ask)
+    waiters = WaitQueue(clock, 100)
+    one = ArrivalWatch(clock, waiters, brokers.ask)
     yield one
     waiters.end_all()
     await one.stop()

@@ -146,8 +146,8 @@ async def shelves(asking_cluster, clock) -> Shelves:
 
 
 @pytest.fixture
-async def broker(make_facet, shelves) -> RemoteBroker:
-    return await make_facet(RemoteBroker)
+async def broker(make_broker, shelves) -> RemoteBroker:
+    return await make_broker()
 
 
 @pytest.fixture
@@ -409,7 +409,7 @@ async def test_what_comes_after_its_broker_was_given_up_is_given_back(broker, sh
     for _ in range(10):
         clock.advance(1.0)
         # The broker is alive: it gives the sign that it is asked for.
-        await shelves.until(lambda: broker.links.figures()["links_silent"] == 0)
+        await shelves.until(lambda: broker.connections.figures()["links_silent"] == 0)
     with pytest.raises(BrokerTimeout, match="broker-a did not answer a pop within 10 s"):
         await popping
     held.set()
@@ -434,10 +434,10 @@ async def test_a_woken_client_that_vanishes_leaves_the_message_to_the_next(broke
 
 
 async def test_the_woken_replicas_client_vanishes_and_another_replica_delivers_within_five_seconds(
-    make_facet, shelves, request_of, clock
+    make_broker, shelves, request_of, clock
 ):
     """A broker wakes one asker for an arrival; the others have asked anew 5 s later at most."""
-    one, other = await make_facet(RemoteBroker), await make_facet(RemoteBroker)
+    one, other = await make_broker(), await make_broker()
     askers: list[asyncio.Future[bool]] = []
 
     async def notify(request):
@@ -527,9 +527,9 @@ async def test_a_broker_that_lets_every_pop_lie_is_busy_and_costs_no_poll_of_oth
     assert bodies(await broker.pop(CONTEXT, request_of())) == [b"m"]
 
 
-async def test_who_is_patient_with_requests_is_patient_with_pops(make_facet, shelves, request_of, clock):
+async def test_who_is_patient_with_requests_is_patient_with_pops(make_broker, shelves, request_of, clock):
     """10 s, or as long as any request may take."""
-    broker = await make_facet(RemoteBroker, request_timeout_s=30.0, probe_s=30.0)
+    broker = await make_broker(request_timeout_s=30.0, probe_s=30.0)
     shelves.held["broker-a"] = asyncio.Event()
     popping = asyncio.ensure_future(broker.pop(CONTEXT, request_of(broker="broker-a")))
     await shelves.until(lambda: shelves.asked(RequestCode.POP_MESSAGE, "broker-a"))

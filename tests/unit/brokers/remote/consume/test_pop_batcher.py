@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokers.remote.base.broker_client import Callings
-from brokers.remote.consume.pop_batcher import Taker, Taking, deal
-from brokers.remote.consume.pop_filter import Want
+from brokers.remote.base.broker_client import BrokerClient
+from brokers.remote.consume.pop_batcher import PopBatcher, PopCaller, deal
+from brokers.remote.consume.pop_filter import PopAttempt
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden
 from popgate.filters import EVERYTHING, compile_filter
@@ -52,7 +52,7 @@ def numbers(messages: Any) -> list[int]:
 class Asked:
     broker: str
     most: int
-    want: Want
+    want: PopAttempt
     told: Callable[[Any], None]
 
 
@@ -64,7 +64,7 @@ class Answer:
 
 
 class World:
-    """What `Taking` stands on: requests are kept until somebody answers them."""
+    """What `PopBatcher` stands on: requests are kept until somebody answers them."""
 
     def __init__(self, clock: MovableClock) -> None:
         self.clock = clock
@@ -73,7 +73,7 @@ class World:
         self.suspected: list[str] = []
         self.late: list[bool] = []
         self.at_once: Exception | None = None
-        self.taking = Taking(cast("Callings", self), clock, self, 10.0)
+        self.taking = PopBatcher(cast("BrokerClient", self), clock, self, 10.0)
 
     def ask(
         self, broker: str, _: int, fields: dict[str, Any], told: Callable[[Any], None], **__: Any
@@ -83,11 +83,11 @@ class World:
             return
         self.asked.append(Asked(broker, fields["most"], fields["want"], told))
 
-    def pop_fields(self, want: Want, most: int) -> dict[str, Any]:
+    def pop_fields(self, want: PopAttempt, most: int) -> dict[str, Any]:
         return {"most": most, "want": want}
 
     def read_pop(
-        self, want: Want, broker: str, answer: Command, asked: float, *, late: bool
+        self, want: PopAttempt, broker: str, answer: Command, asked: float, *, late: bool
     ) -> tuple[list[StoredMessage], int]:
         self.late.append(late)
         told: Any = answer
@@ -95,16 +95,16 @@ class World:
             raise told.error
         return told.messages, told.rest
 
-    def return_popped(self, want: Want, messages: Any) -> None:
+    def return_popped(self, want: PopAttempt, messages: Any) -> None:
         self.returned += numbers(messages)
 
     def suspect(self, broker: str) -> None:
         self.suspected.append(broker)
 
-    def want(self, at_most: int = 1, **fields: Any) -> Want:
+    def want(self, at_most: int = 1, **fields: Any) -> PopAttempt:
         given = {"topic": "T", "group": "G", "filter": EVERYTHING, "invisible_ms": 60_000, **fields}
         request = Pop(max_messages=at_most, **given)
-        return Want(Context(), request, GroupConfig("G"), cast("TopicRoute", None), ["a"])
+        return PopAttempt(Context(), request, GroupConfig("G"), cast("TopicRoute", None), ["a"])
 
     def take(
         self, at_most: int = 1, broker: str = "a", max_bytes: int = 1 << 20, size: float = SIZE, **fields: Any
@@ -355,7 +355,7 @@ async def test_a_late_answer_is_given_back_and_all_are_told_that_it_was_late(
     world.asked[0].told(Answer(items(1, 2)))
     world.asked[1].told(BrokerUnavailable("gone"))
     assert world.returned == [1, 2]
-    assert repr(world.taking) == "<Taking under way 0 late 0>"
+    assert repr(world.taking) == "<PopBatcher under way 0 late 0>"
 
 
 async def test_an_answer_in_time_leaves_nothing_behind(world: World, clock: MovableClock) -> None:
@@ -423,9 +423,9 @@ ROOMS = st.tuples(st.integers(1, 40), st.integers(1, 300))
 @settings(deadline=None)
 @given(rooms=st.lists(ROOMS, min_size=1, max_size=8), sizes=st.lists(st.integers(0, 120), max_size=32))
 def test_what_is_dealt(rooms: list[tuple[int, int]], sizes: list[int]) -> None:
-    async def dealt() -> tuple[list[Taker], list[list[StoredMessage]], int, list[StoredMessage]]:
+    async def dealt() -> tuple[list[PopCaller], list[list[StoredMessage]], int, list[StoredMessage]]:
         world = World(MovableClock())
-        takers = [Taker(world.want(most), most, max_bytes, SIZE) for most, max_bytes in rooms]
+        takers = [PopCaller(world.want(most), most, max_bytes, SIZE) for most, max_bytes in rooms]
         messages = [cast("StoredMessage", Item(at, bytes(size))) for at, size in enumerate(sizes)]
         return takers, *deal(messages, takers), messages
 
@@ -517,7 +517,7 @@ async def _nothing_is_lost(steps: list[Any]) -> None:
         else:
             assert isinstance(outcome, Forbidden | BrokerTimeout | asyncio.CancelledError)
     assert held == Counter(range(given_out))
-    assert repr(world.taking) == "<Taking under way 0 late 0>"
+    assert repr(world.taking) == "<PopBatcher under way 0 late 0>"
     assert not broken
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.consume.pop_hints import Recent
+from brokers.remote.consume.pop_hints import PopHints
 
 SHELF = ("T", "G")
 
 
 @pytest.fixture
-def recent(clock) -> Recent:
-    return Recent(clock)
+def recent(clock) -> PopHints:
+    return PopHints(clock)
 
 
 def test_a_broker_had_something_for_a_moment(recent, clock):

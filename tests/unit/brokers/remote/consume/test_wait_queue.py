@@ -7,18 +7,18 @@ import contextlib
 
 import pytest
 
-from brokers.remote.consume.wait_queue import GONE, NOTHING, LineKey, Waiters
+from brokers.remote.consume.wait_queue import GONE, NOTHING, LineKey, WaitQueue
 from popgate.errors import TooManyRequests
 
 KEY = LineKey("T", "G", False)
 
 
 @pytest.fixture
-def waiters(clock) -> Waiters:
-    return Waiters(clock, 100)
+def waiters(clock) -> WaitQueue:
+    return WaitQueue(clock, 100)
 
 
-def stand(waiters: Waiters, clock, *, key: LineKey = KEY, seconds: float = 20.0, first: bool = False):
+def stand(waiters: WaitQueue, clock, *, key: LineKey = KEY, seconds: float = 20.0, first: bool = False):
     """A waiter, and the task that waits."""
     waiter = waiters.join(key, clock.monotonic() + seconds, first=first)
     return waiter, asyncio.ensure_future(waiters.wait(waiter))
@@ -53,7 +53,7 @@ async def test_one_timer_ends_everybody_at_his_time(waiters, clock):
     assert not late.done()
     clock.advance(6.0)
     assert await late is None
-    assert repr(waiters) == "<Waiters 0 in 0 lines>"
+    assert repr(waiters) == "<WaitQueue 0 in 0 lines>"
 
 
 async def test_a_woken_waiter_that_is_cancelled_says_that_it_went(waiters, clock):
@@ -73,7 +73,7 @@ async def test_a_waiter_that_is_cancelled_leaves_its_line(waiters, clock):
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert waiter.line.wake("a") is None
-    assert repr(waiters) == "<Waiters 0 in 0 lines>"
+    assert repr(waiters) == "<WaitQueue 0 in 0 lines>"
 
 
 async def test_looking_twice_is_told_once(waiters, clock):
@@ -110,7 +110,7 @@ async def test_lines_are_counted_and_bounded(waiters, clock):
 
 
 async def test_ends_of_those_who_were_woken_are_swept(clock):
-    waiters = Waiters(clock, 100)
+    waiters = WaitQueue(clock, 100)
     for _ in range(3_000):
         waiter, task = stand(waiters, clock, seconds=600.0)
         waiter.line.wake("a")

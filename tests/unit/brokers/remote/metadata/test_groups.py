@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from brokers.remote.metadata.deletion import Deleting
 from popgate.errors import (
     AlreadyExists,
     BrokerBusy,
@@ -95,8 +94,8 @@ def cluster(asking_cluster):
 
 
 @pytest.fixture
-async def facet(cluster, make_facet):
-    return await make_facet(Deleting)
+async def facet(cluster, make_broker):
+    return await make_broker(quiet=True)
 
 
 async def test_a_group_is_asked_for_once(cluster, facet):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from brokers.relaying import MOST_BYTES, RELAYED
-from brokers.remote.metadata.relay import Relaying
 from brokers.remote.settings import Credentials
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, Unsupported
@@ -34,13 +33,13 @@ def asked(peer: ScriptedPeer, code: int) -> list[Command]:
 
 
 @pytest.fixture
-async def relaying(make_facet: Callable[..., Any]) -> Relaying:
-    made: Relaying = await make_facet(Relaying)
+async def relaying(make_broker: Callable[..., Any]) -> Any:
+    made: Any = await make_broker(quiet=True)
     return made
 
 
 async def test_all_brokers_are_asked_and_each_answer_is_told_as_it_came(
-    relaying: Relaying, asking_cluster: Cluster
+    relaying: Any, asking_cluster: Cluster
 ) -> None:
     _, peers = asking_cluster
     tell(peers["broker-a"], RUNTIME, b"one")
@@ -55,10 +54,10 @@ async def test_all_brokers_are_asked_and_each_answer_is_told_as_it_came(
 
 
 async def test_only_the_fields_that_the_command_has_are_passed_on(
-    make_facet: Callable[..., Any], asking_cluster: Cluster
+    make_broker: Callable[..., Any], asking_cluster: Cluster
 ) -> None:
     _, peers = asking_cluster
-    relaying = await make_facet(Relaying, credentials=Credentials("gateway", "secret"))
+    relaying = await make_broker(quiet=True, credentials=Credentials("gateway", "secret"))
     tell(peers["broker-a"], RATES)
     fields = {
         "statsName": "TOPIC_PUT_NUMS",
@@ -76,7 +75,7 @@ async def test_only_the_fields_that_the_command_has_are_passed_on(
     assert (request.fields["bname"], request.body) == ("broker-a", b"")
 
 
-async def test_one_broker_or_those_of_a_topic(relaying: Relaying, asking_cluster: Cluster) -> None:
+async def test_one_broker_or_those_of_a_topic(relaying: Any, asking_cluster: Cluster) -> None:
     _, peers = asking_cluster
     for peer in peers.values():
         tell(peer, RATES)
@@ -91,7 +90,7 @@ async def test_one_broker_or_those_of_a_topic(relaying: Relaying, asking_cluster
 
 
 async def test_a_broker_that_is_gone_spoils_nothing_for_the_others(
-    relaying: Relaying, asking_cluster: Cluster
+    relaying: Any, asking_cluster: Cluster
 ) -> None:
     _, peers = asking_cluster
     tell(peers["broker-a"], RUNTIME)
@@ -115,7 +114,7 @@ async def test_a_broker_that_is_gone_spoils_nothing_for_the_others(
     ],
 )
 async def test_what_is_not_in_the_list_goes_to_nobody(
-    relaying: Relaying, asking_cluster: Cluster, code: int
+    relaying: Any, asking_cluster: Cluster, code: int
 ) -> None:
     assert code not in RELAYED
     with pytest.raises(Unsupported, match=f"request code {int(code)}"):
@@ -124,7 +123,7 @@ async def test_what_is_not_in_the_list_goes_to_nobody(
 
 
 async def test_answers_are_bounded_together(
-    relaying: Relaying, asking_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+    relaying: Any, asking_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("brokers.remote.metadata.relay.MOST_TOLD", 7)
     for peer in asking_cluster[1].values():
@@ -135,6 +134,6 @@ async def test_answers_are_bounded_together(
     assert "the limit is 7 bytes" in failure.sentence
 
 
-async def test_more_bytes_than_a_command_has_are_refused(relaying: Relaying) -> None:
+async def test_more_bytes_than_a_command_has_are_refused(relaying: Any) -> None:
     with pytest.raises(BadRequest, match=f"the limit is {MOST_BYTES}"):
         await relaying.relay(Context(), RATES, {"statsName": "x" * MOST_BYTES, "statsKey": "y"})

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import pytest
 
-from brokers.remote.metadata.topics import Topics
 from popgate.errors import (
     AlreadyExists,
     BadRequest,
@@ -83,8 +82,8 @@ def cluster(asking_cluster):
 
 
 @pytest.fixture
-async def topics(cluster, make_facet):
-    return await make_facet(Topics)
+async def topics(cluster, make_broker):
+    return await make_broker(quiet=True)
 
 
 async def passing(work, clock):
@@ -221,9 +220,9 @@ async def test_a_topic_is_made_on_every_broker_and_seen_at_once(cluster, topics,
     assert cluster.asked(CREATE) == 2
 
 
-async def test_who_is_patient_with_requests_is_patient_with_new_topics(cluster, make_facet, clock):
+async def test_who_is_patient_with_requests_is_patient_with_new_topics(cluster, make_broker, clock):
     """A broker writes them to its disk before it answers: it has 10 s, or as long as any request may take."""
-    topics = await make_facet(Topics, request_timeout_s=30.0, probe_s=30.0)
+    topics = await make_broker(quiet=True, request_timeout_s=30.0, probe_s=30.0)
     written = asyncio.Event()
 
     async def slow(request):

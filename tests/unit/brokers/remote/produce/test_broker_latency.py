@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.produce.broker_latency import Latency
+from brokers.remote.produce.broker_latency import BrokerLatency
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from brokers.remote.produce.broker_latency import Latency
     ],
 )
 def test_how_long_a_broker_is_left_alone(took_s, rest_s):
-    latency = Latency()
+    latency = BrokerLatency()
     latency.answered("a", took_s, 100.0)
     assert latency.available("a", 100.0 + rest_s)
     assert latency.available("b", 100.0)
@@ -24,7 +24,7 @@ def test_how_long_a_broker_is_left_alone(took_s, rest_s):
 
 
 def test_a_failure_counts_as_a_slow_answer_and_a_quick_one_forgives():
-    latency = Latency()
+    latency = BrokerLatency()
     latency.failed("a", 0.0)
     assert not latency.available("a", 9.9)
     latency.answered("a", 0.02, 1.0)

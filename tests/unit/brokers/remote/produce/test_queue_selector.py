@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from brokers.remote.produce.broker_latency import Latency
-from brokers.remote.produce.queue_selector import Picker, Target, writable_queues, zones_of
+from brokers.remote.produce.broker_latency import BrokerLatency
+from brokers.remote.produce.queue_selector import QueueSelector, Target, writable_queues, zones_of
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute
 from popgate.wire.static_topics import QueueMapping
 
@@ -15,13 +15,13 @@ QUEUES = tuple(Target(broker, queue_id) for broker in ("a", "b", "c") for queue_
 
 
 @pytest.fixture
-def latency() -> Latency:
-    return Latency()
+def latency() -> BrokerLatency:
+    return BrokerLatency()
 
 
 @pytest.fixture
-def picker(latency) -> Picker:
-    return Picker(latency, "")
+def picker(latency) -> QueueSelector:
+    return QueueSelector(latency, "")
 
 
 def broker(name: str, *addresses: str, zone: str = "", first: int = 0) -> BrokerData:
@@ -54,9 +54,11 @@ def test_messages_take_turns_over_all_queues(picker):
 
 
 def test_a_message_group_has_one_queue_the_same_in_every_process(latency):
-    chosen = {Picker(latency, "").pick(QUEUES[:8], {}, 0.0, message_group="order-2") for _ in range(20)}
+    chosen = {
+        QueueSelector(latency, "").pick(QUEUES[:8], {}, 0.0, message_group="order-2") for _ in range(20)
+    }
     assert chosen == {QUEUES[2]}  # protocol facts 10: order-2 of 8 is 2
-    assert Picker(latency, "").pick(QUEUES[:4], {}, 0.0, message_group="order-1") == QUEUES[3]
+    assert QueueSelector(latency, "").pick(QUEUES[:4], {}, 0.0, message_group="order-1") == QUEUES[3]
 
 
 def test_a_message_group_stays_where_it_is_also_when_its_broker_is_in_trouble(picker, latency):
@@ -84,7 +86,7 @@ def test_brokers_that_failed_are_not_asked_again(picker):
 
 
 def test_the_same_zone_comes_first_as_long_as_it_is_well(latency):
-    picker = Picker(latency, "east")
+    picker = QueueSelector(latency, "east")
     zones = {"a": "west", "b": "east"}
     assert {picker.pick(QUEUES, zones, 0.0).broker for _ in range(60)} == {"b"}
     latency.failed("b", 0.0)

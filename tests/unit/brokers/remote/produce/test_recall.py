@@ -23,10 +23,10 @@ HANDLE = packed("v1 T broker-a 1735689600001 01AB")
 
 
 @pytest.fixture
-async def broker(make_facet, asking_cluster) -> RemoteBroker:
+async def broker(make_broker, asking_cluster) -> RemoteBroker:
     for peer in asking_cluster[1].values():
         peer.on(RequestCode.RECALL_MESSAGE, lambda request: request.answer(0, fields={"msgId": "01AB"}))
-    return await make_facet(RemoteBroker)
+    return await make_broker()
 
 
 def test_a_handle_of_rocketmqs_own_is_read():

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.produce.reply import Replying
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, NotFound, TopicNotFound
 from popgate.model import Message, StoredMessage
@@ -29,13 +28,13 @@ def master(asking_cluster: Cluster) -> ScriptedPeer:
 
 
 @pytest.fixture
-async def broker(make_facet: Any, master: ScriptedPeer) -> Any:
-    return await make_facet(Replying)
+async def broker(make_broker: Any, master: ScriptedPeer) -> Any:
+    return await make_broker()
 
 
 @pytest.fixture
-async def line(broker: Replying, master: ScriptedPeer) -> PeerConnection:
-    broker.links.connect(master.address)
+async def line(broker: Any, master: ScriptedPeer) -> PeerConnection:
+    broker.connections.connect(master.address)
     await master.until(lambda: bool(master.connections))
     return master.connections[0]
 
@@ -46,7 +45,7 @@ def reply(**more: Any) -> Message:
 
 @pytest.mark.parametrize("broker_name", ["", "broker-a"])
 async def test_a_reply_goes_to_a_broker_of_the_cluster(
-    broker: Replying, master: ScriptedPeer, broker_name: str
+    broker: Any, master: ScriptedPeer, broker_name: str
 ) -> None:
     master.on(REPLY, lambda request: request.answer(0, fields={"msgId": "0", "queueId": "0"}))
     sent = await broker.send_reply(CONTEXT, reply(broker=broker_name, producer_group="g"))
@@ -59,7 +58,7 @@ async def test_a_reply_goes_to_a_broker_of_the_cluster(
     assert asked.fields["n"] == "broker-a"
 
 
-async def test_a_reply_that_did_not_arrive_is_told_as_such(broker: Replying, master: ScriptedPeer) -> None:
+async def test_a_reply_that_did_not_arrive_is_told_as_such(broker: Any, master: ScriptedPeer) -> None:
     told = "push reply message fail, channel of <asker> not found."
     master.on(REPLY, lambda request: request.answer(1, told))
     with pytest.raises(NotFound, match=r"did not reach client 'asker'.*not found"):
@@ -69,7 +68,7 @@ async def test_a_reply_that_did_not_arrive_is_told_as_such(broker: Replying, mas
         await broker.send_reply(CONTEXT, reply())
 
 
-async def test_a_reply_that_cannot_go_anywhere_is_refused(broker: Replying, asking_cluster: Cluster) -> None:
+async def test_a_reply_that_cannot_go_anywhere_is_refused(broker: Any, asking_cluster: Cluster) -> None:
     with pytest.raises(BadRequest, match="REPLY_TO_CLIENT"):
         await broker.send_reply(CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x"))
     with pytest.raises(TopicNotFound):
@@ -92,7 +91,7 @@ PUSHED = {
 }
 
 
-async def test_a_reply_for_a_client_here_is_handed_to_it(broker: Replying, line: PeerConnection) -> None:
+async def test_a_reply_for_a_client_here_is_handed_to_it(broker: Any, line: PeerConnection) -> None:
     got: list[tuple[str, StoredMessage]] = []
 
     def take(client_id: str, message: StoredMessage) -> bool:
@@ -110,7 +109,7 @@ async def test_a_reply_for_a_client_here_is_handed_to_it(broker: Replying, line:
     )  # fmt: skip
 
 
-async def test_a_reply_that_nobody_waits_for_is_refused(broker: Replying, line: PeerConnection) -> None:
+async def test_a_reply_that_nobody_waits_for_is_refused(broker: Any, line: PeerConnection) -> None:
     answer = await line.ask(Command(PUSH, fields=dict(PUSHED)))
     assert (answer.code, answer.remark) == (1, "client 'asker' does not wait here")
     broker.on_reply(lambda client_id, message: False)

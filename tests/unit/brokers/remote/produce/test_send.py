@@ -90,8 +90,8 @@ async def stores(asking_cluster) -> Stores:
 
 
 @pytest.fixture
-async def broker(make_facet, stores) -> RemoteBroker:
-    return await make_facet(RemoteBroker)
+async def broker(make_broker, stores) -> RemoteBroker:
+    return await make_broker()
 
 
 async def test_messages_take_turns_over_brokers_and_queues(broker, stores):
@@ -358,11 +358,11 @@ async def test_an_answer_without_a_place_is_told_as_unknown(broker, stores):
         await broker.send(CONTEXT, [message()])
 
 
-async def test_the_same_zone_comes_first(make_facet, stores, servers):
+async def test_the_same_zone_comes_first(make_broker, stores, servers):
     for name, zone in zip(NAMES, ("west", "east"), strict=True):
         servers.add_broker(name, stores.peers[name].address, zone=zone)
     servers.add_topic("T")
-    broker = await make_facet(RemoteBroker, zone="east")
+    broker = await make_broker(zone="east")
     assert {(await broker.send(CONTEXT, [message()]))[0].broker for _ in range(8)} == {"broker-b"}
     await stores.peers["broker-b"].stop()
     assert (await broker.send(CONTEXT, [message()]))[0].broker == "broker-a"

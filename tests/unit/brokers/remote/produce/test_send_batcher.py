@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Gathering, Part, may_lie_anywhere
+from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Part, SendBatcher, may_lie_anywhere
 from popgate.errors import GatewayError
 from popgate.model import Message, MessageType, Sent
 from popgate.packed import PackedMessages
@@ -42,7 +42,7 @@ class Requests:
         return [[one.body for part in parts for one in part.packed.unpack()] for parts in self.all]
 
 
-def join(gathering: Gathering, messages: list[Message], until: float = 9.0):
+def join(gathering: SendBatcher, messages: list[Message], until: float = 9.0):
     return gathering.join(PackedMessages.pack(messages[0].topic, messages), until)
 
 
@@ -52,8 +52,8 @@ def requests() -> Requests:
 
 
 @pytest.fixture
-def gathering(requests) -> Gathering:
-    return Gathering(requests.send)
+def gathering(requests) -> SendBatcher:
+    return SendBatcher(requests.send)
 
 
 async def test_sends_of_one_turn_are_one_request(gathering, requests):
@@ -132,7 +132,7 @@ async def test_what_nobody_waits_for_is_tried_no_longer():
         finally:
             ended.set()
 
-    gathering = Gathering(forever)
+    gathering = SendBatcher(forever)
     callers = [
         asyncio.ensure_future(gathering.send(PackedMessages.pack("T", [message()]), 1e9)) for _ in range(2)
     ]
@@ -151,7 +151,7 @@ async def test_a_fault_of_our_own_is_told_and_cancels_nobody(caplog):
     async def broken(parts) -> None:
         raise ValueError("nobody thought of it")
 
-    gathering = Gathering(broken)
+    gathering = SendBatcher(broken)
     told = await asyncio.gather(
         join(gathering, [message()]), join(gathering, [message()]), return_exceptions=True
     )
@@ -190,7 +190,7 @@ def test_what_has_a_way_of_its_own_is_not_gathered(fields):
 )
 async def test_whoever_goes_everything_is_sent_once_and_in_the_order_of_its_caller(callers):
     requests = Requests()
-    gathering = Gathering(requests.send)
+    gathering = SendBatcher(requests.send)
     told, sent = [], []
     for count, topic, goes, waits in callers:
         messages = [message(b"%d" % next(ids), topic=topic) for _ in range(count)]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.read.lookup import Finding
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
@@ -23,12 +22,12 @@ VIEW = RequestCode.VIEW_MESSAGE_BY_ID
 
 
 @pytest.fixture
-async def finding(make_facet: Callable[..., Any]) -> Finding:
-    made: Finding = await make_facet(Finding)
+async def finding(make_broker: Callable[..., Any]) -> Any:
+    made: Any = await make_broker(quiet=True)
     return made
 
 
-async def test_the_broker_that_is_named_is_asked(finding: Finding, asking_cluster: Cluster) -> None:
+async def test_the_broker_that_is_named_is_asked(finding: Any, asking_cluster: Cluster) -> None:
     _, peers = asking_cluster
     peers["broker-b"].on(VIEW, lambda request: request.answer(ResponseCode.SUCCESS, body=RECORD))
     found = await finding.at_place(Context(), "broker-b", 500)
@@ -39,22 +38,20 @@ async def test_the_broker_that_is_named_is_asked(finding: Finding, asking_cluste
 
 
 @pytest.mark.parametrize("body", [b"", b"nonsense", RECORD[:-1]])
-async def test_what_is_no_message_is_not_found(
-    finding: Finding, asking_cluster: Cluster, body: bytes
-) -> None:
+async def test_what_is_no_message_is_not_found(finding: Any, asking_cluster: Cluster, body: bytes) -> None:
     _, peers = asking_cluster
     peers["broker-a"].on(VIEW, lambda request: request.answer(ResponseCode.SUCCESS, body=body))
     with pytest.raises(NotFound):
         await finding.at_place(Context(), "broker-a", 500)
 
 
-async def test_a_refusal_is_not_found(finding: Finding, asking_cluster: Cluster) -> None:
+async def test_a_refusal_is_not_found(finding: Any, asking_cluster: Cluster) -> None:
     _, peers = asking_cluster
     peers["broker-a"].on(VIEW, lambda request: request.answer(ResponseCode.SYSTEM_ERROR, "none there"))
     with pytest.raises(NotFound):
         await finding.at_place(Context(), "broker-a", 500)
 
 
-async def test_a_broker_that_is_not_there_is_a_mistake(finding: Finding) -> None:
+async def test_a_broker_that_is_not_there_is_a_mistake(finding: Any) -> None:
     with pytest.raises(BadRequest, match="elsewhere"):
         await finding.at_place(Context(), "elsewhere", 500)

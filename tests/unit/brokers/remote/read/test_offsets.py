@@ -6,9 +6,6 @@ import json
 
 import pytest
 
-from brokers.remote.read.group_progress import Looking
-from brokers.remote.read.lookup import Finding
-from brokers.remote.read.queue_locks import Locking
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -28,10 +25,6 @@ from popgate.wire.records import encode_record
 from popgate.wire.running import encode_offsets
 
 ME = Context(client_id="me")
-
-
-class Parts(Looking, Locking, Finding):
-    pass
 
 
 class Cluster:
@@ -124,8 +117,8 @@ def cluster(asking_cluster):
 
 
 @pytest.fixture
-async def parts(cluster, make_facet):
-    return await make_facet(Parts)
+async def parts(cluster, make_broker):
+    return await make_broker(quiet=True)
 
 
 HERE = ("T", "broker-a", 0)

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from brokers.remote.read.pull import Pulling
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,
@@ -100,8 +99,8 @@ class Queue:
 
 
 @pytest.fixture
-async def queue(asking_cluster, make_facet, clock):
-    return Queue(asking_cluster, await make_facet(Pulling), clock)
+async def queue(asking_cluster, make_broker, clock):
+    return Queue(asking_cluster, await make_broker(quiet=True), clock)
 
 
 def offsets(pulled):

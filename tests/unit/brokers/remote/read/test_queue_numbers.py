@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokers.numbering import BROKERS, MOST_BROKERS
-from brokers.remote.read.queue_numbers import NAMESPACE, Numbering
+from brokers.remote.read.queue_numbers import NAMESPACE
 from brokers.remote.settings import RemoteSettings
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable
@@ -20,6 +20,7 @@ from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.bodies import QueueLocks, encode_locked
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
+from tests.support.open_broker import OpenBroker
 
 A: list[Numbered] = [("broker-a", 0), ("broker-a", 1)]
 B: list[Numbered] = [("broker-b", 0), ("broker-b", 1)]
@@ -87,9 +88,9 @@ class Site:
         self.keepers = [Keeper(), Keeper()]
         self.lockers = {"broker-a": Locker(), "broker-b": Locker()}
 
-    async def gateway(self) -> Numbering:
+    async def gateway(self) -> Any:
         servers = tuple(one.address for one in self.keepers)
-        one = Numbering(RemoteSettings(name_servers=servers), clock=self.clock)
+        one = OpenBroker(RemoteSettings(name_servers=servers), clock=self.clock, quiet=True)
         self.stack.push_async_callback(one.stop)
         await one.start()
         return one
@@ -117,11 +118,11 @@ async def site(clock: MovableClock) -> AsyncIterator[Site]:
 
 
 @pytest.fixture
-async def gateway(site: Site) -> Numbering:
+async def gateway(site: Site) -> Any:
     return await site.gateway()
 
 
-async def test_all_name_servers_keep_what_was_given(site: Site, gateway: Numbering) -> None:
+async def test_all_name_servers_keep_what_was_given(site: Site, gateway: Any) -> None:
     given = await gateway.numbered(Context(), "T", B)
     assert given.queues == tuple(B)
     assert [one.numbers() for one in site.keepers] == [given, given]
@@ -131,7 +132,7 @@ async def test_all_name_servers_keep_what_was_given(site: Site, gateway: Numberi
     assert not any(one.owners for one in site.lockers.values())  # no lease is left
 
 
-async def test_another_gateway_finds_them_and_writes_nothing(site: Site, gateway: Numbering) -> None:
+async def test_another_gateway_finds_them_and_writes_nothing(site: Site, gateway: Any) -> None:
     await gateway.numbered(Context(), "T", B)
     puts = [one.puts for one in site.keepers]
     other = await site.gateway()
@@ -157,7 +158,7 @@ async def _last(*works: Coroutine[Any, Any, QueueNumbers]) -> QueueNumbers:
     return (await asyncio.gather(*works))[-1]
 
 
-async def test_one_that_lost_its_settings_is_told_them_again(site: Site, gateway: Numbering) -> None:
+async def test_one_that_lost_its_settings_is_told_them_again(site: Site, gateway: Any) -> None:
     given = await gateway.numbered(Context(), "T", A)
     site.keepers[0].kept.clear()
     other = await site.gateway()
@@ -170,7 +171,7 @@ async def test_one_that_lost_its_settings_is_told_them_again(site: Site, gateway
     assert (await gateway.numbered(Context(), "T", [*A, *B])).queues == (*A, *B)
 
 
-async def test_one_that_was_away_hears_of_it_later(site: Site, gateway: Numbering) -> None:
+async def test_one_that_was_away_hears_of_it_later(site: Site, gateway: Any) -> None:
     given = await gateway.numbered(Context(), "T", B)
     await site.keepers[1].stop()
     grown = await site.passing(gateway.numbered(Context(), "T", [*A, *B]))
@@ -192,7 +193,7 @@ async def test_what_was_given_twice_is_joined_alike_by_all(site: Site) -> None:
     assert {keeper.numbers() for keeper in site.keepers} == {told[0]}
 
 
-async def test_who_cannot_have_the_lease_gives_no_numbers(site: Site, gateway: Numbering) -> None:
+async def test_who_cannot_have_the_lease_gives_no_numbers(site: Site, gateway: Any) -> None:
     await gateway.numbered(Context(), "T", B)
     for locker in site.lockers.values():
         locker.on(RequestCode.LOCK_BATCH_MQ, lambda request: request.answer(0, body=encode_locked([])))
@@ -208,7 +209,7 @@ class TestWhatCannotBeKept:
 
     @pytest.fixture(params=["no settings", "no lease"])
     async def hinder(
-        self, site: Site, gateway: Numbering, request: pytest.FixtureRequest
+        self, site: Site, gateway: Any, request: pytest.FixtureRequest
     ) -> Callable[[bool], None]:
         await gateway.routes.brokers()
 
@@ -223,7 +224,7 @@ class TestWhatCannotBeKept:
         return hinder
 
     async def test_counts_only_where_nobody_would_say_otherwise(
-        self, site: Site, gateway: Numbering, hinder: Callable[[bool], None], caplog: pytest.LogCaptureFixture
+        self, site: Site, gateway: Any, hinder: Callable[[bool], None], caplog: pytest.LogCaptureFixture
     ) -> None:
         hinder(True)
         for _ in range(2):
@@ -235,7 +236,7 @@ class TestWhatCannotBeKept:
         assert all(keeper.kept == {} for keeper in site.keepers)
 
     async def test_is_not_given_to_another_broker_later(
-        self, site: Site, gateway: Numbering, hinder: Callable[[bool], None]
+        self, site: Site, gateway: Any, hinder: Callable[[bool], None]
     ) -> None:
         """Though its name stands before that of the one that was there first."""
         hinder(True)
@@ -259,7 +260,7 @@ class TestNamesThatAnybodyMayTellANameServer:
     @pytest.mark.parametrize("name", ["", "[[[", "a[[[b", "x" * 256, "\N{GRINNING FACE}" * 200])
     @pytest.mark.parametrize("topic", ["T", BROKERS])
     async def test_get_no_number_where_no_record_can_have_them(
-        self, site: Site, gateway: Numbering, topic: str, name: str
+        self, site: Site, gateway: Any, topic: str, name: str
     ) -> None:
         wanted = [(name, 0), ("broker-a", 0)]
         assert (await gateway.numbered(Context(), topic, wanted)).queues == (("broker-a", 0),)
@@ -269,7 +270,7 @@ class TestNamesThatAnybodyMayTellANameServer:
         assert (await other.numbered(Context(), topic, wanted)).queues == (("broker-a", 0),)
         assert [keeper.puts for keeper in site.keepers] == puts
 
-    async def test_are_no_more_brokers_than_places_can_name(self, site: Site, gateway: Numbering) -> None:
+    async def test_are_no_more_brokers_than_places_can_name(self, site: Site, gateway: Any) -> None:
         await gateway.numbered(Context(), BROKERS, [("broker-b", 0)])
         many = [(f"broker-b{number:03}", 0) for number in range(MOST_BROKERS)]
         numbers = await gateway.numbered(Context(), BROKERS, many)
@@ -278,7 +279,7 @@ class TestNamesThatAnybodyMayTellANameServer:
         assert await gateway.numbered(Context(), BROKERS, [("broker-a", 0)]) == numbers
         assert [keeper.puts for keeper in site.keepers] == puts
 
-    async def test_make_no_record_that_nobody_can_read(self, site: Site, gateway: Numbering) -> None:
+    async def test_make_no_record_that_nobody_can_read(self, site: Site, gateway: Any) -> None:
         many = [(f"{number:04}" + "\N{LATIN SMALL LETTER E WITH ACUTE}" * 158, 0) for number in range(1_100)]
         given = await gateway.numbered(Context(), "T", A)
         with pytest.raises(BrokerUnavailable, match="get no numbers"):
@@ -289,7 +290,7 @@ class TestNamesThatAnybodyMayTellANameServer:
 
 @pytest.mark.parametrize("value", ["", "[", "{}", '[["a",-1,2]]', '[["a",0,1],["a",0,1]]', "[[[[[[", "null"])
 async def test_something_else_in_their_place_is_said_and_left_alone(
-    site: Site, gateway: Numbering, value: str
+    site: Site, gateway: Any, value: str
 ) -> None:
     site.keepers[1].kept["T"] = value
     with pytest.raises(BrokerUnavailable, match="something else"):
@@ -297,7 +298,7 @@ async def test_something_else_in_their_place_is_said_and_left_alone(
     assert site.keepers[1].kept["T"] == value
 
 
-async def test_no_name_server_means_that_it_is_not_known(site: Site, gateway: Numbering) -> None:
+async def test_no_name_server_means_that_it_is_not_known(site: Site, gateway: Any) -> None:
     for keeper in site.keepers:
         await keeper.stop()
     with pytest.raises(BrokerUnavailable, match="no name server"):

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from brokers.remote.rpc.inbound import Answering
+from brokers.remote.rpc.inbound import InboundRequests
 from popgate.errors import BrokerBusy, NotFound
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command, encode_command
@@ -15,7 +15,7 @@ from popgate.wire.remoting import Command, encode_command
 ONEWAY = 2
 
 
-def ask(answering: Answering, code: int, flag: int = 0) -> list[Command]:
+def ask(answering: InboundRequests, code: int, flag: int = 0) -> list[Command]:
     told: list[Command] = []
 
     def answer(command: Command) -> None:
@@ -27,7 +27,7 @@ def ask(answering: Answering, code: int, flag: int = 0) -> list[Command]:
 
 
 def test_a_handler_may_say_nothing_and_oneway_requests_get_nothing() -> None:
-    answering = Answering(4)
+    answering = InboundRequests(4)
     answering.handlers[1] = lambda address, link, request: None
     answering.handlers[2] = lambda address, link, request: request.answer(0)
     assert ask(answering, 1) == []
@@ -43,7 +43,7 @@ def test_what_a_handler_raises_is_an_answer(caplog: pytest.LogCaptureFixture) ->
     def broken(address: str, link: int, request: Command) -> Command:
         raise KeyError("secret")
 
-    answering = Answering(4)
+    answering = InboundRequests(4)
     answering.handlers.update({1: missing, 2: broken})
     (told,) = ask(answering, 1)
     assert (told.code, told.remark) == (ResponseCode.SYSTEM_ERROR, "request 1: no such client")
@@ -54,7 +54,7 @@ def test_what_a_handler_raises_is_an_answer(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_an_answer_that_fits_into_no_frame_is_told() -> None:
-    answering = Answering(4)
+    answering = InboundRequests(4)
     answering.handlers[1] = lambda address, link, request: request.answer(0, body=bytes(17 << 20))
     (told,) = ask(answering, 1)
     assert "fits into no frame" in told.remark
@@ -64,7 +64,7 @@ def test_an_answer_that_cannot_be_queued_is_dropped(caplog: pytest.LogCaptureFix
     def full(command: Command) -> None:
         raise BrokerBusy("full")
 
-    answering = Answering(4)
+    answering = InboundRequests(4)
     answering.handlers[1] = lambda address, link, request: request.answer(0)
     answering.take("b:1", 0, Command(1), full)
     assert "an answer is dropped: full" in caplog.text
@@ -77,7 +77,7 @@ async def test_only_so_many_are_answered_at_a_time() -> None:
         await going.wait()
         return request.answer(0)
 
-    answering = Answering(2)
+    answering = InboundRequests(2)
     answering.handlers[1] = wait
     told = [ask(answering, 1) for _ in range(3)]
     assert [len(one) for one in told] == [0, 0, 1]

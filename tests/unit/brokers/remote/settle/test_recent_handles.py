@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from brokers.remote.settle.recent_handles import Spent
+from brokers.remote.settle.recent_handles import RecentHandles
 
 
 def test_what_was_added_is_known_until_it_is_discarded():
-    spent = Spent()
+    spent = RecentHandles()
     spent.add("one")
     assert "one" in spent
     assert "two" not in spent
@@ -16,7 +16,7 @@ def test_what_was_added_is_known_until_it_is_discarded():
 
 
 def test_the_newest_are_remembered_and_no_more_than_two_generations():
-    spent = Spent(most=100)
+    spent = RecentHandles(most=100)
     for number in range(1_000):
         spent.add(str(number))
         assert len(spent) <= 200
@@ -25,7 +25,7 @@ def test_the_newest_are_remembered_and_no_more_than_two_generations():
 
 
 def test_also_one_of_the_older_generation_can_be_discarded():
-    spent = Spent(most=2)
+    spent = RecentHandles(most=2)
     for handle in "abc":
         spent.add(handle)
     spent.discard("a")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.settle.send_back import SendingBack
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, GroupNotFound, NotFound
 from popgate.model import SendBack
@@ -27,15 +26,15 @@ def group(request: Any) -> Any:
 
 
 @pytest.fixture
-async def broker(make_facet: Any, asking_cluster: Cluster) -> SendingBack:
+async def broker(make_broker: Any, asking_cluster: Cluster) -> Any:
     for master in asking_cluster[1].values():
         master.on(GET, group)
         master.on(BACK, lambda request: request.answer(0))
-    made: SendingBack = await make_facet(SendingBack)
+    made: Any = await make_broker(quiet=True)
     return made
 
 
-async def test_the_broker_that_is_named_is_told_all(broker: SendingBack, asking_cluster: Cluster) -> None:
+async def test_the_broker_that_is_named_is_told_all(broker: Any, asking_cluster: Cluster) -> None:
     first, second = asking_cluster[1].values()
     await broker.send_back(CONTEXT, REQUEST)
     assert first.of(BACK) == []
@@ -53,7 +52,7 @@ async def test_the_broker_that_is_named_is_told_all(broker: SendingBack, asking_
 
 
 async def test_the_attempts_of_the_group_count_where_none_are_said(
-    broker: SendingBack, asking_cluster: Cluster
+    broker: Any, asking_cluster: Cluster
 ) -> None:
     await broker.send_back(CONTEXT, SendBack("g", "broker-a", 1, -1))
     (asked,) = asking_cluster[1]["broker-a"].of(BACK)
@@ -72,7 +71,7 @@ async def test_the_attempts_of_the_group_count_where_none_are_said(
     ],
 )
 async def test_what_the_broker_says_is_told(
-    broker: SendingBack, asking_cluster: Cluster, code: int, remark: str, error: type[GatewayError]
+    broker: Any, asking_cluster: Cluster, code: int, remark: str, error: type[GatewayError]
 ) -> None:
     asking_cluster[1]["broker-b"].on(BACK, lambda request: request.answer(code, remark))
     with pytest.raises(error):
@@ -80,7 +79,7 @@ async def test_what_the_broker_says_is_told(
     assert len(asking_cluster[1]["broker-b"].of(BACK)) == 1
 
 
-async def test_what_is_not_there_is_told(broker: SendingBack) -> None:
+async def test_what_is_not_there_is_told(broker: Any) -> None:
     for name in ("other", "no name"):
         with pytest.raises(GroupNotFound):
             await broker.send_back(CONTEXT, SendBack(name, "broker-a", 1))

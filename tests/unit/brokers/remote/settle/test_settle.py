@@ -76,8 +76,8 @@ async def peers(asking_cluster, clock) -> Peers:
 
 
 @pytest.fixture
-async def broker(make_facet, peers) -> RemoteBroker:
-    return await make_facet(RemoteBroker)
+async def broker(make_broker, peers) -> RemoteBroker:
+    return await make_broker()
 
 
 @pytest.fixture

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from brokers.remote.settle.undelivered import Returns
+from brokers.remote.settle.undelivered import Undelivered
 
 
 def test_a_return_counts_for_its_message_and_group():
-    returns = Returns()
+    returns = Undelivered()
     returns.delivered("h1", "g", b"m")
     assert returns.times("g", b"m") == 0
     returns.returned("h1")
@@ -18,7 +18,7 @@ def test_a_return_counts_for_its_message_and_group():
 
 
 def test_a_handle_is_returned_once_and_an_unknown_one_never():
-    returns = Returns()
+    returns = Undelivered()
     returns.delivered("h", "g", b"m")
     for handle in ("h", "h", "unknown"):
         returns.returned(handle)
@@ -26,7 +26,7 @@ def test_a_handle_is_returned_once_and_an_unknown_one_never():
 
 
 def test_what_is_remembered_is_bounded():
-    returns = Returns(most=10)
+    returns = Undelivered(most=10)
     for number in range(100):
         returns.delivered(f"h{number}", "g", b"%d" % number)
         returns.returned(f"h{number}")

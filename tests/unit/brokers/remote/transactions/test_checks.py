@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.transactions.checks import Checking
 from popgate.context import Context
 from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, Resolution, TransactionCheck
@@ -35,9 +34,9 @@ def master(asking_cluster: Cluster) -> ScriptedPeer:
 
 
 @pytest.fixture
-async def broker(make_facet: Any, master: ScriptedPeer) -> Any:
-    broker = await make_facet(Checking)
-    broker.links.connect(master.address)
+async def broker(make_broker: Any, master: ScriptedPeer) -> Any:
+    broker = await make_broker()
+    broker.connections.connect(master.address)
     await master.until(lambda: bool(master.connections))
     return broker
 
@@ -78,7 +77,7 @@ def question(
     )
 
 
-def checked(broker: Checking, answer: Any = True) -> list[TransactionCheck]:
+def checked(broker: Any, answer: Any = True) -> list[TransactionCheck]:
     got: list[TransactionCheck] = []
 
     def take(check: TransactionCheck) -> Any:
@@ -96,14 +95,14 @@ async def all_of(got: list[TransactionCheck], count: int) -> None:
     assert len(got) == count
 
 
-async def figure(broker: Checking, name: str, value: float) -> None:
+async def figure(broker: Any, name: str, value: float) -> None:
     async with asyncio.timeout(60):
         while broker.figures()[name] != value:
             await asyncio.sleep(0)
 
 
 async def test_scenario_06_a_check_has_the_message_as_it_will_be_delivered_and_an_id_of_its_own(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock
+    broker: Any, master: ScriptedPeer, clock: MovableClock
 ) -> None:
     got = checked(broker)
     master.connections[0].say(question(clock))
@@ -130,7 +129,7 @@ async def test_scenario_06_a_check_has_the_message_as_it_will_be_delivered_and_a
 
 
 async def test_the_id_of_an_older_check_ends_the_newest_half_message(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock
+    broker: Any, master: ScriptedPeer, clock: MovableClock
 ) -> None:
     got = checked(broker)
     for offset in (9000, 9500):
@@ -144,7 +143,7 @@ async def test_the_id_of_an_older_check_ends_the_newest_half_message(
 
 @pytest.mark.parametrize("resolution", Resolution)
 async def test_scenario_05_what_has_ended_is_not_asked_about_and_its_copy_becomes_no_message(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, resolution: Resolution
+    broker: Any, master: ScriptedPeer, clock: MovableClock, resolution: Resolution
 ) -> None:
     got = checked(broker)
     master.connections[0].say(question(clock))
@@ -177,7 +176,7 @@ def stored(clock: MovableClock, **other: Any) -> bytes:
 
 
 async def test_scenario_05_what_another_replica_committed_is_not_asked_about_either(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock
+    broker: Any, master: ScriptedPeer, clock: MovableClock
 ) -> None:
     """RocketMQ asks though it took the end: it had stored the half message again before that."""
     got = checked(broker)
@@ -196,7 +195,7 @@ async def test_scenario_05_what_another_replica_committed_is_not_asked_about_eit
 
 
 async def test_all_that_a_broker_asks_about_in_one_moment_is_looked_up_and_asked_about(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock
+    broker: Any, master: ScriptedPeer, clock: MovableClock
 ) -> None:
     got = checked(broker)
     for number in range(300):
@@ -207,7 +206,7 @@ async def test_all_that_a_broker_asks_about_in_one_moment_is_looked_up_and_asked
 
 @pytest.mark.parametrize("resolution", Resolution)
 async def test_scenario_05_two_answers_through_two_replicas_make_one_message(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, resolution: Resolution
+    broker: Any, master: ScriptedPeer, clock: MovableClock, resolution: Resolution
 ) -> None:
     """It was asked here and elsewhere, and committed there while the producer here was thinking."""
     got = checked(broker)
@@ -229,7 +228,7 @@ async def test_scenario_05_two_answers_through_two_replicas_make_one_message(
     "other", [{"topic": b"U"}, {"message_id": "02"}, {"born_ms": 5}, {"sys_flag": 0}, None, {}]
 )
 async def test_what_is_not_known_to_be_committed_is_asked_about(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, other: dict[str, Any] | None
+    broker: Any, master: ScriptedPeer, clock: MovableClock, other: dict[str, Any] | None
 ) -> None:
     """Of another topic, another message, an older one with its id, no transaction; no answer; nonsense."""
     if other is None:
@@ -244,7 +243,7 @@ async def test_what_is_not_known_to_be_committed_is_asked_about(
 
 
 async def asked_in_vain(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, looks: str
+    broker: Any, master: ScriptedPeer, clock: MovableClock, looks: str
 ) -> list[TransactionCheck]:
     """A broker asks, and does not answer what it is asked in turn."""
     master.on(LOOK, lambda request: None)
@@ -257,7 +256,7 @@ async def asked_in_vain(
 
 @pytest.mark.parametrize("looks", ["1", "4"])
 async def test_scenario_05_nobody_is_asked_while_the_broker_does_not_say_whether_the_message_is_there(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, looks: str
+    broker: Any, master: ScriptedPeer, clock: MovableClock, looks: str
 ) -> None:
     """It asks again, and then it says that: a second commit would have been a second message."""
     got = await asked_in_vain(broker, master, clock, looks)
@@ -272,7 +271,7 @@ async def test_scenario_05_nobody_is_asked_while_the_broker_does_not_say_whether
 
 @pytest.mark.parametrize("looks", ["5", "14", "", "many", "9" * 30])
 async def test_a_producer_is_asked_before_a_broker_that_does_not_say_gives_its_message_up(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, looks: str
+    broker: Any, master: ScriptedPeer, clock: MovableClock, looks: str
 ) -> None:
     got = await asked_in_vain(broker, master, clock, looks)
     await all_of(got, 1)
@@ -280,20 +279,20 @@ async def test_a_producer_is_asked_before_a_broker_that_does_not_say_gives_its_m
 
 @pytest.mark.parametrize("later", [False, True])
 async def test_a_check_that_nobody_can_be_asked_goes_elsewhere_the_next_time(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, later: bool
+    broker: Any, master: ScriptedPeer, clock: MovableClock, later: bool
 ) -> None:
     async def nobody() -> bool:
         return False
 
     checked(broker, (lambda check: nobody()) if later else False)
-    broker.register.expect_checks("T", "G")
+    broker.registry.expect_checks("T", "G")
     master.connections[0].say(question(clock))
     await figure(broker, "checks_unasked_total", 1)
     await figure(broker, "clients_registered", 0)
 
 
 async def test_a_check_before_anybody_listens_is_not_lost_on_us(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock
+    broker: Any, master: ScriptedPeer, clock: MovableClock
 ) -> None:
     master.connections[0].say(question(clock))
     await figure(broker, "checks_unasked_total", 1)
@@ -304,7 +303,7 @@ async def test_a_check_before_anybody_listens_is_not_lost_on_us(
 
 
 async def test_a_handler_that_fails_does_not_stop_the_checks(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, caplog: Any
+    broker: Any, master: ScriptedPeer, clock: MovableClock, caplog: Any
 ) -> None:
     def broken(check: TransactionCheck) -> bool:
         raise RuntimeError("a bug in a handler")
@@ -321,7 +320,7 @@ async def test_a_handler_that_fails_does_not_stop_the_checks(
 
 
 async def test_a_broker_that_does_not_say_its_name_is_known_by_its_address(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock
+    broker: Any, master: ScriptedPeer, clock: MovableClock
 ) -> None:
     got = checked(broker)
     master.connections[0].say(question(clock, bname=None))
@@ -330,7 +329,7 @@ async def test_a_broker_that_does_not_say_its_name_is_known_by_its_address(
 
 
 async def test_scenario_24_what_is_no_check_is_counted_and_told_of_once(
-    broker: Checking, master: ScriptedPeer, clock: MovableClock, caplog: Any
+    broker: Any, master: ScriptedPeer, clock: MovableClock, caplog: Any
 ) -> None:
     got = checked(broker)
     good = question(clock)

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.transactions.end import Transacting
 from brokers.remote.transactions.ids import Half, make_transaction_id
-from brokers.remote.transactions.outcomes import Ends
+from brokers.remote.transactions.outcomes import TransactionOutcomes
 from popgate.context import Context
 from popgate.errors import (
     BrokerTimeout,
@@ -32,8 +31,8 @@ Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 
 
 @pytest.fixture
-async def broker(make_facet: Any) -> Any:
-    return await make_facet(Transacting, transaction_keys=(KEY, OLDER_KEY), request_timeout_s=2.0)
+async def broker(make_broker: Any) -> Any:
+    return await make_broker(transaction_keys=(KEY, OLDER_KEY), request_timeout_s=2.0)
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def ending(half: Half, resolution: Resolution = Resolution.COMMIT, key: bytes = 
 
 @pytest.mark.parametrize(("resolution", "flag"), [(Resolution.COMMIT, "8"), (Resolution.ROLLBACK, "12")])
 async def test_the_broker_is_told_where_the_half_message_is(
-    broker: Transacting, master: ScriptedPeer, half: Half, resolution: Resolution, flag: str
+    broker: Any, master: ScriptedPeer, half: Half, resolution: Resolution, flag: str
 ) -> None:
     await broker.end_transaction(CONTEXT, ending(half, resolution))
     (asked,) = master.of(END)
@@ -73,7 +72,7 @@ async def test_the_broker_is_told_where_the_half_message_is(
 
 
 async def test_scenario_05_a_second_end_through_this_replica_is_answered_as_the_first(
-    broker: Transacting, master: ScriptedPeer, half: Half
+    broker: Any, master: ScriptedPeer, half: Half
 ) -> None:
     for key in (KEY, OLDER_KEY, KEY):
         await broker.end_transaction(CONTEXT, ending(half, key=key))
@@ -86,7 +85,7 @@ async def test_scenario_05_a_second_end_through_this_replica_is_answered_as_the_
     assert len(master.of(END)) == 2
 
 
-async def test_ends_at_the_same_time_are_one(broker: Transacting, master: ScriptedPeer, half: Half) -> None:
+async def test_ends_at_the_same_time_are_one(broker: Any, master: ScriptedPeer, half: Half) -> None:
     ends = [ending(half), ending(half), ending(half, Resolution.ROLLBACK), ending(half)]
     told = await asyncio.gather(
         *(broker.end_transaction(CONTEXT, end) for end in ends), return_exceptions=True
@@ -96,7 +95,7 @@ async def test_ends_at_the_same_time_are_one(broker: Transacting, master: Script
 
 
 async def test_after_a_failure_that_did_nothing_the_next_one_is_asked_again(
-    broker: Transacting, master: ScriptedPeer, half: Half
+    broker: Any, master: ScriptedPeer, half: Half
 ) -> None:
     answers = [14, 2, 0]
     master.on(END, lambda request: request.answer(answers.pop(0)))
@@ -108,7 +107,7 @@ async def test_after_a_failure_that_did_nothing_the_next_one_is_asked_again(
 
 
 async def test_an_end_without_an_answer_is_not_told_again_and_left_to_the_check(
-    broker: Transacting, master: ScriptedPeer, half: Half, clock: MovableClock
+    broker: Any, master: ScriptedPeer, half: Half, clock: MovableClock
 ) -> None:
     master.on(END, lambda request: None)
     first = asyncio.ensure_future(broker.end_transaction(CONTEXT, ending(half)))
@@ -130,7 +129,7 @@ async def test_an_end_without_an_answer_is_not_told_again_and_left_to_the_check(
 
 
 async def test_an_end_that_is_cancelled_after_it_was_written_is_not_told_again(
-    broker: Transacting, master: ScriptedPeer, half: Half
+    broker: Any, master: ScriptedPeer, half: Half
 ) -> None:
     master.on(END, lambda request: None)
     first = asyncio.ensure_future(broker.end_transaction(CONTEXT, ending(half)))
@@ -143,7 +142,7 @@ async def test_an_end_that_is_cancelled_after_it_was_written_is_not_told_again(
 
 
 async def test_scenario_05_the_first_id_ends_the_newer_half_message_after_a_check(
-    broker: Transacting, master: ScriptedPeer, half: Half, clock: MovableClock
+    broker: Any, master: ScriptedPeer, half: Half, clock: MovableClock
 ) -> None:
     broker.ends.of(replace(half, commit_offset=9000, queue_offset=9, open_s=0, checked=True))
     clock.advance(3600)
@@ -155,7 +154,7 @@ async def test_scenario_05_the_first_id_ends_the_newer_half_message_after_a_chec
 
 
 async def test_an_end_that_comes_too_late_is_refused_here_and_by_the_broker(
-    broker: Transacting, master: ScriptedPeer, half: Half, clock: MovableClock
+    broker: Any, master: ScriptedPeer, half: Half, clock: MovableClock
 ) -> None:
     master.on(END, lambda request: request.answer(604, "not set any response code"))
     with pytest.raises(PreconditionFailed, match="could be ended for 30 s"):
@@ -178,7 +177,7 @@ async def test_an_end_that_comes_too_late_is_refused_here_and_by_the_broker(
     ],
 )
 async def test_the_truth_is_told(
-    broker: Transacting,
+    broker: Any,
     master: ScriptedPeer,
     half: Half,
     code: int,
@@ -192,7 +191,7 @@ async def test_the_truth_is_told(
 
 
 async def test_an_end_is_not_told_to_a_broker_that_is_gone(
-    broker: Transacting, master: ScriptedPeer, half: Half
+    broker: Any, master: ScriptedPeer, half: Half
 ) -> None:
     with pytest.raises(BrokerUnavailable):
         await broker.end_transaction(CONTEXT, ending(replace(half, broker="gone")))
@@ -211,16 +210,14 @@ async def test_an_end_is_not_told_to_a_broker_that_is_gone(
     assert len(master.of(END)) == 1
 
 
-async def test_an_id_of_another_key_ends_nothing(
-    broker: Transacting, master: ScriptedPeer, half: Half
-) -> None:
+async def test_an_id_of_another_key_ends_nothing(broker: Any, master: ScriptedPeer, half: Half) -> None:
     with pytest.raises(IllegalTransactionId, match="not given out"):
         await broker.end_transaction(CONTEXT, ending(half, key=b"x" * 32))
     assert master.of(END) == []
 
 
 async def test_a_timeout_that_the_broker_tells_is_one_too(
-    broker: Transacting, master: ScriptedPeer, half: Half
+    broker: Any, master: ScriptedPeer, half: Half
 ) -> None:
     def flush_timeout(request: Command) -> Command:
         return request.answer(10, "")
@@ -233,7 +230,7 @@ async def test_a_timeout_that_the_broker_tells_is_one_too(
 
 
 def test_what_is_remembered_is_bounded(half: Half) -> None:
-    ends = Ends(3)
+    ends = TransactionOutcomes(3)
     for number in range(5):
         ends.of(replace(half, message_id=str(number)))
     assert len(ends) == 3
@@ -242,11 +239,11 @@ def test_what_is_remembered_is_bounded(half: Half) -> None:
     assert ends.of(replace(half, message_id="4")) is kept
     assert "4 commit at 4096" in repr(kept)
     assert "open" in repr(ends.of(half))
-    assert repr(ends) == "<Ends 3>"
+    assert repr(ends) == "<TransactionOutcomes 3>"
 
 
 def test_a_message_sent_twice_is_two_transactions(half: Half) -> None:
     """A client that sends again after a timeout uses its message id twice."""
-    ends = Ends(10)
+    ends = TransactionOutcomes(10)
     assert ends.of(half) is not ends.of(replace(half, born_ms=half.born_ms + 1, commit_offset=5000))
     assert ends.of(half).newest is half

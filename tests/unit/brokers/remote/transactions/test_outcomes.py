@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from brokers.remote.transactions.ids import Half
-from brokers.remote.transactions.outcomes import Ends
+from brokers.remote.transactions.outcomes import TransactionOutcomes
 from popgate.model import Resolution
 
 SENT = Half("b", "T", "g", "M", 100, 3, born_ms=1_000, open_s=6)
@@ -13,7 +13,7 @@ CHECKED = Half("b", "T", "g", "M", 200, 7, born_ms=1_000, checked=True)
 
 
 def test_a_later_place_counts_and_an_older_one_does_not() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     known = ends.of(SENT)
     assert ends.of(CHECKED) is known
     assert known.newest is CHECKED
@@ -22,12 +22,12 @@ def test_a_later_place_counts_and_an_older_one_does_not() -> None:
 
 
 def test_a_message_id_that_is_used_twice_is_two_transactions() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     assert ends.of(SENT) is not ends.of(replace(SENT, born_ms=2_000, commit_offset=300))
 
 
 def test_what_a_classic_producer_names_is_the_transaction_that_the_broker_asks_about() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     known = ends.of(NAMED)
     known.verdict, known.ended_ms = Resolution.COMMIT, 5_000
     assert ends.of(CHECKED) is known
@@ -35,14 +35,14 @@ def test_what_a_classic_producer_names_is_the_transaction_that_the_broker_asks_a
 
 
 def test_a_classic_producer_that_ends_after_a_check_ends_the_newest_place() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     asked = ends.of(CHECKED)
     assert ends.of(NAMED) is asked
     assert asked.newest is CHECKED
 
 
 def test_a_classic_producer_that_uses_a_message_id_again_is_told_by_place_and_time() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     known = ends.of(NAMED)
     known.verdict, known.ended_ms = Resolution.COMMIT, 5_000
     assert ends.of(NAMED) is known
@@ -52,7 +52,7 @@ def test_a_classic_producer_that_uses_a_message_id_again_is_told_by_place_and_ti
 
 
 def test_a_message_that_is_sent_twice_before_it_has_ended_is_two_transactions() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     first, second = NAMED, replace(NAMED, commit_offset=150)
     one = ends.of(first)  # its broker is slow to answer
     other = ends.of(second)
@@ -65,14 +65,14 @@ def test_a_message_that_is_sent_twice_before_it_has_ended_is_two_transactions() 
 
 
 def test_an_end_behind_a_check_is_that_of_another_transaction() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     asked = ends.of(CHECKED)
     assert ends.of(replace(NAMED, commit_offset=300)) is not asked
     assert asked.newest is CHECKED
 
 
 def test_what_another_producer_group_ends_under_the_same_message_id_is_another_transaction() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     stranger = ends.of(replace(NAMED, producer_group="others", commit_offset=50))
     stranger.verdict, stranger.ended_ms = Resolution.ROLLBACK, 5_000
     assert ends.of(CHECKED) is not stranger
@@ -80,7 +80,7 @@ def test_what_another_producer_group_ends_under_the_same_message_id_is_another_t
 
 
 def test_an_answer_to_a_check_that_went_another_way_ends_at_the_place_of_the_check() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     known = ends.of(NAMED)
     answered = replace(NAMED, commit_offset=200, checked=True)
     assert ends.of(answered) is known
@@ -90,14 +90,14 @@ def test_an_answer_to_a_check_that_went_another_way_ends_at_the_place_of_the_che
 
 
 def test_places_without_a_message_id_are_told_apart() -> None:
-    ends = Ends(8)
+    ends = TransactionOutcomes(8)
     nameless = replace(NAMED, message_id="")
     assert ends.of(nameless) is ends.of(nameless)
     assert ends.of(nameless) is not ends.of(replace(nameless, commit_offset=101))
 
 
 def test_a_bounded_number_is_remembered() -> None:
-    ends = Ends(2)
+    ends = TransactionOutcomes(2)
     first = ends.of(SENT)
     for number in range(3):
         ends.of(replace(SENT, message_id=f"other-{number}"))

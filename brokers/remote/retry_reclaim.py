@@ -10,18 +10,23 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import Protocol
 
-from brokers.capabilities import FindsByPlace, Reclaimed, ReclaimsRetries
-from brokers.port import Broker
-from brokers.remote.consume.pop import Popping
-from brokers.remote.consume.pop_filter import Want
-from brokers.remote.read.queue_locks import Locking
+from brokers.capabilities import Reclaimed, ReclaimsRetries
+from brokers.remote.base.access import ClusterAccess
+from brokers.remote.consume.pop import Popper
+from brokers.remote.consume.pop_filter import PopAttempt
+from brokers.remote.metadata.groups import Groups
+from brokers.remote.metadata.topics import Topics
+from brokers.remote.produce.send import Sender
+from brokers.remote.read.lookup import MessageLookup
+from brokers.remote.read.queue_locks import QueueLocks
+from brokers.remote.settle.send_back import SendBacks
+from brokers.remote.settle.settle import Settlement
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound
 from popgate.filters import EVERYTHING
 from popgate.message_id import encode_offset_message_id
-from popgate.model import GroupConfig, Message, Pop, SendBack, Sent, StoredMessage, TopicConfig
+from popgate.model import GroupConfig, Message, Pop, SendBack, StoredMessage, TopicConfig
 from popgate.naming import DEAD_LETTER_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from popgate.wire.properties import (
     DELAY,
@@ -60,22 +65,36 @@ _OF_THE_ROAD = (
 """Properties that say how a message came here, or would make a broker do something else than store it now."""
 
 
-class _Whole(Protocol):
-    """What other parts of the broker do for this one."""
-
-    async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]: ...
-    async def send_back(self, context: Context, request: SendBack) -> None: ...
-    async def create_topic(self, config: TopicConfig) -> None: ...
-    async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage: ...
-
-
-class Reclaiming(Popping, Locking, ReclaimsRetries):
+class RetryReclaimer(ReclaimsRetries):
     """`ReclaimsRetries` of a cluster."""
+
+    def __init__(
+        self,
+        access: ClusterAccess,
+        locks: QueueLocks,
+        groups: Groups,
+        popper: Popper,
+        settlement: Settlement,
+        topics: Topics,
+        lookup: MessageLookup,
+        sender: Sender,
+        send_backs: SendBacks,
+    ) -> None:
+        self._access = access
+        self._routes = access.routes
+        self._locks = locks
+        self._groups = groups
+        self._popper = popper
+        self._settlement = settlement
+        self._topics = topics
+        self._lookup = lookup
+        self._sender = sender
+        self._send_backs = send_backs
 
     async def reclaim(self, context: Context, group: str, topic: str, *, held: bool = False) -> Reclaimed:
         """What was popped from `%RETRY%group` comes back there by itself."""
-        config = await self.group(group)
-        await self.route_of(topic)
+        config = await self._groups.group(group)
+        await self._access.route_of(topic)
         moved = found = 0
         if topic != retry_topic(group) and not config.broadcast:
             for name in (pop_retry_topic_v2(group, topic), pop_retry_topic_v1(group, topic)):
@@ -87,24 +106,17 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
 
     # -- inside -------------------------------------------------------------------------------
 
-    @property
-    def _whole(self) -> _Whole:
-        """The broker that this is a part of."""
-        assert isinstance(self, Broker)  # noqa: S101 - `RemoteBroker` is one, and nothing else has this part
-        assert isinstance(self, FindsByPlace)  # noqa: S101
-        return self
-
     async def _came_back(self, context: Context, config: GroupConfig, name: str) -> list[StoredMessage]:
         """Pop a retry topic itself, from its first message on wherever the group begins elsewhere."""
         try:
-            route = await self.route_of(name)
+            route = await self._access.route_of(name)
         except TopicNotFound:
             return []
         brokers = sorted({one.broker for one in route.queues if one.readable and one.read_queues})
         if not brokers:
             return []
         request = Pop(name, config.name, EVERYTHING, _HOLD_MS, max_messages=_MOST, max_bytes=_MOST_BYTES)
-        return await self._look(Want(context, request, config, route, brokers), brokers)
+        return await self._popper.look(PopAttempt(context, request, config, route, brokers), brokers)
 
     async def _move(
         self, context: Context, config: GroupConfig, topic: str, name: str, messages: Sequence[StoredMessage]
@@ -114,7 +126,7 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
         broker = await self._place_in_retries(group, messages[0].broker)
         stored: list[str] = []
         looked_at: set[str] = set()
-        locked = self.may_be_locked(group)
+        locked = self._locks.may_be_locked(group)
         for message in messages:
             try:
                 if not locked:
@@ -125,7 +137,7 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
                         # What no request can tell, the broker itself can copy.
                         await self._have_copied(context, group, message)
                     if locked:
-                        self._note_locks(group)
+                        self._locks.note_locks(group)
                 if locked:
                     await self._have_copied(context, group, message)
             except (BadRequest, NotFound) as error:
@@ -135,7 +147,7 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
                 _log.info("what came back to group %s is moved later: %s", group, error.sentence)
                 break
             stored.append(message.receipt)
-        for outcome in await self.ack(context, name, group, stored) if stored else ():
+        for outcome in await self._settlement.ack(context, name, group, stored) if stored else ():
             if outcome is not None:
                 _log.warning("a message of %s that was moved may come again: %s", name, outcome.sentence)
         return len(stored)
@@ -144,11 +156,11 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
         """The broker that is to take the copies: this one where it has `%RETRY%group`; empty: any."""
         topic = retry_topic(group)
         try:
-            route = await self.route_of(topic)
+            route = await self._access.route_of(topic)
         except TopicNotFound:
             with contextlib.suppress(AlreadyExists):
-                await self._whole.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))
-            route = await self.routes.now(topic)
+                await self._topics.create_topic(TopicConfig(topic, read_queues=1, write_queues=1))
+            route = await self._routes.now(topic)
         there = any(one.broker == broker and one.writable and one.write_queues for one in route.queues)
         return broker if there and not route.mappings else ""
 
@@ -159,12 +171,12 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
         a consumer gave up. `looked_at`: brokers that are known not to do that now. Raises what the send
         fails with.
         """
-        (result,) = await self._whole.send(context, [copy])
+        (result,) = await self._sender.send(context, [copy])
         if isinstance(result, GatewayError):
             raise result
         if result.broker not in looked_at and result.commit_offset >= 0:
             with contextlib.suppress(GatewayError):  # it is stored, wherever that is
-                stored = await self._whole.at_place(context, result.broker, result.commit_offset)
+                stored = await self._lookup.at_place(context, result.broker, result.commit_offset)
                 if stored.topic.startswith(DEAD_LETTER_PREFIX):
                     return False
                 looked_at.add(result.broker)
@@ -176,7 +188,7 @@ class Reclaiming(Popping, Locking, ReclaimsRetries):
         It counts once more, and the copy says that it came from the topic for retries of pops: who
         pulls it through a gateway is told the topic behind that (`brokers.remote.read.origins`).
         """
-        await self._whole.send_back(
+        await self._send_backs.send_back(
             context,
             SendBack(
                 group,

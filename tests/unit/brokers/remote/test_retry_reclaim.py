@@ -1,4 +1,4 @@
-"""brokers.remote.consume.retry_reclaim: stored first, then acknowledged, and never buried."""
+"""brokers.remote.retry_reclaim: stored first, then acknowledged, and never buried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.broker import RemoteBroker
 from brokers.remote.settings import RemoteSettings
 from popgate.context import Context
 from popgate.errors import (
@@ -21,6 +20,7 @@ from popgate.model import GroupConfig, Message, SendBack, Sent, StartFrom, Store
 from popgate.testing.clock import MovableClock
 from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute
+from tests.support.open_broker import OpenBroker
 
 CONTEXT = Context(client_id="c")
 V1, V2, RETRIES, DEAD = "%RETRY%g_T", "%RETRY%g+T", "%RETRY%g", "%DLQ%g"
@@ -49,7 +49,7 @@ def popped(number: int, *, attempt: int = 2, sys_flag: int = 0, **properties: st
 class Stage:
     """A broker whose requests are played here: `lies` in retry topics, `done` in the order of doing."""
 
-    def __init__(self, broker: RemoteBroker, clock: MovableClock) -> None:
+    def __init__(self, broker: OpenBroker, clock: MovableClock) -> None:
         self.broker = broker
         self.clock = clock
         self.lies: dict[str, list[StoredMessage]] = {}
@@ -120,12 +120,21 @@ class Stage:
 @pytest.fixture
 async def stage(clock: MovableClock, monkeypatch: pytest.MonkeyPatch) -> Stage:
     settings = RemoteSettings(name_servers=("127.0.0.1:1",), transaction_keys=(b"k" * 32,))
-    broker = RemoteBroker(settings, clock=clock)
+    broker = OpenBroker(settings, clock=clock)
     stage = Stage(broker, clock)
-    for name in ("group", "route_of", "send", "at_place", "send_back", "ack", "create_topic"):
-        monkeypatch.setattr(broker, name, getattr(stage, name))
-    monkeypatch.setattr(broker, "_look", stage.look)
-    monkeypatch.setattr(broker.routes, "now", stage.route_of)
+    parts = {
+        "group": broker._groups,
+        "route_of": broker.access,
+        "look": broker.popper,
+        "send": broker._sender,
+        "at_place": broker._lookup,
+        "send_back": broker._send_backs,
+        "ack": broker._settlement,
+        "create_topic": broker._topics,
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(part, name, getattr(stage, name))
+    monkeypatch.setattr(broker.access.routes, "now", stage.route_of)
     return stage
 
 

@@ -1,0 +1,194 @@
+"""What every part of the remote broker is given: routes, connections, and requests to the cluster.
+
+Requests go to every master, to any broker, or to the broker of a queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from brokers.remote.base.broker_client import BrokerClient
+from brokers.remote.base.queries import NO_SUCCESS, could_be_a_name
+from brokers.remote.base.unserved_groups import UnservedGroups
+from brokers.remote.cluster.name_servers import NameServers
+from brokers.remote.cluster.queues import Place, place_of
+from brokers.remote.cluster.routes import Routes
+from brokers.remote.rpc.connections import Connections
+from brokers.remote.settings import RemoteSettings
+from popgate.answers import error_of
+from popgate.clock import Clock
+from popgate.context import Context
+from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, TopicNotFound, shown
+from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.remoting import Command
+from popgate.wire.routes import TopicRoute
+
+Read = TypeVar("Read")
+
+_MOVED = (ResponseCode.NOT_LEADER_FOR_QUEUE, ResponseCode.TOPIC_NOT_EXIST)
+_READ_TRIES = 3
+_LEAST_TIME_S = 0.05
+
+
+class ClusterAccess:
+    """The cluster as all parts share it.
+
+    `client` sends a request to a broker by name; the methods add a route that is looked up first, and
+    second tries where those are safe. `unserved`: groups that some broker refuses while others serve them.
+    """
+
+    def __init__(self, settings: RemoteSettings, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.connections = Connections(settings, clock)
+        self.routes = Routes(
+            NameServers(self.connections, settings, clock), self.connections, settings, clock
+        )
+        self.client = BrokerClient(self.connections, self.routes, settings, clock)
+        self.unserved = UnservedGroups(clock)
+
+    def __repr__(self) -> str:
+        return f"{self.routes!r} {self.connections!r}"
+
+    async def start(self) -> None:
+        """Raises BrokerUnavailable with a sentence for the operator."""
+        await self.routes.start()
+
+    async def stop(self) -> None:
+        await self.routes.stop()
+        await self.connections.close()
+
+    def figures(self) -> dict[str, float]:
+        return {**self.connections.figures(), **self.routes.figures()}
+
+    async def route_of(self, topic: str) -> TopicRoute:
+        """Raises TopicNotFound, also for what can be no topic; BrokerUnavailable."""
+        if not could_be_a_name(topic):
+            raise TopicNotFound(shown(topic))
+        return await self.routes.of(topic)
+
+    async def place(self, topic: str, broker: str, queue_id: int) -> Place:
+        """Raises TopicNotFound, BadRequest (no such queue, also when it is asked anew), BrokerUnavailable."""
+        route = await self.route_of(topic)
+        try:
+            return place_of(topic, route, broker, queue_id)
+        except BadRequest:
+            return place_of(topic, await self.routes.now(topic), broker, queue_id)
+
+    async def ask_queue(
+        self,
+        context: Context | None,
+        place: Place,
+        code: RequestCode,
+        fields: Mapping[str, str],
+        *,
+        reading: bool = False,
+        timeout_s: float | None = None,
+        also: Iterable[int] = NO_SUCCESS,
+    ) -> Command:
+        """The answer of the broker that has the queue, with SUCCESS or a code in `also`; else raises.
+
+        A broker that says that it does not have it is believed once: the route is asked for anew. What
+        only reads is asked of a slave when the master cannot be reached.
+        """
+        asked = await self._ask_broker_of(context, place, code, fields, reading=reading, timeout_s=timeout_s)
+        if asked.code in _MOVED:
+            route = await self.routes.now(place.topic)
+            place = place_of(place.topic, route, place.broker, place.queue_id)
+            asked = await self._ask_broker_of(
+                context, place, code, fields, reading=reading, timeout_s=timeout_s
+            )
+        if asked.code != ResponseCode.SUCCESS and asked.code not in also:
+            raise error_of(asked, broker=place.broker, topic=place.topic)
+        return asked
+
+    async def _ask_broker_of(
+        self,
+        context: Context | None,
+        place: Place,
+        code: RequestCode,
+        fields: Mapping[str, str],
+        *,
+        reading: bool,
+        timeout_s: float | None,
+    ) -> Command:
+        fields = {"topic": place.topic, "queueId": str(place.queue_id), **fields}
+        if not reading:
+            return await self.client.call(place.broker, code, fields, context=context, timeout_s=timeout_s)
+        return await self.read_from(place.broker, code, fields, context=context, timeout_s=timeout_s)
+
+    async def read_from(
+        self,
+        broker: str,
+        code: RequestCode,
+        fields: Mapping[str, str],
+        *,
+        context: Context | None = None,
+        timeout_s: float | None = None,
+    ) -> Command:
+        """As `client.call`, of a slave when the master cannot be reached. Only for what changes nothing.
+
+        All in the time of one request: a master that is silent leaves none for another.
+        """
+        until = self.clock.monotonic() + self.client.time_left(context, timeout_s)
+        for again in range(_READ_TRIES - 1, -1, -1):
+            try:
+                left = until - self.clock.monotonic()
+                return await self.client.call(
+                    broker, code, fields, context=context, timeout_s=left, reading=True
+                )
+            except (BrokerUnavailable, BrokerTimeout):
+                # The first failure tells that the master is gone; where it is known another one is chosen.
+                data = self.routes.clusters.get(broker)
+                others = data is not None and len(data.addresses) > 1
+                if not (again and others and until - self.clock.monotonic() > _LEAST_TIME_S):
+                    raise
+        raise BrokerUnavailable(f"broker {broker} cannot be reached")
+
+    def knows_best(self, broker: str) -> bool:
+        """Whether it is the broker's master that answers: what a slave has not, the master may have."""
+        master = self.routes.master(broker)
+        return master is not None and self.connections.is_open(master)
+
+    async def rest(self, seconds: float) -> None:
+        """Let time pass, by the clock that everything here goes by."""
+        await self.within(seconds, asyncio.get_running_loop().create_future())
+
+    async def within(
+        self, seconds: float, asking: Coroutine[Any, Any, Read] | asyncio.Future[Read]
+    ) -> Read | None:
+        """What it comes to; None when it is not done in so many seconds: then it is given up."""
+        task = asyncio.ensure_future(asking)
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            over = True
+            task.cancel()
+
+        timer = self.clock.call_later(seconds, end)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            me = asyncio.current_task()
+            if over and not (me is not None and me.cancelling()):
+                return None
+            raise
+        finally:
+            timer.cancel()
+
+    async def masters(self) -> list[str]:
+        """The brokers of the cluster that can be written to, by name. Raises BrokerUnavailable: none."""
+        found = sorted(one.name for one in await self.routes.brokers() if one.master is not None)
+        if not found:
+            raise BrokerUnavailable("no broker of the cluster has a master now")
+        return found
+
+    async def brokers(self) -> list[str]:
+        """The brokers of the cluster that can be read from, by name. Raises BrokerUnavailable: none."""
+        found = sorted(one.name for one in await self.routes.brokers() if one.addresses)
+        if not found:
+            raise BrokerUnavailable("no broker of the cluster can be reached")
+        return found
