@@ -105,6 +105,11 @@ tombstone_key = struct.Struct(">IHcQQ").pack
 """topic id, queue, COMPACTION_DUE, due ms, offset"""
 split_tombstone_key = struct.Struct(">IHcQQ").unpack
 
+SENT_MARK = b"\x01"
+"""Between a message id and what `sent_mark` adds to it."""
+_lite_prefix = struct.Struct(">cI").pack
+_id = struct.Struct(">I").pack
+
 HALF_STATE = 0
 HALF_RECORD = 1
 REMOVED_TOPIC = b"t"
@@ -119,6 +124,22 @@ OFFSET_BITS = 35
 MOST_TOPIC_IDS = 1 << TOPIC_ID_BITS
 MOST_QUEUES = 1 << QUEUE_BITS
 ID_KIND = b"i"[0]
+
+
+def sent_mark(topic_id: int) -> bytes:
+    """What follows the message id in a key of `seen`: it names the topic, and marks the end of the id."""
+    return SENT_MARK + b"%d" % topic_id
+
+
+def lite_prefixes_of_topic(topic_id: int) -> tuple[bytes, ...]:
+    """What the keys of a topic in `lite` begin with, without the places of groups."""
+    return _lite_prefix(b"t", topic_id), _lite_prefix(b"l", topic_id)
+
+
+def lite_prefix_of_group(group_id: int, topic_id: int | None = None) -> bytes:
+    """What the keys of a group's places in `lite` begin with, in all topics or in one."""
+    prefix = _lite_prefix(b"p", group_id)
+    return prefix if topic_id is None else prefix + _id(topic_id)
 
 
 def text_hash(kind: bytes, text: bytes) -> int:

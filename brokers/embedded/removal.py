@@ -26,12 +26,13 @@ from brokers.embedded.keys import (
     floor_key,
     index_key,
     inflight_key,
+    lite_prefix_of_group,
+    lite_prefixes_of_topic,
     message_key,
     progress_key,
     removed_key,
     split_removed_key,
 )
-from brokers.embedded.lite.layout import prefix_of_group, prefixes_of_topic
 from brokers.embedded.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
@@ -88,15 +89,15 @@ class Removal:
             (COMPACTED, message_key(topic_id, 0, 0)[:4]),
         ):
             yield self._remove(space, prefix)
-        for prefix in prefixes_of_topic(topic_id):
+        for prefix in lite_prefixes_of_topic(topic_id):
             yield self._remove(LITE, prefix)
         for group in list(self._catalogue.groups()):
-            yield self._remove(LITE, prefix_of_group(group.id, topic_id))
+            yield self._remove(LITE, lite_prefix_of_group(group.id, topic_id))
             yield self._remove(INFLIGHT, inflight_key(group.id, topic_id, 0, 0)[:8])
             yield self._remove(PROGRESS, progress_key(group.id, topic_id, 0)[:8])
 
     def _remove_group(self, group_id: int) -> Iterator[int]:
-        yield self._remove(LITE, prefix_of_group(group_id))
+        yield self._remove(LITE, lite_prefix_of_group(group_id))
         yield self._remove(INFLIGHT, inflight_key(group_id, 0, 0, 0)[:4])
         yield self._remove(PROGRESS, progress_key(group_id, 0, 0)[:4])
 

@@ -11,6 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
+from brokers.embedded.keys import SENT_MARK
 from popgate.model import Sent
 
 _HEAD = struct.Struct(">QQII")
@@ -18,7 +19,6 @@ _HANDLE = struct.Struct(">IH")
 _PLACE = struct.Struct(">Q")
 OFFSET_BITS = 48
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
-_MARK = b"\x01"
 _TRANSACTION = b"t"
 _RECALL = b"r"
 
@@ -37,11 +37,6 @@ class Segment:
     handles: dict[bytes, bytes] = field(default_factory=dict)
 
 
-def mark_of(topic_id: int) -> bytes:
-    """What follows the message id in a key: it names the topic, and tells where the id ends."""
-    return _MARK + b"%d" % topic_id
-
-
 def place_of(queue_id: int, offset: int) -> int:
     return queue_id << OFFSET_BITS | offset
 
@@ -58,7 +53,7 @@ def result_of(segment: Segment, key: bytes, broker: str) -> Sent | None:
     place = segment.places.get(key)
     if place is None:
         return None
-    message_id = key[: key.rindex(_MARK)].decode("utf-8", "replace")
+    message_id = key[: key.rindex(SENT_MARK)].decode("utf-8", "replace")
     sent = Sent(message_id, broker, place >> OFFSET_BITS, place & _OFFSET_MASK)
     handle = segment.handles.get(key)
     if handle is not None:

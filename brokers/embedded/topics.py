@@ -30,10 +30,10 @@ from brokers.embedded.keys import (
     floor_key,
     message_key,
     removed_key,
+    sent_mark,
     split_compaction_state,
     split_message_key,
 )
-from brokers.embedded.segments import mark_of
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
@@ -88,7 +88,7 @@ class Topic:
         self.configure(config)
         self.name = config.name
         self.packed_name = config.name.encode()
-        self.mark = mark_of(topic_id)
+        self.mark = sent_mark(topic_id)
         self.queues = [QueueState(self, queue_id) for queue_id in range(config.queues)]
         self.turn = 0
 

@@ -76,16 +76,6 @@ def lite_id_in(key: bytes) -> int:
     return int.from_bytes(key[-8:], "big")
 
 
-def prefixes_of_topic(topic_id: int) -> tuple[bytes, ...]:
-    """What the keys of a topic begin with, without the places of groups."""
-    return topic_key(topic_id), log_key(topic_id, 0, 0)[:5]
-
-
-def prefix_of_group(group_id: int, topic_id: int | None = None) -> bytes:
-    """What the keys of a group's places begin with, in all topics or in one."""
-    return place_key(group_id, topic_id or 0, 0)[: 5 if topic_id is None else 9]
-
-
 def encode_place(
     name: str,
     frontier: int,

@@ -12,9 +12,9 @@ from heapq import nsmallest
 from itertools import islice
 
 from brokers.embedded.entries import Entry
-from brokers.embedded.keys import LITE
+from brokers.embedded.keys import LITE, lite_prefix_of_group
 from brokers.embedded.lite.keeping import waiting_id
-from brokers.embedded.lite.layout import PLACE_DUE, beyond, lite_id_in, prefix_of_group, split_due_key
+from brokers.embedded.lite.layout import PLACE_DUE, beyond, lite_id_in, split_due_key
 from brokers.embedded.lite.places import Place
 from brokers.embedded.state import State
 from brokers.embedded.topics import Group, Topic
@@ -57,7 +57,7 @@ async def standing_of(state: State, topic: Topic, group: Group) -> Standing:
     count = _Count(state, topic, group)
     for place in state.lites.kept_places(topic, group):
         count.add(place)
-    prefix = prefix_of_group(group.id, topic.id)
+    prefix = lite_prefix_of_group(group.id, topic.id)
 
     def places(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         return state.store.scan(LITE, begin, beyond(prefix))

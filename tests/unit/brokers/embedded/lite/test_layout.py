@@ -7,14 +7,13 @@ import struct
 import pytest
 
 from brokers.embedded.entries import Entry
+from brokers.embedded.keys import lite_prefix_of_group, lite_prefixes_of_topic
 from brokers.embedded.lite.layout import (
     beyond,
     decode_place,
     encode_place,
     name_in,
     place_key,
-    prefix_of_group,
-    prefixes_of_topic,
     topic_key,
 )
 
@@ -44,9 +43,9 @@ def test_what_is_no_place_is_refused(value: bytes) -> None:
 def test_keys_of_a_topic_or_a_group_stand_together_and_hold_no_other() -> None:
     assert name_in(topic_key(7, b"room")) == "room"
     assert name_in(topic_key(7)) == ""
-    for prefix in prefixes_of_topic(7):
+    for prefix in lite_prefixes_of_topic(7):
         assert not topic_key(8, b"room").startswith(prefix)
-    assert prefixes_of_topic(7)[0] <= topic_key(7, b"z" * 64) < beyond(topic_key(7))
-    assert place_key(3, 7, 9).startswith(prefix_of_group(3, 7))
-    assert place_key(3, 7, 9).startswith(prefix_of_group(3))
-    assert not place_key(3, 8, 9).startswith(prefix_of_group(3, 7))
+    assert lite_prefixes_of_topic(7)[0] <= topic_key(7, b"z" * 64) < beyond(topic_key(7))
+    assert place_key(3, 7, 9).startswith(lite_prefix_of_group(3, 7))
+    assert place_key(3, 7, 9).startswith(lite_prefix_of_group(3))
+    assert not place_key(3, 8, 9).startswith(lite_prefix_of_group(3, 7))
