@@ -34,7 +34,7 @@ _SHORTEST_KEY = 16
 def embedded_values(settings: Settings, listens: Sequence[Listen]) -> EmbeddedSettings:
     # RocksDB comes along, and a gateway before another broker needs none.
     from brokers.embedded.settings import EmbeddedSettings
-    from brokers.embedded.store import Durability
+    from brokers.embedded.storage.store import Durability
 
     embedded, retention, transactions = settings.embedded, settings.retention, settings.transactions
     return EmbeddedSettings(

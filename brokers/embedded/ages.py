@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import struct
 
-from brokers.embedded.keys import META, floor_key
-from brokers.embedded.store import Store
+from brokers.embedded.storage.keys import META, floor_key
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import QueueState, Topic
 
 _AHEAD_MS = 60_000

@@ -20,17 +20,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from brokers.capabilities import Backup, TakesBackups
-from brokers.embedded.backup_files import (
+from brokers.embedded.facet import Facet
+from brokers.embedded.state import State
+from brokers.embedded.storage.backup_files import (
     FILES,
     copy_file,
     fingerprint,
     sync_folder,
     write_manifest,
 )
-from brokers.embedded.facet import Facet
-from brokers.embedded.keys import META
-from brokers.embedded.state import State
-from brokers.embedded.upgrading import FORMAT
+from brokers.embedded.storage.keys import META
+from brokers.embedded.storage.migrations import FORMAT
 from popgate import __version__
 from popgate.errors import AlreadyExists, BrokerUnavailable, TooManyRequests
 

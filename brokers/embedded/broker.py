@@ -23,7 +23,7 @@ from brokers.embedded.sendback import SendingBack
 from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.state import State
-from brokers.embedded.store import Durability, Store
+from brokers.embedded.storage.store import Durability, Store
 from brokers.port import Broker, CheckHandler
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock
@@ -119,6 +119,6 @@ def _store_maker(faults: Faults | None) -> Callable[..., Store]:
     """Decided once, when the broker is made: without faults nothing of them is in the way."""
     if faults is None:
         return Store
-    from brokers.embedded.faults import store_maker
+    from brokers.embedded.storage.faults import store_maker
 
     return store_maker(faults)

@@ -17,8 +17,10 @@ from functools import partial
 from hashlib import blake2b
 
 from brokers.embedded.cleanup import compaction_key_of
-from brokers.embedded.damage import decode_sound
-from brokers.embedded.keys import (
+from brokers.embedded.log import MessageLog
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.keys import (
     COMPACTED,
     COMPACTION_DUE,
     COMPACTION_KEY,
@@ -35,9 +37,7 @@ from brokers.embedded.keys import (
     text_hash,
     tombstone_key,
 )
-from brokers.embedded.log import MessageLog
-from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import Catalogue, QueueState, Topic
 from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
 from popgate.wire.records import Record

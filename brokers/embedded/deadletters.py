@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.log import MessageLog
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.message_id import encode_offset_message_id

@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from brokers.capabilities import FindsByPlace
 from brokers.embedded.facet import Facet
-from brokers.embedded.keys import (
+from brokers.embedded.log import as_stored
+from brokers.embedded.state import State
+from brokers.embedded.storage.keys import (
     HOUR_MS,
     INDEX,
     MOST_QUEUES,
@@ -21,8 +23,6 @@ from brokers.embedded.keys import (
     split_index_key,
     text_hash,
 )
-from brokers.embedded.log import as_stored
-from brokers.embedded.state import State
 from brokers.embedded.taking import cost_of
 from brokers.embedded.topics import Topic
 from popgate.context import Context

@@ -24,11 +24,18 @@ from typing import TYPE_CHECKING
 
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import Entry, not_later
-from brokers.embedded.keys import INFLIGHT, PROGRESS, UNREAD, inflight_key, progress_key, progress_value
 from brokers.embedded.log import MessageLog
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Store
+from brokers.embedded.storage.keys import (
+    INFLIGHT,
+    PROGRESS,
+    UNREAD,
+    inflight_key,
+    progress_key,
+    progress_value,
+)
+from brokers.embedded.storage.store import Store
 from brokers.embedded.taking import Want, cost_of
 from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Group, QueueState

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from zlib import crc32
 
-from brokers.embedded.damage import Damages, decode_sound
-from brokers.embedded.keys import (
+from brokers.embedded.storage.damaged_records import Damages, decode_sound
+from brokers.embedded.storage.keys import (
     HOUR_MS,
     ID_KIND,
     INDEX,
@@ -25,7 +25,7 @@ from brokers.embedded.keys import (
     message_key,
     text_hash,
 )
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import QueueState, Topic
 from popgate.clock import Clock
 from popgate.errors import PeerWireError

@@ -7,8 +7,8 @@ store alone; nothing of them is in memory.
 
 from __future__ import annotations
 
-from brokers.embedded.keys import REDRIVEN, message_key
-from brokers.embedded.store import Store
+from brokers.embedded.storage.keys import REDRIVEN, message_key
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import QueueState
 
 

@@ -9,8 +9,8 @@ import struct
 from collections.abc import Iterator
 from functools import partial
 
-from brokers.embedded.damage import decode_sound
-from brokers.embedded.keys import (
+from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.keys import (
     COMPACTED,
     FLOORS,
     HOUR_MS,
@@ -33,7 +33,7 @@ from brokers.embedded.keys import (
     removed_key,
     split_removed_key,
 )
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable

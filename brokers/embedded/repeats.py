@@ -21,8 +21,6 @@ import logging
 import struct
 from functools import partial
 
-from brokers.embedded.damage import decode_sound
-from brokers.embedded.keys import HIGHEST_U64, SEEN, sequence_key
 from brokers.embedded.log import MessageLog
 from brokers.embedded.segments import (
     Segment,
@@ -37,7 +35,9 @@ from brokers.embedded.segments import (
 )
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.steadying import SteadyTime
-from brokers.embedded.store import Store
+from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.keys import HIGHEST_U64, SEEN, sequence_key
+from brokers.embedded.storage.store import Store
 from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Catalogue, QueueState
 from popgate.clock import Clock

@@ -16,13 +16,13 @@ from heapq import heapify, heappop, heapreplace
 
 from brokers.embedded.ages import Ages
 from brokers.embedded.compaction import Compaction
-from brokers.embedded.damage import decode_sound
-from brokers.embedded.keys import FLOORS, MESSAGES, floor_key, message_key
 from brokers.embedded.log import MessageLog
 from brokers.embedded.removal import Removal
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.sizes import QueueSize, forget_marks, segment_bytes
-from brokers.embedded.store import Store
+from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.keys import FLOORS, MESSAGES, floor_key, message_key
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import Catalogue, QueueState, Topic
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable

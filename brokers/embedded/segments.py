@@ -11,7 +11,7 @@ import struct
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from brokers.embedded.keys import SENT_MARK
+from brokers.embedded.storage.keys import SENT_MARK
 from popgate.model import Sent
 
 _HEAD = struct.Struct(">QQII")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from brokers.embedded.keys import (
+from brokers.embedded.ledger import Ledger, LedgerParts
+from brokers.embedded.ordered import OrderedLedger, lane_of
+from brokers.embedded.storage.keys import (
     PROGRESS,
     UNREAD,
     progress_key,
@@ -10,8 +12,6 @@ from brokers.embedded.keys import (
     split_progress_key,
     split_progress_value,
 )
-from brokers.embedded.ledger import Ledger, LedgerParts
-from brokers.embedded.ordered import OrderedLedger, lane_of
 from brokers.embedded.topics import Group, QueueState, Topic
 from brokers.embedded.unordered import UnorderedLedger
 from popgate.model import StartFrom

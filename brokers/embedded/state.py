@@ -14,9 +14,7 @@ from pathlib import Path
 
 from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.alarm import Alarm
-from brokers.embedded.damage import Damages
 from brokers.embedded.deadletters import DeadLetters
-from brokers.embedded.figures import store_figures
 from brokers.embedded.forgetting import Forgetting
 from brokers.embedded.ledger import LedgerParts
 from brokers.embedded.lite.keeping import Lites
@@ -26,12 +24,14 @@ from brokers.embedded.log import MessageLog
 from brokers.embedded.redriven import forget_below
 from brokers.embedded.repeats import Repeats
 from brokers.embedded.retention import Retention
-from brokers.embedded.room import Room
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.shares import Shares
 from brokers.embedded.steadying import CarefulClock, SteadyTime
-from brokers.embedded.store import Store
+from brokers.embedded.storage.damaged_records import Damages
+from brokers.embedded.storage.disk_guard import Room
+from brokers.embedded.storage.store import Store
+from brokers.embedded.storage.store_metrics import store_figures
 from brokers.embedded.tallies import Tallies
 from brokers.embedded.timers import Timers
 from brokers.embedded.topics import Catalogue, QueueState, Topic

@@ -15,12 +15,12 @@ import secrets
 import struct
 from typing import NamedTuple
 
-from brokers.embedded.damage import check_whole
-from brokers.embedded.due import DueKeys
-from brokers.embedded.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Store
+from brokers.embedded.storage.damaged_records import check_whole
+from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
 from popgate.errors import BadRequest, NotFound, PeerWireError, shown

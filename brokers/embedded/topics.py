@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from brokers.embedded.cleanup import check_policy, check_same_policy
 from brokers.embedded.configs import group_in, group_out, topic_in, topic_out
-from brokers.embedded.damage import decode_sound
-from brokers.embedded.keys import (
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.damaged_records import decode_sound
+from brokers.embedded.storage.keys import (
     COMPACTED,
     COMPACTION_STATE,
     FLOORS,
@@ -34,8 +35,7 @@ from brokers.embedded.keys import (
     split_compaction_state,
     split_message_key,
 )
-from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound, shown
 from popgate.model import GroupConfig, Permission, TopicConfig
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import hmac
 import secrets
 
-from brokers.embedded.keys import META
-from brokers.embedded.store import Store
+from brokers.embedded.storage.keys import META
+from brokers.embedded.storage.store import Store
 from popgate.errors import IllegalTransactionId, shown
 from popgate.model import EndTransaction, HalfPlace
 from popgate.transaction_ids import seal, unseal

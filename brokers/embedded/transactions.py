@@ -19,10 +19,12 @@ import struct
 from collections.abc import Awaitable
 from functools import partial
 
-from brokers.embedded.damage import check_whole
-from brokers.embedded.due import DueKeys
 from brokers.embedded.half import Half, decode_half, without_transaction
-from brokers.embedded.keys import (
+from brokers.embedded.log import MessageLog, stored_message
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.damaged_records import check_whole
+from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.keys import (
     CHECKS,
     ENDED,
     HALF,
@@ -34,9 +36,7 @@ from brokers.embedded.keys import (
     sequence_key,
     split_check_key,
 )
-from brokers.embedded.log import MessageLog, stored_message
-from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from brokers.embedded.timers import Timers, record_texts
 from brokers.embedded.topics import Catalogue, Topic
 from brokers.embedded.transaction_ids import TransactionIds

@@ -63,7 +63,7 @@ class Backups:
 
 
 def _listed(folder: Path) -> list[dict[str, object]]:
-    from brokers.embedded.backup_files import list_backups
+    from brokers.embedded.storage.backup_files import list_backups
 
     return [
         error_out(one)

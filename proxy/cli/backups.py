@@ -56,7 +56,7 @@ def restore(
     output: Shown = Output.AUTO,
 ) -> None:
     """Make the store of a new gateway from a backup. No gateway may run on it."""
-    from brokers.embedded.backup_files import restore as restore_files
+    from brokers.embedded.storage.backup_files import restore as restore_files
     from brokers.opening import STORE_FOLDER
     from popgate.errors import GatewayError
 
@@ -73,7 +73,7 @@ def restore(
 def _verify(target: str | None, printer: Printer) -> None:
     if target is None:
         raise typer.BadParameter("--verify needs the folder of a backup")
-    from brokers.embedded.backup_files import verify
+    from brokers.embedded.storage.backup_files import verify
     from popgate.errors import GatewayError
 
     try:

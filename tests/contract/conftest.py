@@ -29,7 +29,7 @@ import pytest
 from brokers.capabilities import ConnectedClient, RegistersClients
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from brokers.port import Broker
 from brokers.remote.broker import RemoteBroker
 from brokers.remote.settings import RemoteSettings

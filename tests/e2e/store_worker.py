@@ -17,7 +17,7 @@ from pathlib import Path
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, GatewayError, NotFound

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.model import Message, Sent, StoredMessage
 from tests.e2e.test_store_kill import COMPACTION_WORKER, CONTEXT, EVERYTHING, Judge, run_and_kill
 

@@ -11,7 +11,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable

@@ -15,7 +15,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability, Store
+from brokers.embedded.storage.store import Durability, Store
 from popgate.clock import Clock, SystemClock
 from popgate.context import Context
 from popgate.filters import compile_filter

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from brokers.port import Broker
 from popgate.context import Context
 from popgate.errors import GatewayError

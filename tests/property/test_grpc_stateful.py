@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.filters import EVERYTHING
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing import MovableClock

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.filters import EVERYTHING
 from popgate.lite import LITE_BIND_TOPIC, LiteAction, LiteSync

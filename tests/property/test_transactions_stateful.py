@@ -23,10 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from brokers.embedded.keys import CHECKS, ENDED, HALF, SPACES
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability, Store
+from brokers.embedded.storage.keys import CHECKS, ENDED, HALF, SPACES
+from brokers.embedded.storage.store import Durability, Store
 from brokers.embedded.timers import Timers
 from brokers.embedded.topics import Catalogue
 from brokers.embedded.transactions import HalfMessages

@@ -23,7 +23,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.errors import Fault
 from popgate.faults import Faults
 from popgate.testing import MovableClock

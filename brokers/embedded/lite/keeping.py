@@ -11,8 +11,6 @@ import struct
 from collections.abc import Callable, Iterator
 
 from brokers.embedded.deadletters import DeadLetters
-from brokers.embedded.due import DueKeys
-from brokers.embedded.keys import LITE, LITE_DUE
 from brokers.embedded.lite.kept import Keeping
 from brokers.embedded.lite.layout import (
     TOPIC_DUE,
@@ -29,7 +27,9 @@ from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.steadying import SteadyTime
-from brokers.embedded.store import Store
+from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.keys import LITE, LITE_DUE
+from brokers.embedded.storage.store import Store
 from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Catalogue, Group, Topic
 from brokers.embedded.waiting import Waiting

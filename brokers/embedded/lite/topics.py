@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from brokers.embedded.due import DueKeys
-from brokers.embedded.keys import LITE
 from brokers.embedded.lite.kept import Keeping
 from brokers.embedded.lite.layout import (
     TOPIC_DUE,
@@ -24,7 +22,9 @@ from brokers.embedded.lite.layout import (
 )
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Store
+from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.keys import LITE
+from brokers.embedded.storage.store import Store
 from brokers.embedded.topics import Topic
 from popgate.errors import LiteTopicQuotaExceeded
 from popgate.lite import LITE_EXPIRATION

@@ -61,6 +61,8 @@ def test_functions_in_c_have_stages_or_count_for_who_calls_them(innermost: str, 
 
 def test_a_thread_that_waits_for_work_gives_no_sample() -> None:
     worker = "_bootstrap (threading.py:995);_worker (concurrent/futures/thread.py:81)"
-    write = "_WorkItem.run (concurrent/futures/thread.py:58);Store._write (brokers/embedded/store.py:260)"
+    write = (
+        "_WorkItem.run (concurrent/futures/thread.py:58);Store._write (brokers/embedded/storage/store.py:260)"
+    )
     raw = f"{worker} 9\n{worker};_queue_SimpleQueue_get (_queuemodule.c.h:177) 8\n{worker};{write} 7"
     assert shares(raw) == {"broker": 7}

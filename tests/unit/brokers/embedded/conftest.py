@@ -9,7 +9,7 @@ import pytest
 from brokers.embedded.log import MessageLog
 from brokers.embedded.retention import Retention
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from brokers.embedded.timers import Timers
 from brokers.embedded.topics import Catalogue, Topic
 from brokers.embedded.transactions import HalfMessages

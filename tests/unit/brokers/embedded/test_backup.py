@@ -11,8 +11,15 @@ from typing import Any
 import pytest
 
 from brokers.embedded import backup as backing_up
-from brokers.embedded.backup_files import FILES, MANIFEST, list_backups, read_manifest, restore, verify
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.storage.backup_files import (
+    FILES,
+    MANIFEST,
+    list_backups,
+    read_manifest,
+    restore,
+    verify,
+)
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BrokerUnavailable, PreconditionFailed, TooManyRequests
@@ -335,7 +342,7 @@ async def test_a_damaged_backup_is_refused_with_the_name_of_the_file(
 
 
 async def test_what_is_newer_than_this_program_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    import brokers.embedded.backup_files as files
+    import brokers.embedded.storage.backup_files as files
 
     await broker.take_backup(tmp_path / "one")
     with pytest.MonkeyPatch.context() as patch:

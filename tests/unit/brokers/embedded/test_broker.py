@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.keys import (
+from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.keys import (
     INFLIGHT,
     PROGRESS,
     TOPICS,
@@ -18,8 +19,7 @@ from brokers.embedded.keys import (
     inflight_key,
     split_progress_value,
 )
-from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import (
     BadRequest,

@@ -10,7 +10,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import GroupNotFound
 from popgate.filters import compile_filter

@@ -2,7 +2,8 @@ import asyncio
 
 import pytest
 
-from brokers.embedded.keys import (
+from brokers.embedded.log import stored_message
+from brokers.embedded.storage.keys import (
     HOUR_MS,
     INDEX,
     OFFSET_BITS,
@@ -11,8 +12,7 @@ from brokers.embedded.keys import (
     split_index_key,
     text_hash,
 )
-from brokers.embedded.log import stored_message
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.errors import LocalWireError
 from popgate.wire.hosts import pack_host
 from popgate.wire.records import decode_record

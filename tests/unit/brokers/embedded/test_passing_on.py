@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.keys import MESSAGES, message_key
 from brokers.embedded.log import stored_message
+from brokers.embedded.storage.keys import MESSAGES, message_key
 from popgate.context import Context
 from popgate.errors import PeerWireError
 from popgate.filters import EVERYTHING, compile_filter

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.keys import MESSAGES, SEEN
 from brokers.embedded.settings import EmbeddedSettings
+from brokers.embedded.storage.keys import MESSAGES, SEEN
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable
 from popgate.model import Message, MessageType, Sent, TopicConfig

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from brokers.embedded import retention as retention_module
-from brokers.embedded.keys import (
+from brokers.embedded.storage.keys import (
     FLOORS,
     GROUPS,
     INDEX,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded.keys import INDEX, MESSAGES, SIZES, message_key
+from brokers.embedded.storage.keys import INDEX, MESSAGES, SIZES, message_key
 from popgate.errors import BrokerUnavailable
 
 Parts = Any

@@ -11,7 +11,7 @@ import pytest
 from brokers.capabilities import Redriven
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.filters import EVERYTHING

@@ -12,7 +12,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.tables import Tables
+from brokers.embedded.storage.column_families import Tables
 from popgate.context import Context
 from popgate.filters import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, TopicConfig

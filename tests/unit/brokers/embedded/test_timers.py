@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded.keys import TIMERS
+from brokers.embedded.storage.keys import TIMERS
 from brokers.embedded.timers import RecallHandle, parse_recall_handle
 from popgate.errors import BadRequest, Fault, NotFound
 

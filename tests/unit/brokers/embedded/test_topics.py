@@ -1,6 +1,6 @@
 import pytest
 
-from brokers.embedded.keys import FLOORS, floor_key
+from brokers.embedded.storage.keys import FLOORS, floor_key
 from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TooManyRequests, TopicNotFound
 from popgate.model import (
     CustomizedRetry,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded.keys import CHECKS, ENDED, HALF, MESSAGES, TIMERS
+from brokers.embedded.storage.keys import CHECKS, ENDED, HALF, MESSAGES, TIMERS
 from popgate.errors import IllegalTransactionId, TooManyRequests, TopicNotFound
 from popgate.model import EndTransaction, Message, MessageType, Resolution, TransactionCheck
 from popgate.wire.properties import decode_properties

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from brokers.embedded.turns import Turns
 from popgate.context import Context
 from popgate.filters import compile_filter

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
 from popgate.message_id import make_message_id
 from popgate.testing import MovableClock

@@ -7,7 +7,6 @@ import struct
 import pytest
 
 from brokers.embedded.entries import Entry
-from brokers.embedded.keys import lite_prefix_of_group, lite_prefixes_of_topic
 from brokers.embedded.lite.layout import (
     beyond,
     decode_place,
@@ -16,6 +15,7 @@ from brokers.embedded.lite.layout import (
     place_key,
     topic_key,
 )
+from brokers.embedded.storage.keys import lite_prefix_of_group, lite_prefixes_of_topic
 
 
 def test_a_place_comes_back_as_it_was() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from brokers.embedded.keys import MESSAGES, TIMERS
-from brokers.embedded.store import Store
+from brokers.embedded.storage.keys import MESSAGES, TIMERS
+from brokers.embedded.storage.store import Store
 
 _SUMMED = {
     "store_bytes": "rocksdb.estimate-live-data-size",

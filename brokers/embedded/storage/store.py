@@ -33,12 +33,12 @@ from time import perf_counter
 
 from rocksdict import WriteBatch
 
-from brokers.embedded.keys import INDEX, MESSAGES
-from brokers.embedded.rocks import is_refusal
-from brokers.embedded.steps import Steps
-from brokers.embedded.tables import Tables
-from brokers.embedded.timing import Timing
-from brokers.embedded.upgrading import bring_up_to_date
+from brokers.embedded.storage.column_families import Tables
+from brokers.embedded.storage.commit_group import Steps
+from brokers.embedded.storage.io_timing import Timing
+from brokers.embedded.storage.keys import INDEX, MESSAGES
+from brokers.embedded.storage.migrations import bring_up_to_date
+from brokers.embedded.storage.open_rocksdb import is_refusal
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable
 

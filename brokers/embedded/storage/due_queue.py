@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 
 _read_due = int.from_bytes
 _DUE_BYTES = 8

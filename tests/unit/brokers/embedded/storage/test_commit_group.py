@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from brokers.embedded.steps import Steps
+from brokers.embedded.storage.commit_group import Steps
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 
 

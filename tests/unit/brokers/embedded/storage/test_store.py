@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from rocksdict import Options, Rdict
 
-from brokers.embedded import tables
-from brokers.embedded.keys import MESSAGES, META, SPACES, message_key
-from brokers.embedded.store import Durability, Store
+from brokers.embedded.storage import column_families as tables
+from brokers.embedded.storage.keys import MESSAGES, META, SPACES, message_key
+from brokers.embedded.storage.store import Durability, Store
 from popgate.clock import SystemClock
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.testing import MovableClock
@@ -501,7 +501,7 @@ def test_a_store_in_use_says_so(make: Make) -> None:
 def test_a_store_in_use_by_another_process_says_so(make: Make) -> None:
     store = make()
     code = (
-        "import sys; from pathlib import Path; from brokers.embedded.store import Store;"
+        "import sys; from pathlib import Path; from brokers.embedded.storage.store import Store;"
         "from popgate.clock import SystemClock; Store(Path(sys.argv[1]), SystemClock()).open()"
     )
     done = subprocess.run(
@@ -525,7 +525,7 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         part.chmod(0o755)
     folder.chmod(0o555)
     code = (
-        "import os, sys; from pathlib import Path; from brokers.embedded.store import Store\n"
+        "import os, sys; from pathlib import Path; from brokers.embedded.storage.store import Store\n"
         "from popgate.clock import SystemClock\n"
         "store = Store(Path(sys.argv[1]), SystemClock())\n"
         "if os.getuid() == 0: os.setgid(65534); os.setuid(65534)\n"

@@ -28,7 +28,7 @@ from typing import Any
 
 from rocksdict import WriteBatch
 
-from brokers.embedded.store import Store
+from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
 from popgate.faults import Faults, Rule

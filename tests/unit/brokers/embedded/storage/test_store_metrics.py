@@ -1,4 +1,4 @@
-"""brokers.embedded.figures: the store and the broker in numbers."""
+"""brokers.embedded.storage.store_metrics: the store and the broker in numbers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.store import Durability
+from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.message_id import make_message_id
 from popgate.model import EndTransaction, Message, MessageType, Resolution, Sent, TopicConfig

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from brokers.embedded.room import Room
+from brokers.embedded.storage.disk_guard import Room
 from popgate.errors import BrokerUnavailable
 
 MIB = 1 << 20

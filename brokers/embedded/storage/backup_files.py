@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokers.embedded.upgrading import FORMAT
+from brokers.embedded.storage.migrations import FORMAT
 from popgate.errors import GatewayError, PreconditionFailed
 
 MANIFEST = "manifest.json"

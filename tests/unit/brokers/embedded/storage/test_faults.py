@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.faults import FaultyStore, store_maker
-from brokers.embedded.keys import MESSAGES
-from brokers.embedded.store import Durability, Store
+from brokers.embedded.storage.faults import FaultyStore, store_maker
+from brokers.embedded.storage.keys import MESSAGES
+from brokers.embedded.storage.store import Durability, Store
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.faults import Faults
 from popgate.testing import MovableClock

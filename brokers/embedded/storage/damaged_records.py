@@ -10,8 +10,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from brokers.embedded.keys import DAMAGED
-from brokers.embedded.store import Store
+from brokers.embedded.storage.keys import DAMAGED
+from brokers.embedded.storage.store import Store
 from popgate.errors import PeerWireError
 from popgate.wire.records import Record, decode_record
 

@@ -1,6 +1,6 @@
 from typing import Any
 
-from brokers.embedded.keys import INDEX, index_key
+from brokers.embedded.storage.keys import INDEX, index_key
 
 Parts = Any
 

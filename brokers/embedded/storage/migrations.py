@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from brokers.embedded.keys import META, SPACES
+from brokers.embedded.storage.keys import META, SPACES
 from popgate.errors import BrokerUnavailable
 
 FORMAT = 1

@@ -20,8 +20,8 @@ from rocksdict import (
     Rdict,
 )
 
-from brokers.embedded.keys import CHECKS, INDEX, INFLIGHT, MESSAGES, PROGRESS, TIMERS
-from brokers.embedded.mending import is_readable, open_mending
+from brokers.embedded.storage.keys import CHECKS, INDEX, INFLIGHT, MESSAGES, PROGRESS, TIMERS
+from brokers.embedded.storage.wal_repair import is_readable, open_mending
 from popgate.errors import BrokerUnavailable
 
 _OPEN_FILES = 512

@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from brokers.embedded.keys import META, TOPICS
-from brokers.embedded.store import Store
-from brokers.embedded.upgrading import FORMAT, FORMAT_KEY, UPGRADES, Upgradable, Upgrade, bring_up_to_date
+from brokers.embedded.storage.keys import META, TOPICS
+from brokers.embedded.storage.migrations import (
+    FORMAT,
+    FORMAT_KEY,
+    UPGRADES,
+    Upgradable,
+    Upgrade,
+    bring_up_to_date,
+)
+from brokers.embedded.storage.store import Store
 from popgate.clock import SystemClock
 from popgate.errors import BrokerUnavailable
 
@@ -62,9 +69,9 @@ def test_an_older_store_is_upgraded_step_by_step(store: Store) -> None:
 CRASHING = """
 import os, sys
 from pathlib import Path
-from brokers.embedded.keys import TOPICS
-from brokers.embedded.store import Store
-from brokers.embedded.upgrading import bring_up_to_date
+from brokers.embedded.storage.keys import TOPICS
+from brokers.embedded.storage.store import Store
+from brokers.embedded.storage.migrations import bring_up_to_date
 from popgate.clock import SystemClock
 
 def step(version):
@@ -106,7 +113,7 @@ def test_a_step_that_raises_stops_the_start_and_changes_nothing(
     store.close()
     with monkeypatch.context() as patched:
         patched.setattr(
-            "brokers.embedded.store.bring_up_to_date",
+            "brokers.embedded.storage.store.bring_up_to_date",
             lambda store: bring_up_to_date(store, target=2, upgrades={1: broken}),
         )
         with pytest.raises(BrokerUnavailable, match="cannot be upgraded: unexpected value"):

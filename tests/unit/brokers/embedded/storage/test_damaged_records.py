@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.keys import CHECKS, DAMAGED, HALF, MESSAGES, TIMERS, message_key
+from brokers.embedded.storage.keys import CHECKS, DAMAGED, HALF, MESSAGES, TIMERS, message_key
 from popgate.context import Context
 from popgate.errors import IllegalTransactionId, NotFound
 from popgate.filters import EVERYTHING, compile_filter

@@ -11,8 +11,8 @@ from tempfile import TemporaryDirectory
 
 from rocksdict import Checkpoint, ColumnFamily, CompactOptions, Rdict, ReadOptions
 
-from brokers.embedded.keys import SPACES
-from brokers.embedded.rocks import identity_of, is_refusal, open_rocks, open_to_read, try_room
+from brokers.embedded.storage.keys import SPACES
+from brokers.embedded.storage.open_rocksdb import identity_of, is_refusal, open_rocks, open_to_read, try_room
 from popgate.errors import BrokerUnavailable
 
 _BEYOND = b"\xff" * 24

@@ -1,7 +1,7 @@
 from typing import Any
 
-from brokers.embedded.due import DueKeys
-from brokers.embedded.keys import CHECKS, check_key
+from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.keys import CHECKS, check_key
 
 Parts = Any
 LARGE = 1 << 30

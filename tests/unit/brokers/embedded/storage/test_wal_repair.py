@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from brokers.embedded import mending
-from brokers.embedded.keys import MESSAGES, message_key
-from brokers.embedded.store import Store
+from brokers.embedded.storage import wal_repair as mending
+from brokers.embedded.storage.keys import MESSAGES, message_key
+from brokers.embedded.storage.store import Store
 from popgate.clock import SystemClock
 from popgate.errors import BrokerUnavailable
 
