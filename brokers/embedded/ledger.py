@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import Entry, not_later
 from brokers.embedded.log import MessageLog
+from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import (
@@ -37,7 +38,6 @@ from brokers.embedded.storage.keys import (
 )
 from brokers.embedded.storage.store import Store
 from brokers.embedded.taking import Want, cost_of
-from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Group, QueueState
 from popgate.model import FilterKind
 

@@ -22,6 +22,8 @@ import struct
 from functools import partial
 
 from brokers.embedded.log import MessageLog
+from brokers.embedded.runtime.counters import Tallies
+from brokers.embedded.runtime.steady_clock import SteadyTime
 from brokers.embedded.segments import (
     Segment,
     decode_held,
@@ -34,11 +36,9 @@ from brokers.embedded.segments import (
     result_of,
 )
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.steadying import SteadyTime
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import HIGHEST_U64, SEEN, sequence_key
 from brokers.embedded.storage.store import Store
-from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Catalogue, QueueState
 from popgate.clock import Clock
 from popgate.model import Sent

@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokers.dead_letters import DeadLetterHandler
-from brokers.embedded.alarm import Alarm
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.forgetting import Forgetting
 from brokers.embedded.ledger import LedgerParts
@@ -24,19 +23,20 @@ from brokers.embedded.log import MessageLog
 from brokers.embedded.redriven import forget_below
 from brokers.embedded.repeats import Repeats
 from brokers.embedded.retention import Retention
+from brokers.embedded.runtime.alarm import Alarm
+from brokers.embedded.runtime.counters import Tallies
+from brokers.embedded.runtime.scan_turns import Turns
+from brokers.embedded.runtime.steady_clock import CarefulClock, SteadyTime
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.shares import Shares
-from brokers.embedded.steadying import CarefulClock, SteadyTime
 from brokers.embedded.storage.damaged_records import Damages
 from brokers.embedded.storage.disk_guard import Room
 from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.store_metrics import store_figures
-from brokers.embedded.tallies import Tallies
 from brokers.embedded.timers import Timers
 from brokers.embedded.topics import Catalogue, QueueState, Topic
 from brokers.embedded.transactions import HalfMessages
-from brokers.embedded.turns import Turns
 from brokers.embedded.waiting import Waiting
 from brokers.port import CheckHandler
 from popgate.clock import Clock

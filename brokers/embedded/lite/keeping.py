@@ -25,12 +25,12 @@ from brokers.embedded.lite.places import Place, PlaceParts
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
 from brokers.embedded.log import MessageLog
+from brokers.embedded.runtime.counters import Tallies
+from brokers.embedded.runtime.steady_clock import SteadyTime
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.steadying import SteadyTime
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE, LITE_DUE
 from brokers.embedded.storage.store import Store
-from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Catalogue, Group, Topic
 from brokers.embedded.waiting import Waiting
 from popgate.clock import Clock

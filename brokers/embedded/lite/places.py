@@ -14,11 +14,11 @@ from brokers.embedded.entries import MOST_RENEWALS, Entry, not_later
 from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
 from brokers.embedded.log import as_stored
+from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
 from brokers.embedded.taking import Want, cost_of
-from brokers.embedded.tallies import Tallies
 from brokers.embedded.topics import Group
 from popgate.receipt import ORDERED, Receipt
 from popgate.wire.records import Record

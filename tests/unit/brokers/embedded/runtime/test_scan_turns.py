@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.runtime.scan_turns import Turns
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
-from brokers.embedded.turns import Turns
 from popgate.context import Context
 from popgate.filters import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, TopicConfig

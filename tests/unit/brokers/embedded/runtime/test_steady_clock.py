@@ -1,4 +1,4 @@
-from brokers.embedded.steadying import CarefulClock, SteadyTime
+from brokers.embedded.runtime.steady_clock import CarefulClock, SteadyTime
 from popgate.testing import MovableClock
 
 HOUR = 3_600_000

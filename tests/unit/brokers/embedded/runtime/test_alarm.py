@@ -1,4 +1,4 @@
-from brokers.embedded.alarm import Alarm
+from brokers.embedded.runtime.alarm import Alarm
 from popgate.testing import MovableClock
 
 
