@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.state import State
-from brokers.embedded.topics import Group, Topic
 from popgate.errors import BadRequest, Fault, Forbidden
 from popgate.model import Permission, Pop
 

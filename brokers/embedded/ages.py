@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import struct
 
+from brokers.embedded.catalog.catalog import QueueState, Topic
 from brokers.embedded.storage.keys import META, floor_key
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import QueueState, Topic
 
 _AHEAD_MS = 60_000
 """Store times that are less ahead may be due to the order of looking, or to a clock put right."""

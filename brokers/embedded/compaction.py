@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
 
-from brokers.embedded.cleanup import compaction_key_of
+from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
+from brokers.embedded.catalog.cleanup_policy import compaction_key_of
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
@@ -38,7 +39,6 @@ from brokers.embedded.storage.keys import (
     tombstone_key,
 )
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Catalogue, QueueState, Topic
 from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
 from popgate.wire.records import Record
 

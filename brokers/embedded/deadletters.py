@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from brokers.dead_letters import DeadLetterHandler
+from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
 from brokers.embedded.log import MessageLog
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.message_id import encode_offset_message_id
 from popgate.model import BROADCAST_GROUP, TopicConfig

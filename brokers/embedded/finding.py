@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from brokers.capabilities import FindsByPlace
+from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.facet import Facet
 from brokers.embedded.log import as_stored
 from brokers.embedded.state import State
@@ -24,7 +25,6 @@ from brokers.embedded.storage.keys import (
     text_hash,
 )
 from brokers.embedded.taking import cost_of
-from brokers.embedded.topics import Topic
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
 from popgate.message_id import decode_offset_message_id

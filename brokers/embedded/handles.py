@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.entries import Entry
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.share import Share
 from brokers.embedded.storage.keys import OFFSET_BITS, QUEUE_BITS, commit_offset
-from brokers.embedded.topics import Topic
 from popgate.errors import IllegalReceipt, ReceiptExpired
 from popgate.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt
 

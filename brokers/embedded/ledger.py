@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
+from brokers.embedded.catalog.catalog import Group, QueueState
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import Entry, not_later
 from brokers.embedded.log import MessageLog
@@ -38,7 +39,6 @@ from brokers.embedded.storage.keys import (
 )
 from brokers.embedded.storage.store import Store
 from brokers.embedded.taking import Want, cost_of
-from brokers.embedded.topics import Group, QueueState
 from popgate.model import FilterKind
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from zlib import crc32
 
+from brokers.embedded.catalog.catalog import QueueState, Topic
 from brokers.embedded.storage.damaged_records import Damages, decode_sound
 from brokers.embedded.storage.keys import (
     HOUR_MS,
@@ -26,7 +27,6 @@ from brokers.embedded.storage.keys import (
     text_hash,
 )
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import QueueState, Topic
 from popgate.clock import Clock
 from popgate.errors import PeerWireError
 from popgate.model import StoredMessage

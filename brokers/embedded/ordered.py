@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.entries import Entry, Lane, not_later
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.storage.keys import INFLIGHT
 from brokers.embedded.taking import Want, cost_of
-from brokers.embedded.topics import QueueState
 from popgate.model import StoredMessage
 from popgate.wire.properties import SHARDING_KEY, find_property
 

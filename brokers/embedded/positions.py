@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.facet import Facet
 from brokers.embedded.share import Share
-from brokers.embedded.topics import QueueState
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds, Progress, QueueOffsets, StartFrom

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from itertools import islice
 
 from brokers.capabilities import Reclaimed, ReclaimsRetries
+from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.entries import Entry
 from brokers.embedded.facet import Facet
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.sendback import MOST_TIMES, retry_config, retry_properties
 from brokers.embedded.share import Share
-from brokers.embedded.topics import Group, Topic
 from popgate.context import Context
 from popgate.naming import retry_topic
 from popgate.wire.properties import KEYS, RETRY_TOPIC, UNIQ_KEY, find_property

@@ -7,9 +7,9 @@ store alone; nothing of them is in memory.
 
 from __future__ import annotations
 
+from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.storage.keys import REDRIVEN, message_key
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import QueueState
 
 
 def mark(store: Store, queue: QueueState, offset: int, now_ms: int) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
 from brokers.capabilities import Redriven, RedrivesDeadLetters
+from brokers.embedded.catalog.catalog import Group, QueueState, Topic
 from brokers.embedded.facet import Facet
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.redriven import mark, marked_ms, marks
 from brokers.embedded.sendback import retry_config
-from brokers.embedded.topics import Group, QueueState, Topic
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound, Unsupported
 from popgate.model import TopicConfig

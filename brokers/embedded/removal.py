@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterator
 from functools import partial
 
+from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import (
     COMPACTED,
@@ -34,7 +35,6 @@ from brokers.embedded.storage.keys import (
     split_removed_key,
 )
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
 

@@ -21,6 +21,7 @@ import logging
 import struct
 from functools import partial
 
+from brokers.embedded.catalog.catalog import Catalogue, QueueState
 from brokers.embedded.log import MessageLog
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.runtime.steady_clock import SteadyTime
@@ -39,7 +40,6 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import HIGHEST_U64, SEEN, sequence_key
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Catalogue, QueueState
 from popgate.clock import Clock
 from popgate.model import Sent
 from popgate.wire.properties import UNIQ_KEY, find_property

@@ -15,6 +15,7 @@ from functools import partial
 from heapq import heapify, heappop, heapreplace
 
 from brokers.embedded.ages import Ages
+from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
 from brokers.embedded.compaction import Compaction
 from brokers.embedded.log import MessageLog
 from brokers.embedded.removal import Removal
@@ -23,7 +24,6 @@ from brokers.embedded.sizes import QueueSize, forget_marks, segment_bytes
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import FLOORS, MESSAGES, floor_key, message_key
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Catalogue, QueueState, Topic
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from brokers.embedded.catalog.catalog import Group, QueueState, Topic
 from brokers.embedded.ledger import Ledger, LedgerParts
 from brokers.embedded.ordered import OrderedLedger, lane_of
 from brokers.embedded.storage.keys import (
@@ -12,7 +13,6 @@ from brokers.embedded.storage.keys import (
     split_progress_key,
     split_progress_value,
 )
-from brokers.embedded.topics import Group, QueueState, Topic
 from brokers.embedded.unordered import UnorderedLedger
 from popgate.model import StartFrom
 from popgate.receipt import OF_RETRY_V2, OF_TOPIC

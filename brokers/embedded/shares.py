@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from brokers.embedded.catalog.catalog import Catalogue, Group, QueueState, Topic
 from brokers.embedded.entries import Entry, decode_entry
 from brokers.embedded.ledger import Ledger, LedgerParts
 from brokers.embedded.share import Share
 from brokers.embedded.storage.keys import INFLIGHT, PROGRESS, split_inflight_key
-from brokers.embedded.topics import Catalogue, Group, QueueState, Topic
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v2
 
 _PAIRS = 256

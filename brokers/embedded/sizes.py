@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from brokers.embedded.catalog.catalog import QueueState, Topic
 from brokers.embedded.log import MessageLog
 from brokers.embedded.storage.keys import SIZES, message_key, split_message_key
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import QueueState, Topic
 
 SMALLEST_SEGMENT = 4096
 _SEGMENTS = 32

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokers.dead_letters import DeadLetterHandler
+from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.forgetting import Forgetting
 from brokers.embedded.ledger import LedgerParts
@@ -35,7 +36,6 @@ from brokers.embedded.storage.disk_guard import Room
 from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.store_metrics import store_figures
 from brokers.embedded.timers import Timers
-from brokers.embedded.topics import Catalogue, QueueState, Topic
 from brokers.embedded.transactions import HalfMessages
 from brokers.embedded.waiting import Waiting
 from brokers.port import CheckHandler

@@ -15,13 +15,13 @@ import secrets
 import struct
 from typing import NamedTuple
 
+from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import check_whole
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Catalogue, Topic
 from popgate.clock import Clock
 from popgate.errors import BadRequest, NotFound, PeerWireError, shown
 from popgate.receipt import NO_RECALL_HANDLE

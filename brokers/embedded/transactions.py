@@ -19,6 +19,7 @@ import struct
 from collections.abc import Awaitable
 from functools import partial
 
+from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.half import Half, decode_half, without_transaction
 from brokers.embedded.log import MessageLog, stored_message
 from brokers.embedded.settings import EmbeddedSettings
@@ -38,7 +39,6 @@ from brokers.embedded.storage.keys import (
 )
 from brokers.embedded.storage.store import Store
 from brokers.embedded.timers import Timers, record_texts
-from brokers.embedded.topics import Catalogue, Topic
 from brokers.embedded.transaction_ids import TransactionIds
 from brokers.port import CheckHandler
 from popgate.clock import Clock

@@ -5,11 +5,11 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
+from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.entries import Entry
 from brokers.embedded.ledger import Ledger
 from brokers.embedded.storage.keys import INFLIGHT, inflight_key
 from brokers.embedded.taking import Want, cost_of
-from brokers.embedded.topics import QueueState
 from popgate.errors import PeerWireError
 from popgate.wire.records import decode_record
 

@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import META, SPACES
 from brokers.embedded.storage.store import Durability
-from brokers.embedded.topics import Topic
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Message, Sent, TopicConfig

@@ -20,12 +20,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import SPACES
 from brokers.embedded.storage.store import Durability, Store
 from brokers.embedded.timers import RecallHandle, Timers
-from brokers.embedded.topics import Catalogue, Topic
 from popgate.errors import NotFound
 from popgate.model import TopicConfig
 from popgate.testing import MovableClock

@@ -23,12 +23,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from brokers.embedded.catalog.catalog import Catalogue
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import CHECKS, ENDED, HALF, SPACES
 from brokers.embedded.storage.store import Durability, Store
 from brokers.embedded.timers import Timers
-from brokers.embedded.topics import Catalogue
 from brokers.embedded.transactions import HalfMessages
 from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, Message, MessageType, Resolution, TopicConfig, TransactionCheck

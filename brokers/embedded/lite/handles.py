@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.handles import expired
 from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.places import LITE_QUEUE, Place
-from brokers.embedded.topics import Group, Topic
 from popgate.errors import IllegalReceipt, ReceiptExpired
 from popgate.receipt import NO_BROKER, Receipt, parse_receipt
 

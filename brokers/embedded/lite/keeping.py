@@ -10,6 +10,7 @@ import logging
 import struct
 from collections.abc import Callable, Iterator
 
+from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.lite.kept import Keeping
 from brokers.embedded.lite.layout import (
@@ -31,7 +32,6 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE, LITE_DUE
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Catalogue, Group, Topic
 from brokers.embedded.waiting import Waiting
 from popgate.clock import Clock
 from popgate.lite import LITE_BIND_TOPIC, LITE_EXPIRATION

@@ -11,13 +11,13 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from heapq import nsmallest
 from itertools import islice
 
+from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.entries import Entry
 from brokers.embedded.lite.keeping import waiting_id
 from brokers.embedded.lite.layout import PLACE_DUE, beyond, lite_id_in, split_due_key
 from brokers.embedded.lite.places import Place
 from brokers.embedded.state import State
 from brokers.embedded.storage.keys import LITE, lite_prefix_of_group
-from brokers.embedded.topics import Group, Topic
 from popgate.model import Standing, StartFrom
 from popgate.wire.records import Record
 

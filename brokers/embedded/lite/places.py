@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain, islice
 
+from brokers.embedded.catalog.catalog import Group
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import MOST_RENEWALS, Entry, not_later
 from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
@@ -19,7 +20,6 @@ from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
 from brokers.embedded.taking import Want, cost_of
-from brokers.embedded.topics import Group
 from popgate.receipt import ORDERED, Receipt
 from popgate.wire.records import Record
 

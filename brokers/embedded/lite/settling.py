@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.facet import Facet
 from brokers.embedded.lite.handles import find_delivery, find_held, find_undelivered
 from brokers.embedded.lite.places import Place
-from brokers.embedded.topics import Group, Topic
 from popgate.errors import GatewayError
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
+from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.topics import Catalogue, Group, Topic
 from popgate.clock import Clock
 from popgate.errors import LiteSubscriptionQuotaExceeded
 from popgate.lite import LITE_SUB_MODEL

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
+from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.lite.kept import Keeping
 from brokers.embedded.lite.layout import (
     TOPIC_DUE,
@@ -25,7 +26,6 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
-from brokers.embedded.topics import Topic
 from popgate.errors import LiteTopicQuotaExceeded
 from popgate.lite import LITE_EXPIRATION
 from popgate.wire.records import Record

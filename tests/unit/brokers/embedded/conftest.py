@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.log import MessageLog
 from brokers.embedded.retention import Retention
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Store
 from brokers.embedded.timers import Timers
-from brokers.embedded.topics import Catalogue, Topic
 from brokers.embedded.transactions import HalfMessages
 from popgate.model import TopicConfig
 from popgate.testing import MovableClock

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.topics import Topic
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.model import Message, Sent, TopicConfig

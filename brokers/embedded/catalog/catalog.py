@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from brokers.embedded.cleanup import check_policy, check_same_policy
-from brokers.embedded.configs import group_in, group_out, topic_in, topic_out
+from brokers.embedded.catalog.cleanup_policy import check_policy, check_same_policy
+from brokers.embedded.catalog.config_codec import group_in, group_out, topic_in, topic_out
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import (

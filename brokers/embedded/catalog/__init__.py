@@ -1,0 +1,1 @@
+"""Topics and groups with their configuration."""
