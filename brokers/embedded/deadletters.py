@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 
 from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
 from popgate.message_id import encode_offset_message_id

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from brokers.capabilities import FindsByPlace
 from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.facet import Facet
-from brokers.embedded.log import as_stored
+from brokers.embedded.log.message_log import as_stored
 from brokers.embedded.state import State
 from brokers.embedded.storage.keys import (
     HOUR_MS,

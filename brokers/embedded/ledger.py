@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from brokers.embedded.catalog.catalog import Group, QueueState
 from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import Entry, not_later
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings

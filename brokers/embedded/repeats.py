@@ -22,7 +22,7 @@ import struct
 from functools import partial
 
 from brokers.embedded.catalog.catalog import Catalogue, QueueState
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.runtime.steady_clock import SteadyTime
 from brokers.embedded.segments import (

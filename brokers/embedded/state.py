@@ -20,10 +20,10 @@ from brokers.embedded.ledger import LedgerParts
 from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.locks import Locks
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
+from brokers.embedded.log.retention import Retention
 from brokers.embedded.redriven import forget_below
 from brokers.embedded.repeats import Repeats
-from brokers.embedded.retention import Retention
 from brokers.embedded.runtime.alarm import Alarm
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.runtime.scan_turns import Turns

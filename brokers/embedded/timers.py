@@ -16,7 +16,7 @@ import struct
 from typing import NamedTuple
 
 from brokers.embedded.catalog.catalog import Catalogue, Topic
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import check_whole
 from brokers.embedded.storage.due_queue import DueKeys

@@ -21,7 +21,7 @@ from functools import partial
 
 from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.half import Half, decode_half, without_transaction
-from brokers.embedded.log import MessageLog, stored_message
+from brokers.embedded.log.message_log import MessageLog, stored_message
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import check_whole
 from brokers.embedded.storage.due_queue import DueKeys

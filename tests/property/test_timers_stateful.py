@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 
 from brokers.embedded.catalog.catalog import Catalogue, Topic
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import SPACES
 from brokers.embedded.storage.store import Durability, Store

@@ -25,7 +25,7 @@ from brokers.embedded.lite.layout import (
 from brokers.embedded.lite.places import Place, PlaceParts
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.runtime.steady_clock import SteadyTime
 from brokers.embedded.settings import EmbeddedSettings

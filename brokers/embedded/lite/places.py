@@ -14,7 +14,7 @@ from brokers.embedded.deadletters import DeadLetters
 from brokers.embedded.entries import MOST_RENEWALS, Entry, not_later
 from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
-from brokers.embedded.log import as_stored
+from brokers.embedded.log.message_log import as_stored
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE

@@ -21,7 +21,7 @@ from brokers.embedded.lite.layout import (
     unpack_spot,
     unpack_topic,
 )
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from brokers.embedded.catalog.catalog import Catalogue, Topic
-from brokers.embedded.log import MessageLog
-from brokers.embedded.retention import Retention
+from brokers.embedded.log.message_log import MessageLog
+from brokers.embedded.log.retention import Retention
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Store
 from brokers.embedded.timers import Timers

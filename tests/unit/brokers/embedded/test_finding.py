@@ -10,7 +10,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.log import stored_message
+from brokers.embedded.log.message_log import stored_message
 from brokers.embedded.storage.keys import MESSAGES, message_key
 from popgate.context import Context
 from popgate.errors import PeerWireError

@@ -321,7 +321,7 @@ async def test_a_start_reads_little_when_nothing_but_delayed_messages_arrived_fo
 
 def count_reads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """How many messages are read one by one from now on."""
-    from brokers.embedded.log import MessageLog
+    from brokers.embedded.log.message_log import MessageLog
 
     real, read = MessageLog.get, 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded import compaction as compaction_module
+from brokers.embedded.log import compaction as compaction_module
 from brokers.embedded.storage.keys import COMPACTED, FLOORS, INDEX, MESSAGES, message_key
 from popgate.errors import BadRequest, Fault
 from popgate.model import MessageType, TopicConfig

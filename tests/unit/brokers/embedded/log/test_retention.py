@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded import retention as retention_module
+from brokers.embedded.log import retention as retention_module
 from brokers.embedded.storage.keys import (
     FLOORS,
     GROUPS,

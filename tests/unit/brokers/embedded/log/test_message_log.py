@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from brokers.embedded.log import stored_message
+from brokers.embedded.log.message_log import stored_message
 from brokers.embedded.storage.keys import (
     HOUR_MS,
     INDEX,

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from brokers.embedded.ages import Ages
 from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
-from brokers.embedded.compaction import Compaction
-from brokers.embedded.log import MessageLog
-from brokers.embedded.removal import Removal
+from brokers.embedded.log.age_marks import Ages
+from brokers.embedded.log.compaction import Compaction
+from brokers.embedded.log.garbage_collection import Removal
+from brokers.embedded.log.message_log import MessageLog
+from brokers.embedded.log.queue_sizes import QueueSize, forget_marks, segment_bytes
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.sizes import QueueSize, forget_marks, segment_bytes
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import FLOORS, MESSAGES, floor_key, message_key
 from brokers.embedded.storage.store import Store

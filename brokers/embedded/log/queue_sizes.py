@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brokers.embedded.catalog.catalog import QueueState, Topic
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.storage.keys import SIZES, message_key, split_message_key
 from brokers.embedded.storage.store import Store
 

@@ -18,7 +18,7 @@ from hashlib import blake2b
 
 from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
 from brokers.embedded.catalog.cleanup_policy import compaction_key_of
-from brokers.embedded.log import MessageLog
+from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import (
