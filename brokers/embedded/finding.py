@@ -12,6 +12,7 @@ from typing import NamedTuple
 from brokers.capabilities import FindsByPlace
 from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.facet import Facet
+from brokers.embedded.groups.pop_attempt import cost_of
 from brokers.embedded.log.message_log import as_stored
 from brokers.embedded.state import State
 from brokers.embedded.storage.keys import (
@@ -24,7 +25,6 @@ from brokers.embedded.storage.keys import (
     split_index_key,
     text_hash,
 )
-from brokers.embedded.taking import cost_of
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
 from popgate.message_id import decode_offset_message_id

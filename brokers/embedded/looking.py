@@ -7,15 +7,15 @@ from bisect import bisect_right
 from heapq import nsmallest
 from itertools import islice
 
-from brokers.embedded.entries import Entry, Lane
 from brokers.embedded.facet import Facet
-from brokers.embedded.handles import encode_handle
-from brokers.embedded.ledger import Ledger
+from brokers.embedded.groups.entries import Entry, Lane
+from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.ledger import Ledger
+from brokers.embedded.groups.ordered_ledger import OrderedLedger
+from brokers.embedded.groups.receipts import encode_handle
+from brokers.embedded.groups.unordered_ledger import UnorderedLedger
 from brokers.embedded.lite.looking import held_of, record_of, standing_of, waiting_behind
 from brokers.embedded.lite.places import LITE_QUEUE, Place
-from brokers.embedded.ordered import OrderedLedger
-from brokers.embedded.share import Share
-from brokers.embedded.unordered import UnorderedLedger
 from popgate.lite import takes_lite_topics
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Held, Standing

@@ -13,10 +13,10 @@ from brokers.embedded.admitting import (
 )
 from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.facet import Facet, bytes_for
-from brokers.embedded.handles import encode_handle, expired, find_delivery, find_undelivered
+from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.pop_attempt import Want, receipt_head
+from brokers.embedded.groups.receipts import encode_handle, expired, find_delivery, find_undelivered
 from brokers.embedded.lite.settling import LiteSettling
-from brokers.embedded.share import Share
-from brokers.embedded.taking import Want, receipt_head
 from popgate.context import Context
 from popgate.errors import GatewayError, NotFound, TooManyRequests
 from popgate.model import PRIORITY_FACTOR, MessageType, Pop, StoredMessage

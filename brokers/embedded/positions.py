@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.facet import Facet
-from brokers.embedded.share import Share
+from brokers.embedded.groups.group_topic import Share
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds, Progress, QueueOffsets, StartFrom

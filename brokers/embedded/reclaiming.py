@@ -13,11 +13,11 @@ from itertools import islice
 
 from brokers.capabilities import Reclaimed, ReclaimsRetries
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.entries import Entry
 from brokers.embedded.facet import Facet
-from brokers.embedded.ledger import Ledger
+from brokers.embedded.groups.entries import Entry
+from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.sendback import MOST_TIMES, retry_config, retry_properties
-from brokers.embedded.share import Share
 from popgate.context import Context
 from popgate.naming import retry_topic
 from popgate.wire.properties import KEYS, RETRY_TOPIC, UNIQ_KEY, find_property

@@ -12,8 +12,8 @@ from functools import lru_cache, partial
 from brokers.capabilities import Redriven, RedrivesDeadLetters
 from brokers.embedded.catalog.catalog import Group, QueueState, Topic
 from brokers.embedded.facet import Facet
-from brokers.embedded.ledger import Ledger
-from brokers.embedded.redriven import mark, marked_ms, marks
+from brokers.embedded.groups.ledger import Ledger
+from brokers.embedded.groups.redrive_marks import mark, marked_ms, marks
 from brokers.embedded.sendback import retry_config
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound, Unsupported

@@ -14,30 +14,30 @@ from pathlib import Path
 
 from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
-from brokers.embedded.deadletters import DeadLetters
-from brokers.embedded.forgetting import Forgetting
-from brokers.embedded.ledger import LedgerParts
+from brokers.embedded.groups.dead_letters import DeadLetters
+from brokers.embedded.groups.eviction import Forgetting
+from brokers.embedded.groups.group_topics import Shares
+from brokers.embedded.groups.invisibility_heap import Schedule
+from brokers.embedded.groups.ledger import LedgerParts
+from brokers.embedded.groups.queue_locks import Locks
+from brokers.embedded.groups.redrive_marks import forget_below
+from brokers.embedded.groups.wait_queue import Waiting
 from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.subscriptions import Subscriptions
-from brokers.embedded.locks import Locks
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.retention import Retention
-from brokers.embedded.redriven import forget_below
 from brokers.embedded.repeats import Repeats
 from brokers.embedded.runtime.alarm import Alarm
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.runtime.scan_turns import Turns
 from brokers.embedded.runtime.steady_clock import CarefulClock, SteadyTime
-from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.shares import Shares
 from brokers.embedded.storage.damaged_records import Damages
 from brokers.embedded.storage.disk_guard import Room
 from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.store_metrics import store_figures
 from brokers.embedded.timers import Timers
 from brokers.embedded.transactions import HalfMessages
-from brokers.embedded.waiting import Waiting
 from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, shown

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.handles import expired
+from brokers.embedded.groups.receipts import expired
 from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.places import LITE_QUEUE, Place
 from popgate.errors import IllegalReceipt, ReceiptExpired

@@ -11,7 +11,8 @@ import struct
 from collections.abc import Callable, Iterator
 
 from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
-from brokers.embedded.deadletters import DeadLetters
+from brokers.embedded.groups.dead_letters import DeadLetters
+from brokers.embedded.groups.wait_queue import Waiting
 from brokers.embedded.lite.kept import Keeping
 from brokers.embedded.lite.layout import (
     TOPIC_DUE,
@@ -32,7 +33,6 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE, LITE_DUE
 from brokers.embedded.storage.store import Store
-from brokers.embedded.waiting import Waiting
 from popgate.clock import Clock
 from popgate.lite import LITE_BIND_TOPIC, LITE_EXPIRATION
 from popgate.model import MessageType, StartFrom

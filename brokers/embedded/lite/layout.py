@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from brokers.embedded.entries import Entry
+from brokers.embedded.groups.entries import Entry
 
 TOPIC_DUE = 0
 PLACE_DUE = 1

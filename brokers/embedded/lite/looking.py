@@ -12,7 +12,7 @@ from heapq import nsmallest
 from itertools import islice
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.entries import Entry
+from brokers.embedded.groups.entries import Entry
 from brokers.embedded.lite.keeping import waiting_id
 from brokers.embedded.lite.layout import PLACE_DUE, beyond, lite_id_in, split_due_key
 from brokers.embedded.lite.places import Place

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 
 from brokers.embedded.catalog.catalog import Group
-from brokers.embedded.deadletters import DeadLetters
-from brokers.embedded.entries import MOST_RENEWALS, Entry, not_later
+from brokers.embedded.groups.dead_letters import DeadLetters
+from brokers.embedded.groups.entries import MOST_RENEWALS, Entry, not_later
+from brokers.embedded.groups.pop_attempt import Want, cost_of
 from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
 from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
 from brokers.embedded.log.message_log import as_stored
@@ -19,7 +20,6 @@ from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.storage.due_queue import DueKeys
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
-from brokers.embedded.taking import Want, cost_of
 from popgate.receipt import ORDERED, Receipt
 from popgate.wire.records import Record
 

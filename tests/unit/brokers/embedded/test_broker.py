@@ -302,7 +302,7 @@ async def test_a_step_that_goes_wrong_half_way_is_not_written(
     await send(broker, b"1", b"2", b"3")
     frontier = stored_frontiers(broker)
     with monkeypatch.context() as patch:
-        patch.setattr("brokers.embedded.taking.Want.deliver", _fail_at_the_second())
+        patch.setattr("brokers.embedded.groups.pop_attempt.Want.deliver", _fail_at_the_second())
         with pytest.raises(RuntimeError):
             await take(broker)
     await turns()

@@ -232,7 +232,7 @@ async def test_a_dead_letter_that_cannot_be_stored_keeps_no_other_group_from_its
         raise BrokerUnavailable("unreadable")
 
     with monkeypatch.context() as patch:
-        patch.setattr("brokers.embedded.deadletters.DeadLetters.add", fail)
+        patch.setattr("brokers.embedded.groups.dead_letters.DeadLetters.add", fail)
         await clock.run(31, turns)
         (message,) = await broker.pop(CONTEXT, pop_of(group="H"))
         assert await broker.ack(CONTEXT, "T", "H", [message.receipt]) == [None]

@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from brokers.embedded.entries import Entry
+from brokers.embedded.groups.entries import Entry
 from brokers.embedded.lite.layout import (
     beyond,
     decode_place,

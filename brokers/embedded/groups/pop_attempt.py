@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from brokers.embedded.entries import Entry, short_text
+from brokers.embedded.groups.entries import Entry, short_text
 from popgate.model import Filter, Pop, StoredMessage
 from popgate.receipt import OF_TOPIC, ORDERED
 from popgate.wire.records import Record, host_text
 
 if TYPE_CHECKING:
-    from brokers.embedded.ledger import Ledger
+    from brokers.embedded.groups.ledger import Ledger
 
 _LOOK_BITS = 12
 """A look is one record, or 4 KiB of it."""

@@ -14,15 +14,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from brokers.embedded.catalog.catalog import QueueState
-from brokers.embedded.entries import Entry, Lane, not_later
-from brokers.embedded.ledger import Ledger
+from brokers.embedded.groups.entries import Entry, Lane, not_later
+from brokers.embedded.groups.ledger import Ledger
+from brokers.embedded.groups.pop_attempt import Want, cost_of
 from brokers.embedded.storage.keys import INFLIGHT
-from brokers.embedded.taking import Want, cost_of
 from popgate.model import StoredMessage
 from popgate.wire.properties import SHARDING_KEY, find_property
 
 if TYPE_CHECKING:
-    from brokers.embedded.share import Share
+    from brokers.embedded.groups.group_topic import Share
 
 _SHARDING_KEY = SHARDING_KEY.encode()
 _CHUNK = 64

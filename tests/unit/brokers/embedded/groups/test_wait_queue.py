@@ -3,8 +3,8 @@ from dataclasses import replace
 
 import pytest
 
+from brokers.embedded.groups.wait_queue import Waiting
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.waiting import Waiting
 from popgate.errors import TooManyRequests
 from popgate.testing import MovableClock
 

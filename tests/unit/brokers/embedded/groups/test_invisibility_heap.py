@@ -2,8 +2,8 @@ import logging
 
 import pytest
 
-from brokers.embedded.entries import Entry
-from brokers.embedded.schedule import Schedule
+from brokers.embedded.groups.entries import Entry
+from brokers.embedded.groups.invisibility_heap import Schedule
 
 
 class FakeLedger:

@@ -1,10 +1,10 @@
-"""brokers.embedded.deadletters: what a dead letter says of where it came from."""
+"""brokers.embedded.groups.dead_letters: what a dead letter says of where it came from."""
 
 from __future__ import annotations
 
 import pytest
 
-from brokers.embedded.deadletters import _with_origin
+from brokers.embedded.groups.dead_letters import _with_origin
 from popgate.message_id import encode_offset_message_id
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_properties

@@ -6,15 +6,15 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from brokers.embedded.catalog.catalog import QueueState
-from brokers.embedded.entries import Entry
-from brokers.embedded.ledger import Ledger
+from brokers.embedded.groups.entries import Entry
+from brokers.embedded.groups.ledger import Ledger
+from brokers.embedded.groups.pop_attempt import Want, cost_of
 from brokers.embedded.storage.keys import INFLIGHT, inflight_key
-from brokers.embedded.taking import Want, cost_of
 from popgate.errors import PeerWireError
 from popgate.wire.records import decode_record
 
 if TYPE_CHECKING:
-    from brokers.embedded.share import Share
+    from brokers.embedded.groups.group_topic import Share
 
 _FEW = 32
 """Free messages read at a time: their records may be large."""

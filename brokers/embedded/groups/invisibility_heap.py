@@ -13,7 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Protocol
 
-from brokers.embedded.entries import Entry
+from brokers.embedded.groups.entries import Entry
 
 _log = logging.getLogger(__name__)
 _SMALLEST_SWEEP = 4_096

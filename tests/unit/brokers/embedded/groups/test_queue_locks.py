@@ -1,4 +1,4 @@
-from brokers.embedded.locks import Locks
+from brokers.embedded.groups.queue_locks import Locks
 from popgate.testing import MovableClock
 
 PLACE = ("T", 0)

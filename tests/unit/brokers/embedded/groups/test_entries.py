@@ -1,6 +1,6 @@
 import pytest
 
-from brokers.embedded.entries import MOST_RENEWALS, Entry, Lane, decode_entry, not_later, short_text
+from brokers.embedded.groups.entries import MOST_RENEWALS, Entry, Lane, decode_entry, not_later, short_text
 
 
 def same(one: Entry, other: Entry) -> bool:

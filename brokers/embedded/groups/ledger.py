@@ -23,11 +23,12 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from brokers.embedded.catalog.catalog import Group, QueueState
-from brokers.embedded.deadletters import DeadLetters
-from brokers.embedded.entries import Entry, not_later
+from brokers.embedded.groups.dead_letters import DeadLetters
+from brokers.embedded.groups.entries import Entry, not_later
+from brokers.embedded.groups.invisibility_heap import Schedule
+from brokers.embedded.groups.pop_attempt import Want, cost_of
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.runtime.counters import Tallies
-from brokers.embedded.schedule import Schedule
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import (
     INFLIGHT,
@@ -38,11 +39,10 @@ from brokers.embedded.storage.keys import (
     progress_value,
 )
 from brokers.embedded.storage.store import Store
-from brokers.embedded.taking import Want, cost_of
 from popgate.model import FilterKind
 
 if TYPE_CHECKING:
-    from brokers.embedded.share import Share
+    from brokers.embedded.groups.group_topic import Share
 
 
 @dataclass(slots=True, eq=False)

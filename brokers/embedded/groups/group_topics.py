@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from brokers.embedded.catalog.catalog import Catalogue, Group, QueueState, Topic
-from brokers.embedded.entries import Entry, decode_entry
-from brokers.embedded.ledger import Ledger, LedgerParts
-from brokers.embedded.share import Share
+from brokers.embedded.groups.entries import Entry, decode_entry
+from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.ledger import Ledger, LedgerParts
 from brokers.embedded.storage.keys import INFLIGHT, PROGRESS, split_inflight_key
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v2
 

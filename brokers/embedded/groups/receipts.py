@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.entries import Entry
-from brokers.embedded.ledger import Ledger
-from brokers.embedded.share import Share
+from brokers.embedded.groups.entries import Entry
+from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.storage.keys import OFFSET_BITS, QUEUE_BITS, commit_offset
 from popgate.errors import IllegalReceipt, ReceiptExpired
 from popgate.receipt import NO_BROKER, OF_TOPIC, ORDERED, Receipt, parse_receipt

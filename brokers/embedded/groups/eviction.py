@@ -6,10 +6,10 @@ was not asked for since the round before, has no message that is held or rests, 
 
 from __future__ import annotations
 
+from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.group_topics import Shares
+from brokers.embedded.groups.wait_queue import Waiting
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.share import Share
-from brokers.embedded.shares import Shares
-from brokers.embedded.waiting import Waiting
 from popgate.clock import Clock
 
 _LOOKED_AT = 512

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, QueueState, Topic
-from brokers.embedded.ledger import Ledger, LedgerParts
-from brokers.embedded.ordered import OrderedLedger, lane_of
+from brokers.embedded.groups.ledger import Ledger, LedgerParts
+from brokers.embedded.groups.ordered_ledger import OrderedLedger, lane_of
+from brokers.embedded.groups.unordered_ledger import UnorderedLedger
 from brokers.embedded.storage.keys import (
     PROGRESS,
     UNREAD,
@@ -13,7 +14,6 @@ from brokers.embedded.storage.keys import (
     split_progress_key,
     split_progress_value,
 )
-from brokers.embedded.unordered import UnorderedLedger
 from popgate.model import StartFrom
 from popgate.receipt import OF_RETRY_V2, OF_TOPIC
 
