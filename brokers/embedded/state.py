@@ -26,7 +26,8 @@ from brokers.embedded.lite.keeping import Lites
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.retention import Retention
-from brokers.embedded.repeats import Repeats
+from brokers.embedded.produce.deduplication import Repeats
+from brokers.embedded.produce.delayed_messages import Timers
 from brokers.embedded.runtime.alarm import Alarm
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.runtime.scan_turns import Turns
@@ -36,7 +37,6 @@ from brokers.embedded.storage.damaged_records import Damages
 from brokers.embedded.storage.disk_guard import Room
 from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.store_metrics import store_figures
-from brokers.embedded.timers import Timers
 from brokers.embedded.transactions import HalfMessages
 from brokers.port import CheckHandler
 from popgate.clock import Clock

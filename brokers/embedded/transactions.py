@@ -22,6 +22,7 @@ from functools import partial
 from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.half import Half, decode_half, without_transaction
 from brokers.embedded.log.message_log import MessageLog, stored_message
+from brokers.embedded.produce.delayed_messages import Timers, record_texts
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import check_whole
 from brokers.embedded.storage.due_queue import DueKeys
@@ -38,7 +39,6 @@ from brokers.embedded.storage.keys import (
     split_check_key,
 )
 from brokers.embedded.storage.store import Store
-from brokers.embedded.timers import Timers, record_texts
 from brokers.embedded.transaction_ids import TransactionIds
 from brokers.port import CheckHandler
 from popgate.clock import Clock

@@ -22,10 +22,10 @@ from hypothesis.stateful import (
 
 from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.log.message_log import MessageLog
+from brokers.embedded.produce.delayed_messages import RecallHandle, Timers
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import SPACES
 from brokers.embedded.storage.store import Durability, Store
-from brokers.embedded.timers import RecallHandle, Timers
 from popgate.errors import NotFound
 from popgate.model import TopicConfig
 from popgate.testing import MovableClock

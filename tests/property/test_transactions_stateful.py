@@ -25,10 +25,10 @@ from hypothesis.stateful import (
 
 from brokers.embedded.catalog.catalog import Catalogue
 from brokers.embedded.log.message_log import MessageLog
+from brokers.embedded.produce.delayed_messages import Timers
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import CHECKS, ENDED, HALF, SPACES
 from brokers.embedded.storage.store import Durability, Store
-from brokers.embedded.timers import Timers
 from brokers.embedded.transactions import HalfMessages
 from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, Message, MessageType, Resolution, TopicConfig, TransactionCheck

@@ -9,9 +9,9 @@ import pytest
 from brokers.embedded.catalog.catalog import Catalogue, Topic
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.retention import Retention
+from brokers.embedded.produce.delayed_messages import Timers
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Store
-from brokers.embedded.timers import Timers
 from brokers.embedded.transactions import HalfMessages
 from popgate.model import TopicConfig
 from popgate.testing import MovableClock

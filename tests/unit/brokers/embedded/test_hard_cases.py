@@ -209,7 +209,7 @@ async def test_what_cannot_happen_at_its_time_is_not_tried_again_at_once(
         raise BrokerUnavailable("unreadable")
 
     with monkeypatch.context() as patch:
-        patch.setattr("brokers.embedded.timers.Timers.tick", fail)
+        patch.setattr("brokers.embedded.produce.delayed_messages.Timers.tick", fail)
         for _ in range(100):
             await clock.run(0.1, turns)
             await send(broker, b"2")

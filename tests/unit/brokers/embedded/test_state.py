@@ -95,7 +95,7 @@ async def test_timers_that_fail_keep_no_check_and_no_removal_back(
         raise BrokerUnavailable("unreadable")
 
     with monkeypatch.context() as patch:
-        patch.setattr("brokers.embedded.timers.Timers.tick", fail)
+        patch.setattr("brokers.embedded.produce.delayed_messages.Timers.tick", fail)
         await clock.run(300, turns)
     assert asked
     assert (await broker.bounds(CONTEXT, "T", "", 0)).minimum == 1

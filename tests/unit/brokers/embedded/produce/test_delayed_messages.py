@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from brokers.embedded.produce.delayed_messages import RecallHandle, parse_recall_handle
 from brokers.embedded.storage.keys import TIMERS
-from brokers.embedded.timers import RecallHandle, parse_recall_handle
 from popgate.errors import BadRequest, Fault, NotFound
 
 Parts = Any

@@ -23,9 +23,7 @@ from functools import partial
 
 from brokers.embedded.catalog.catalog import Catalogue, QueueState
 from brokers.embedded.log.message_log import MessageLog
-from brokers.embedded.runtime.counters import Tallies
-from brokers.embedded.runtime.steady_clock import SteadyTime
-from brokers.embedded.segments import (
+from brokers.embedded.produce.dedup_segments import (
     Segment,
     decode_held,
     decode_segment,
@@ -36,6 +34,8 @@ from brokers.embedded.segments import (
     place_of,
     result_of,
 )
+from brokers.embedded.runtime.counters import Tallies
+from brokers.embedded.runtime.steady_clock import SteadyTime
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import HIGHEST_U64, SEEN, sequence_key
