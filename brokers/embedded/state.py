@@ -37,7 +37,7 @@ from brokers.embedded.storage.damaged_records import Damages
 from brokers.embedded.storage.disk_guard import Room
 from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.store_metrics import store_figures
-from brokers.embedded.transactions import HalfMessages
+from brokers.embedded.transactions.half_messages import HalfMessages
 from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import BadRequest, BrokerTimeout, BrokerUnavailable, shown

@@ -29,7 +29,7 @@ from brokers.embedded.produce.delayed_messages import Timers
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import CHECKS, ENDED, HALF, SPACES
 from brokers.embedded.storage.store import Durability, Store
-from brokers.embedded.transactions import HalfMessages
+from brokers.embedded.transactions.half_messages import HalfMessages
 from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, Message, MessageType, Resolution, TopicConfig, TransactionCheck
 from popgate.testing import MovableClock

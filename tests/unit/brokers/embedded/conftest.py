@@ -12,7 +12,7 @@ from brokers.embedded.log.retention import Retention
 from brokers.embedded.produce.delayed_messages import Timers
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Store
-from brokers.embedded.transactions import HalfMessages
+from brokers.embedded.transactions.half_messages import HalfMessages
 from popgate.model import TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.properties import encode_properties

@@ -20,7 +20,6 @@ from collections.abc import Awaitable
 from functools import partial
 
 from brokers.embedded.catalog.catalog import Catalogue, Topic
-from brokers.embedded.half import Half, decode_half, without_transaction
 from brokers.embedded.log.message_log import MessageLog, stored_message
 from brokers.embedded.produce.delayed_messages import Timers, record_texts
 from brokers.embedded.settings import EmbeddedSettings
@@ -39,7 +38,8 @@ from brokers.embedded.storage.keys import (
     split_check_key,
 )
 from brokers.embedded.storage.store import Store
-from brokers.embedded.transaction_ids import TransactionIds
+from brokers.embedded.transactions.half_record import Half, decode_half, without_transaction
+from brokers.embedded.transactions.ids import TransactionIds
 from brokers.port import CheckHandler
 from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalTransactionId, PeerWireError, TopicNotFound, shown

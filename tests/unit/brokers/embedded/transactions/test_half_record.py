@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded.half import Half, decode_half, without_transaction
+from brokers.embedded.transactions.half_record import Half, decode_half, without_transaction
 from popgate.wire.properties import decode_properties
 from popgate.wire.records import TRANSACTION_COMMIT, decode_record
 

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded.transaction_ids import TransactionIds
+from brokers.embedded.transactions.ids import TransactionIds
 from popgate.errors import IllegalTransactionId
 from popgate.model import EndTransaction, HalfPlace, Resolution
 
