@@ -22,7 +22,7 @@ from brokers.embedded.groups.ledger import LedgerParts
 from brokers.embedded.groups.queue_locks import Locks
 from brokers.embedded.groups.redrive_marks import forget_below
 from brokers.embedded.groups.wait_queue import Waiting
-from brokers.embedded.lite.keeping import Lites
+from brokers.embedded.lite.engine import Lites
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.retention import Retention

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.groups.receipts import expired
-from brokers.embedded.lite.keeping import Lites
-from brokers.embedded.lite.places import LITE_QUEUE, Place
+from brokers.embedded.lite.cursor import LITE_QUEUE, Place
+from brokers.embedded.lite.engine import Lites
 from popgate.errors import IllegalReceipt, ReceiptExpired
 from popgate.receipt import NO_BROKER, Receipt, parse_receipt
 

@@ -10,10 +10,10 @@ from brokers.embedded.admitting import admit, check_request
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.groups.pop_attempt import Want
-from brokers.embedded.lite.keeping import waiting_id
-from brokers.embedded.lite.places import Place
+from brokers.embedded.lite.catalog import LiteTopic
+from brokers.embedded.lite.cursor import Place
+from brokers.embedded.lite.engine import waiting_id
 from brokers.embedded.lite.subscriptions import Subscriber
-from brokers.embedded.lite.topics import LiteTopic
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, NotFound, shown
 from popgate.lite import LITE_BIND_TOPIC, LiteAction, LiteOrigin, LiteSync, LiteTopicState

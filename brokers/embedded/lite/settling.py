@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.facet import Facet
+from brokers.embedded.lite.cursor import Place
 from brokers.embedded.lite.handles import find_delivery, find_held, find_undelivered
-from brokers.embedded.lite.places import Place
 from popgate.errors import GatewayError
 
 

@@ -20,7 +20,7 @@
 | removed  | b"t" or b"g", id                           | nothing: a deleted topic or group whose   |
 |          |                                            | data has not all been removed yet         |
 | damaged  | keyspace, b"/", key                        | a record that could not be decoded        |
-| lite     | lite topics and the places of groups in them: see `brokers.embedded.lite.layout`       |
+| lite     | lite topics and the places of groups in them: see `brokers.embedded.lite.keys`       |
 | litedue  | due ms, kind, topic id, lite id, group id  | name of the lite topic, where it is needed|
 | redriven | topic id, queue, offset                    | ms: when this dead letter was redriven    |
 | compacted| topic id, queue, b"s"                      | how far compaction looked, and its holes  |

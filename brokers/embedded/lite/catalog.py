@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.lite.kept import Keeping
-from brokers.embedded.lite.layout import (
+from brokers.embedded.lite.bounded_cache import Keeping
+from brokers.embedded.lite.keys import (
     TOPIC_DUE,
     beyond,
     due_key,

@@ -13,8 +13,8 @@ from brokers.embedded.catalog.catalog import Group
 from brokers.embedded.groups.dead_letters import DeadLetters
 from brokers.embedded.groups.entries import MOST_RENEWALS, Entry, not_later
 from brokers.embedded.groups.pop_attempt import Want, cost_of
-from brokers.embedded.lite.layout import PLACE_DUE, due_key, encode_place, place_key
-from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
+from brokers.embedded.lite.catalog import LiteCatalogue, LiteTopic
+from brokers.embedded.lite.keys import PLACE_DUE, due_key, encode_place, place_key
 from brokers.embedded.log.message_log import as_stored
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.storage.due_queue import DueKeys

@@ -13,8 +13,10 @@ from collections.abc import Callable, Iterator
 from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
 from brokers.embedded.groups.dead_letters import DeadLetters
 from brokers.embedded.groups.wait_queue import Waiting
-from brokers.embedded.lite.kept import Keeping
-from brokers.embedded.lite.layout import (
+from brokers.embedded.lite.bounded_cache import Keeping
+from brokers.embedded.lite.catalog import LiteCatalogue, LiteTopic
+from brokers.embedded.lite.cursor import Place, PlaceParts
+from brokers.embedded.lite.keys import (
     TOPIC_DUE,
     beyond,
     decode_place,
@@ -23,9 +25,7 @@ from brokers.embedded.lite.layout import (
     split_due_key,
     topic_key,
 )
-from brokers.embedded.lite.places import Place, PlaceParts
 from brokers.embedded.lite.subscriptions import Subscriptions
-from brokers.embedded.lite.topics import LiteCatalogue, LiteTopic
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.runtime.counters import Tallies
 from brokers.embedded.runtime.steady_clock import SteadyTime
@@ -138,7 +138,7 @@ class Lites:
         return [place for key, place in self._places.items() if key[:2] == begin]
 
     def due_from(self, begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What has to happen, by its time: keys of `brokers.embedded.lite.layout.due_key`."""
+        """What has to happen, by its time: keys of `brokers.embedded.lite.keys.due_key`."""
         return self._due.within(begin, _BEYOND_DUE)
 
     def _read(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.embedded.lite.kept import Keeping
+from brokers.embedded.lite.bounded_cache import Keeping
 
 
 class Thing:

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from brokers.embedded.groups.entries import Entry
-from brokers.embedded.lite.layout import (
+from brokers.embedded.lite.keys import (
     beyond,
     decode_place,
     encode_place,
