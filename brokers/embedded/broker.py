@@ -10,6 +10,7 @@ from brokers.capabilities import LiteTopics
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
 from brokers.embedded.backup import BackingUp, clear_leftovers
 from brokers.embedded.directing import Directing
+from brokers.embedded.engine.engine import State
 from brokers.embedded.finding import Finding
 from brokers.embedded.lite.serving import LiteServing
 from brokers.embedded.looking import Looking
@@ -22,7 +23,6 @@ from brokers.embedded.redriving import Redriving
 from brokers.embedded.sendback import SendingBack
 from brokers.embedded.sending import Sending
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.state import State
 from brokers.embedded.storage.store import Durability, Store
 from brokers.port import Broker, CheckHandler
 from brokers.traits import OrderScope, Traits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.embedded.facet import Facet
+from brokers.embedded.engine.component import Facet
 from popgate.model import GroupConfig, Permission, Queue, Route, TopicConfig
 
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from brokers.capabilities import FindsByPlace
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.facet import Facet
+from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.engine import State
 from brokers.embedded.groups.pop_attempt import cost_of
 from brokers.embedded.log.message_log import as_stored
-from brokers.embedded.state import State
 from brokers.embedded.storage.keys import (
     HOUR_MS,
     INDEX,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from brokers.embedded.admitting import (
+from brokers.embedded.catalog.catalog import Topic
+from brokers.embedded.engine.component import Facet, bytes_for
+from brokers.embedded.engine.pop_checks import (
     LONGEST_INVISIBLE_MS,
     admit,
     check_request,
     illegal_invisible_time,
 )
-from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.facet import Facet, bytes_for
 from brokers.embedded.groups.group_topic import Share
 from brokers.embedded.groups.pop_attempt import Want, receipt_head
 from brokers.embedded.groups.receipts import encode_handle, expired, find_delivery, find_undelivered

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from brokers.embedded.catalog.catalog import QueueState
-from brokers.embedded.facet import Facet, bytes_for
+from brokers.embedded.engine.component import Facet, bytes_for
+from brokers.embedded.engine.engine import pull_key
 from brokers.embedded.groups.pop_attempt import cost_of
 from brokers.embedded.log.message_log import as_stored, stored_message
-from brokers.embedded.state import pull_key
 from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 
 from brokers.capabilities import Redriven, RedrivesDeadLetters
 from brokers.embedded.catalog.catalog import Group, QueueState, Topic
-from brokers.embedded.facet import Facet
+from brokers.embedded.engine.component import Facet
 from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.groups.redrive_marks import mark, marked_ms, marks
 from brokers.embedded.sendback import retry_config

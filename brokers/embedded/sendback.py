@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import lru_cache
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.facet import Facet
+from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.engine import State
 from brokers.embedded.finding import record_at
-from brokers.embedded.state import State
 from popgate.context import Context
 from popgate.delays import delay_ms_of
 from popgate.errors import BadRequest, NotFound, shown

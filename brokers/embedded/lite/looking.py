@@ -12,11 +12,11 @@ from heapq import nsmallest
 from itertools import islice
 
 from brokers.embedded.catalog.catalog import Group, Topic
+from brokers.embedded.engine.engine import State
 from brokers.embedded.groups.entries import Entry
 from brokers.embedded.lite.cursor import Place
 from brokers.embedded.lite.engine import waiting_id
 from brokers.embedded.lite.keys import PLACE_DUE, beyond, lite_id_in, split_due_key
-from brokers.embedded.state import State
 from brokers.embedded.storage.keys import LITE, lite_prefix_of_group
 from popgate.model import Standing, StartFrom
 from popgate.wire.records import Record

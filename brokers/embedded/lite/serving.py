@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from brokers.capabilities import LiteGoneHandler
-from brokers.embedded.admitting import admit, check_request
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.facet import Facet, bytes_for
+from brokers.embedded.engine.component import Facet, bytes_for
+from brokers.embedded.engine.pop_checks import admit, check_request
 from brokers.embedded.groups.pop_attempt import Want
 from brokers.embedded.lite.catalog import LiteTopic
 from brokers.embedded.lite.cursor import Place

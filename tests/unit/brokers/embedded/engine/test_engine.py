@@ -1,4 +1,4 @@
-"""What `brokers.embedded.state` does by itself: it wakes who waits, and one failure stops nothing else."""
+"""What `brokers.embedded.engine.engine` does by itself: it wakes who waits, and one failure stops nothing else."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.embedded.state import State
+from brokers.embedded.engine.engine import State
 from popgate.context import Context
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.state import State
+from brokers.embedded.engine.engine import State
 from popgate.errors import BadRequest, Fault, Forbidden
 from popgate.model import Permission, Pop
 

@@ -1,0 +1,1 @@
+"""All of the state, and the loops that work on it in the background."""
