@@ -12,7 +12,7 @@ from brokers.embedded.backup import BackingUp, clear_leftovers
 from brokers.embedded.directing import Directing
 from brokers.embedded.engine.engine import State
 from brokers.embedded.finding import Finding
-from brokers.embedded.lite.serving import LiteServing
+from brokers.embedded.lite_port.pop import LiteServing
 from brokers.embedded.looking import Looking
 from brokers.embedded.members import Members, Membership
 from brokers.embedded.pop import Popping

@@ -15,7 +15,7 @@ from brokers.embedded.groups.ordered_ledger import OrderedLedger
 from brokers.embedded.groups.receipts import encode_handle
 from brokers.embedded.groups.unordered_ledger import UnorderedLedger
 from brokers.embedded.lite.cursor import LITE_QUEUE, Place
-from brokers.embedded.lite.looking import held_of, record_of, standing_of, waiting_behind
+from brokers.embedded.lite_port.status import held_of, record_of, standing_of, waiting_behind
 from popgate.lite import takes_lite_topics
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Held, Standing

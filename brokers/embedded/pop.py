@@ -16,7 +16,7 @@ from brokers.embedded.engine.pop_checks import (
 from brokers.embedded.groups.group_topic import Share
 from brokers.embedded.groups.pop_attempt import Want, receipt_head
 from brokers.embedded.groups.receipts import encode_handle, expired, find_delivery, find_undelivered
-from brokers.embedded.lite.settling import LiteSettling
+from brokers.embedded.lite_port.settle import LiteSettling
 from popgate.context import Context
 from popgate.errors import GatewayError, NotFound, TooManyRequests
 from popgate.model import PRIORITY_FACTOR, MessageType, Pop, StoredMessage

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.component import Facet
 from brokers.embedded.lite.cursor import Place
-from brokers.embedded.lite.handles import find_delivery, find_held, find_undelivered
+from brokers.embedded.lite_port.receipts import find_delivery, find_held, find_undelivered
 from popgate.errors import GatewayError
 
 

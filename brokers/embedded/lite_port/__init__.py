@@ -1,0 +1,1 @@
+"""The methods about lite topics."""
