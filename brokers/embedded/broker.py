@@ -8,20 +8,20 @@ from pathlib import Path
 
 from brokers.capabilities import LiteTopics
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
-from brokers.embedded.backup import BackingUp, clear_leftovers
-from brokers.embedded.directing import Directing
 from brokers.embedded.engine.engine import State
-from brokers.embedded.finding import Finding
 from brokers.embedded.lite_port.pop import LiteServing
-from brokers.embedded.looking import Looking
-from brokers.embedded.members import Members, Membership
-from brokers.embedded.pop import Popping
-from brokers.embedded.positions import Positions
-from brokers.embedded.reading import Reading
-from brokers.embedded.reclaiming import Reclaiming
-from brokers.embedded.redriving import Redriving
-from brokers.embedded.sendback import SendingBack
-from brokers.embedded.sending import Sending
+from brokers.embedded.port.backup import BackingUp, clear_leftovers
+from brokers.embedded.port.directory import Directing
+from brokers.embedded.port.group_status import Looking
+from brokers.embedded.port.lookup import Finding
+from brokers.embedded.port.members import Members, Membership
+from brokers.embedded.port.offsets import Positions
+from brokers.embedded.port.pop import Popping
+from brokers.embedded.port.pull import Reading
+from brokers.embedded.port.reclaim import Reclaiming
+from brokers.embedded.port.redrive import Redriving
+from brokers.embedded.port.send import Sending
+from brokers.embedded.port.send_back import SendingBack
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability, Store
 from brokers.port import Broker, CheckHandler

@@ -14,7 +14,7 @@ from brokers.capabilities import (
     RegistersClients,
     TellsConsumers,
 )
-from brokers.embedded.members import Membership
+from brokers.embedded.port.members import Membership
 from popgate.errors import BrokerBusy, NotFound
 from popgate.model import Message
 

@@ -379,7 +379,7 @@ async def test_a_segment_that_is_damaged_while_it_runs_makes_its_ids_new(folder:
 async def test_two_ids_with_one_hash_are_two_messages(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from brokers.embedded import sending
+    from brokers.embedded.port import send as sending
     from brokers.embedded.produce import deduplication as repeats
 
     for module in (repeats, sending):

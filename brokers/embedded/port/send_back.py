@@ -10,7 +10,7 @@ from functools import lru_cache
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.component import Facet
 from brokers.embedded.engine.engine import State
-from brokers.embedded.finding import record_at
+from brokers.embedded.port.lookup import record_at
 from popgate.context import Context
 from popgate.delays import delay_ms_of
 from popgate.errors import BadRequest, NotFound, shown

@@ -14,7 +14,7 @@ from brokers.embedded.catalog.catalog import Group, QueueState, Topic
 from brokers.embedded.engine.component import Facet
 from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.groups.redrive_marks import mark, marked_ms, marks
-from brokers.embedded.sendback import retry_config
+from brokers.embedded.port.send_back import retry_config
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound, Unsupported
 from popgate.model import TopicConfig

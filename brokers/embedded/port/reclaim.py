@@ -17,7 +17,7 @@ from brokers.embedded.engine.component import Facet
 from brokers.embedded.groups.entries import Entry
 from brokers.embedded.groups.group_topic import Share
 from brokers.embedded.groups.ledger import Ledger
-from brokers.embedded.sendback import MOST_TIMES, retry_config, retry_properties
+from brokers.embedded.port.send_back import MOST_TIMES, retry_config, retry_properties
 from popgate.context import Context
 from popgate.naming import retry_topic
 from popgate.wire.properties import KEYS, RETRY_TOPIC, UNIQ_KEY, find_property

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from brokers.embedded import backup as backing_up
 from brokers.embedded.broker import EmbeddedBroker
+from brokers.embedded.port import backup as backing_up
 from brokers.embedded.storage.backup_files import (
     FILES,
     MANIFEST,

@@ -1,0 +1,1 @@
+"""The methods of the broker port, by what they are about."""
