@@ -8,20 +8,21 @@ from pathlib import Path
 
 from brokers.capabilities import LiteTopics
 from brokers.dead_letters import DeadLetterHandler, ReportsDeadLetters
-from brokers.embedded.engine.engine import State
-from brokers.embedded.lite_port.pop import LiteServing
-from brokers.embedded.port.backup import BackingUp, clear_leftovers
-from brokers.embedded.port.directory import Directing
-from brokers.embedded.port.group_status import Looking
-from brokers.embedded.port.lookup import Finding
-from brokers.embedded.port.members import Members, Membership
-from brokers.embedded.port.offsets import Positions
-from brokers.embedded.port.pop import Popping
-from brokers.embedded.port.pull import Reading
-from brokers.embedded.port.reclaim import Reclaiming
-from brokers.embedded.port.redrive import Redriving
-from brokers.embedded.port.send import Sending
-from brokers.embedded.port.send_back import SendingBack
+from brokers.embedded.engine.engine import Engine
+from brokers.embedded.lite_port.pop import LitePopFacet
+from brokers.embedded.lite_port.settle import LiteSettlement
+from brokers.embedded.port.backup import BackupFacet, clear_leftovers
+from brokers.embedded.port.directory import DirectoryFacet
+from brokers.embedded.port.group_status import GroupStatusFacet
+from brokers.embedded.port.lookup import LookupFacet
+from brokers.embedded.port.members import MembersFacet, Membership
+from brokers.embedded.port.offsets import OffsetsFacet
+from brokers.embedded.port.pop import PopFacet
+from brokers.embedded.port.pull import PullFacet
+from brokers.embedded.port.reclaim import ReclaimFacet
+from brokers.embedded.port.redrive import RedriveFacet
+from brokers.embedded.port.send import SendFacet
+from brokers.embedded.port.send_back import SendBackFacet
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability, Store
 from brokers.port import Broker, CheckHandler
@@ -33,19 +34,19 @@ from popgate.model import EndTransaction
 
 
 class EmbeddedBroker(
-    Sending,
-    SendingBack,
-    Popping,
-    Reading,
-    Positions,
-    Finding,
-    Directing,
-    Looking,
-    Redriving,
-    Reclaiming,
-    BackingUp,
-    LiteServing,
-    Members,
+    SendFacet,
+    SendBackFacet,
+    PopFacet,
+    PullFacet,
+    OffsetsFacet,
+    LookupFacet,
+    DirectoryFacet,
+    GroupStatusFacet,
+    RedriveFacet,
+    ReclaimFacet,
+    BackupFacet,
+    LitePopFacet,
+    MembersFacet,
     Broker,
     LiteTopics,
     ReportsDeadLetters,
@@ -83,36 +84,37 @@ class EmbeddedBroker(
             stores_packed=True,
         )
         self._membership = Membership()
-        self._state = State(path, clock, settings, _store_maker(faults))
+        self._engine = Engine(path, clock, settings, _store_maker(faults))
+        self._lite_settlement = LiteSettlement(self._engine)
 
     def __repr__(self) -> str:
-        return f"<EmbeddedBroker {self.name} {self._state!r}>"
+        return f"<EmbeddedBroker {self.name} {self._engine!r}>"
 
     async def start(self) -> None:
-        self._state.start()
-        clear_leftovers(self._state.store.path)
+        self._engine.start()
+        clear_leftovers(self._engine.store.path)
 
     async def stop(self) -> None:
         await self.end_backup()
-        await self._state.stop()
+        await self._engine.stop()
 
     async def end_transaction(self, context: Context, end: EndTransaction) -> None:
-        state = self._state
-        state.check_writable()
-        state.halves.end(end)
-        state.arm()
-        await state.settled()
+        engine = self._engine
+        engine.check_writable()
+        engine.halves.end(end)
+        engine.arm()
+        await engine.settled()
 
     def on_check(self, handler: CheckHandler) -> None:
-        self._state.check_handler = handler
-        self._state.halves.on_check(handler)
+        self._engine.check_handler = handler
+        self._engine.halves.on_check(handler)
 
     def on_dead_letter(self, handler: DeadLetterHandler) -> None:
-        self._state.dead_letter_handler = handler
-        self._state.parts.dead_letters.on_spent = handler
+        self._engine.dead_letter_handler = handler
+        self._engine.parts.dead_letters.on_spent = handler
 
     def figures(self) -> dict[str, float]:
-        return self._state.figures()
+        return self._engine.figures()
 
 
 def _store_maker(faults: Faults | None) -> Callable[..., Store]:

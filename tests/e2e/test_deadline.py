@@ -24,7 +24,7 @@ from protocols.grpc.pb.duration_pb2 import Duration
 from tests.e2e.clients import SERVICE, Client, metadata
 from tests.e2e.test_drain import FIXED_WINDOW, told
 from tests.support.waiting import PATIENCE_S, until
-from tests.unit.brokers.remote.test_popping import Shelves, record
+from tests.unit.brokers.remote.consume.test_pop import Shelves, record
 
 DRAIN_S = 3
 SHORT = ("--set", f"stopping.drain_s={DRAIN_S}", "--set", "stopping.lame_duck_s=0.5")

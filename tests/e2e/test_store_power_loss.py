@@ -178,7 +178,7 @@ class Load:
 async def test_with_sync_every_answer_survives_a_power_loss(tmp_path: Path, tail: str) -> None:
     broker = await started(tmp_path / "store", Durability.SYNC, write_buffer_bytes=128 * 1024)
     await prepared(broker)
-    disk = Disk(broker._state.store, tmp_path / "links")
+    disk = Disk(broker._engine.store, tmp_path / "links")
     load = Load(broker)
     work = [load.send(0, 40), load.send(1, 40), load.consume(50), load.transact(30)]
     tasks = [asyncio.create_task(step) for step in work]  # type: ignore[arg-type,var-annotated]
@@ -220,7 +220,7 @@ async def test_with_none_a_power_loss_takes_what_was_answered(tmp_path: Path) ->
     await send(broker, "before")
     await broker.stop()
     broker = await started(tmp_path / "store", Durability.NONE)
-    disk = Disk(broker._state.store, tmp_path / "links")
+    disk = Disk(broker._engine.store, tmp_path / "links")
     load = Load(broker)
     await load.send(0, 30)
     disk.fail_power(tmp_path / "copy", TAILS["nothing"], random.Random(1))
@@ -239,7 +239,7 @@ async def test_with_interval_an_answer_is_on_the_disk_an_interval_later_and_not_
     clock = MovableClock()
     broker = await started(tmp_path / "store", Durability.INTERVAL, clock, sync_interval_s=0.1)
     await prepared(broker)
-    disk = Disk(broker._state.store, tmp_path / "links")
+    disk = Disk(broker._engine.store, tmp_path / "links")
     await send(broker, "a", "b")
     chance = random.Random(1)
 

@@ -153,12 +153,12 @@ class Port:
 
     def fail_next_write(self) -> None:
         """The disk is full, once: the store has to be opened again."""
-        store = self.broker._state.store
+        store = self.broker._engine.store
         store._db = _FullDisk(store._db)
 
     def leftovers(self) -> dict[str, int]:
         """What is in the store besides messages, positions and settings; nothing, when all is done."""
-        store = self.broker._state.store
+        store = self.broker._engine.store
         spaces = ("inflight", "half", "timers")
         return {name: count for name in spaces if (count := sum(1 for _ in store.scan(name, b"")))}
 

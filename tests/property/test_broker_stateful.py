@@ -545,7 +545,7 @@ def make_machine(port: Any) -> type[RuleBasedStateMachine]:
                 assert sorted(port.dead_letters(group.name)) == sorted(group.dead)
                 ready = group.ready(port.now())
                 assert not (ready and any(w.group is group for w in self.waiters)), "somebody waits in vain"
-            ledgers = [one for share in port.broker._state.shares for one in share.ledgers.values()]
+            ledgers = [one for share in port.broker._engine.shares for one in share.ledgers.values()]
             # Counted as it changes, and in the order of the offsets: both are relied on.
             assert port.broker.figures()["unfinished_deliveries"] == sum(len(one.entries) for one in ledgers)
             assert all(list(one.entries) == sorted(one.entries) for one in ledgers)

@@ -83,7 +83,7 @@ class Pair:
                 self.clock.set_wall(self.clock.now_ms() + gap_ms)
         kept = [space for space in SPACES if space != META]  # which has a secret
         first, second = (
-            {space: [*broker._state.store.scan(space, b"")] for space in kept} for broker in self.brokers
+            {space: [*broker._engine.store.scan(space, b"")] for space in kept} for broker in self.brokers
         )
         assert first == second
 

@@ -20,9 +20,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from brokers.embedded.catalog.catalog import Catalogue, Topic
+from brokers.embedded.catalog.catalog import Catalog, Topic
 from brokers.embedded.log.message_log import MessageLog
-from brokers.embedded.produce.delayed_messages import RecallHandle, Timers
+from brokers.embedded.produce.delayed_messages import DelayedMessages, RecallHandle
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import SPACES
 from brokers.embedded.storage.store import Durability, Store
@@ -73,9 +73,9 @@ class TimersMachine(RuleBasedStateMachine):
         self.commit()
 
     def open(self) -> None:
-        self.catalogue = Catalogue(self.store, SETTINGS)
+        self.catalogue = Catalog(self.store, SETTINGS)
         self.log = MessageLog(self.store, self.clock)
-        self.timers = Timers(self.store, self.log, self.catalogue, self.clock, SETTINGS)
+        self.timers = DelayedMessages(self.store, self.log, self.catalogue, self.clock, SETTINGS)
         self.load()
 
     def load(self) -> None:

@@ -23,9 +23,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from brokers.embedded.catalog.catalog import Catalogue
+from brokers.embedded.catalog.catalog import Catalog
 from brokers.embedded.log.message_log import MessageLog
-from brokers.embedded.produce.delayed_messages import Timers
+from brokers.embedded.produce.delayed_messages import DelayedMessages
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import CHECKS, ENDED, HALF, SPACES
 from brokers.embedded.storage.store import Durability, Store
@@ -106,9 +106,9 @@ class TransactionsMachine(RuleBasedStateMachine):
         self.commit()
 
     def open(self) -> None:
-        self.catalogue = Catalogue(self.store, SETTINGS)
+        self.catalogue = Catalog(self.store, SETTINGS)
         self.log = MessageLog(self.store, self.clock)
-        self.timers = Timers(self.store, self.log, self.catalogue, self.clock, SETTINGS)
+        self.timers = DelayedMessages(self.store, self.log, self.catalogue, self.clock, SETTINGS)
         self.halves = HalfMessages(self.store, self.log, self.catalogue, self.clock, SETTINGS, self.timers)
         self.halves.on_check(self.ask)
         self.load()

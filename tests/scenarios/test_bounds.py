@@ -38,8 +38,8 @@ def kept(gateway: Any) -> dict[str, float]:
     return {
         **{name: figures[name] for name in names},
         "budgets": len(gateway.processor.budgets),
-        "shares": sum(1 for _ in gateway.broker._state.shares),
-        "waiting": len(gateway.broker._state.waiting._topics),
+        "shares": sum(1 for _ in gateway.broker._engine.shares),
+        "waiting": len(gateway.broker._engine.waiting._topics),
     }
 
 

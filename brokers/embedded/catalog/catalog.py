@@ -116,7 +116,7 @@ class Group:
         return f"<Group {self.name} id {self.id}>"
 
 
-class Catalogue:
+class Catalog:
     """All topics and groups. What changes is added to the store's batch; the caller commits."""
 
     def __init__(self, store: Store, settings: EmbeddedSettings) -> None:
@@ -130,7 +130,7 @@ class Catalogue:
         self._next_group_id = 1
 
     def __repr__(self) -> str:
-        return f"<Catalogue topics {len(self._topics)} groups {len(self._groups)}>"
+        return f"<Catalog topics {len(self._topics)} groups {len(self._groups)}>"
 
     def load(self) -> None:
         """Read everything from the store, forgetting what was in memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.embedded.engine.engine import State
+from brokers.embedded.engine.engine import Engine
 from popgate.context import Context
 
 
@@ -14,4 +14,4 @@ def bytes_for(context: Context, max_bytes: int) -> int:
 class Facet:
     """Each facet implements some methods of `brokers.port.Broker`; `EmbeddedBroker` is all of them."""
 
-    _state: State
+    _engine: Engine

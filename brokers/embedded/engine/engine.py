@@ -13,28 +13,28 @@ from collections.abc import Callable
 from pathlib import Path
 
 from brokers.dead_letters import DeadLetterHandler
-from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
+from brokers.embedded.catalog.catalog import Catalog, QueueState, Topic
 from brokers.embedded.groups.dead_letters import DeadLetters
-from brokers.embedded.groups.eviction import Forgetting
-from brokers.embedded.groups.group_topics import Shares
-from brokers.embedded.groups.invisibility_heap import Schedule
+from brokers.embedded.groups.eviction import Eviction
+from brokers.embedded.groups.group_topics import GroupTopics
+from brokers.embedded.groups.invisibility_heap import InvisibilityHeap
 from brokers.embedded.groups.ledger import LedgerParts
-from brokers.embedded.groups.queue_locks import Locks
+from brokers.embedded.groups.queue_locks import QueueLocks
 from brokers.embedded.groups.redrive_marks import forget_below
-from brokers.embedded.groups.wait_queue import Waiting
-from brokers.embedded.lite.engine import Lites
+from brokers.embedded.groups.wait_queue import WaitQueue
+from brokers.embedded.lite.engine import LiteEngine
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.retention import Retention
-from brokers.embedded.produce.deduplication import Repeats
-from brokers.embedded.produce.delayed_messages import Timers
+from brokers.embedded.produce.deduplication import Deduplication
+from brokers.embedded.produce.delayed_messages import DelayedMessages
 from brokers.embedded.runtime.alarm import Alarm
-from brokers.embedded.runtime.counters import Tallies
-from brokers.embedded.runtime.scan_turns import Turns
-from brokers.embedded.runtime.steady_clock import CarefulClock, SteadyTime
+from brokers.embedded.runtime.counters import Counters
+from brokers.embedded.runtime.scan_turns import ScanScheduler
+from brokers.embedded.runtime.steady_clock import CarefulClock, MonotonicWallClock
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.damaged_records import Damages
-from brokers.embedded.storage.disk_guard import Room
+from brokers.embedded.storage.damaged_records import DamagedRecords
+from brokers.embedded.storage.disk_guard import DiskGuard
 from brokers.embedded.storage.store import Store
 from brokers.embedded.storage.store_metrics import store_figures
 from brokers.embedded.transactions.half_messages import HalfMessages
@@ -51,19 +51,19 @@ _MACHINES = ("ledgers", "timers", "halves", "retention", "lites", "forgetting")
 """What happens at its time; what goes wrong in one of them keeps no other one back."""
 
 
-class State:
+class Engine:
     """Belongs to one loop. The parts are replaced on a failure: ask for them in every step."""
 
-    catalogue: Catalogue
+    catalogue: Catalog
     log: MessageLog
     parts: LedgerParts
-    shares: Shares
-    timers: Timers
+    shares: GroupTopics
+    timers: DelayedMessages
     halves: HalfMessages
     retention: Retention
-    forgetting: Forgetting
-    repeats: Repeats
-    lites: Lites
+    forgetting: Eviction
+    repeats: Deduplication
+    lites: LiteEngine
 
     def __init__(
         self,
@@ -83,17 +83,17 @@ class State:
             write_buffer_bytes=settings.write_buffer_bytes,
             cache_bytes=settings.cache_bytes,
         )
-        self.waiting = Waiting(clock, settings)
-        self.turns = Turns()
-        self.steady = SteadyTime(clock)
+        self.waiting = WaitQueue(clock, settings)
+        self.turns = ScanScheduler()
+        self.steady = MonotonicWallClock(clock)
         self._careful = CarefulClock(clock)
-        self.room = Room(
+        self.room = DiskGuard(
             *(path, self.store.free_bytes, self.store.disk_bytes), keep_bytes=settings.keep_free_bytes
         )
-        self.damages = Damages(self.store)
+        self.damages = DamagedRecords(self.store)
         self.subscriptions = Subscriptions(clock, settings)
-        self.locks = Locks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
-        self.tallies = Tallies()
+        self.locks = QueueLocks(clock, lock_ms=settings.lock_ms, most=settings.max_locks)
+        self.tallies = Counters()
         self.check_handler: CheckHandler | None = None
         self.dead_letter_handler: DeadLetterHandler | None = None
         self.open = False
@@ -105,7 +105,7 @@ class State:
         self._make_parts()
 
     def __repr__(self) -> str:
-        return f"<State {'open' if self.open else 'closed'} {self.store!r}>"
+        return f"<Engine {'open' if self.open else 'closed'} {self.store!r}>"
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -235,22 +235,24 @@ class State:
 
     def _make_parts(self) -> None:
         store, clock, settings = self.store, self.clock, self.settings
-        self.catalogue = Catalogue(store, settings)
+        self.catalogue = Catalog(store, settings)
         self.log = MessageLog(store, clock, self.damages)
         self.log.on_arrival = self._arrived
         dead_letters = DeadLetters(store, self.log, self.catalogue, clock)
         dead_letters.on_spent = self.dead_letter_handler
-        self.parts = LedgerParts(store, self.log, Schedule(), dead_letters, settings, self.tallies)
-        self.shares = Shares(self.catalogue, self.parts)
-        self.forgetting = Forgetting(self.shares, self.waiting, clock, settings)
-        self.timers = Timers(store, self.log, self.catalogue, clock, settings)
+        self.parts = LedgerParts(store, self.log, InvisibilityHeap(), dead_letters, settings, self.tallies)
+        self.shares = GroupTopics(self.catalogue, self.parts)
+        self.forgetting = Eviction(self.shares, self.waiting, clock, settings)
+        self.timers = DelayedMessages(store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
         self.retention = Retention(store, self.log, self.catalogue, self._careful, settings)
-        self.lites = Lites(
+        self.lites = LiteEngine(
             *(store, self.log, self.catalogue, dead_letters, self.subscriptions, self.waiting),
             *(clock, self.steady, settings, self.tallies),
         )
-        self.repeats = Repeats(store, self.log, self.catalogue, clock, settings, self.tallies, self.steady)
+        self.repeats = Deduplication(
+            store, self.log, self.catalogue, clock, settings, self.tallies, self.steady
+        )
         self.log.on_turn = self.repeats.keep_up
         self.retention.on_floor = self._floor_raised
         if self.check_handler is not None:
@@ -320,7 +322,7 @@ class State:
         if name == "ledgers":
             due, now_ms = self.parts.schedule.deadline(), self.steady.now_ms()
         else:
-            machine: Timers | HalfMessages | Retention | Lites | Forgetting = getattr(self, name)
+            machine: DelayedMessages | HalfMessages | Retention | LiteEngine | Eviction = getattr(self, name)
             due, now_ms = machine.deadline(), self._time_of(name)
         if due is None:
             return None
@@ -337,7 +339,7 @@ class State:
         if name == "ledgers":
             self.fall_due(self.steady.now_ms())
         else:
-            machine: Timers | HalfMessages | Retention | Lites | Forgetting = getattr(self, name)
+            machine: DelayedMessages | HalfMessages | Retention | LiteEngine | Eviction = getattr(self, name)
             machine.tick(self._time_of(name))
 
     def _pause(self, name: str) -> None:

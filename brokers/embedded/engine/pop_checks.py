@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.engine.engine import State
+from brokers.embedded.engine.engine import Engine
 from popgate.errors import BadRequest, Fault, Forbidden
 from popgate.model import Permission, Pop
 
@@ -22,16 +22,16 @@ def illegal_invisible_time(invisible_ms: int) -> BadRequest:
     return BadRequest(f"an invisible time of {invisible_ms} ms is not possible", Fault.ILLEGAL_INVISIBLE_TIME)
 
 
-def admit(state: State, request: Pop) -> tuple[Topic, Group]:
+def admit(engine: Engine, request: Pop) -> tuple[Topic, Group]:
     """Raises what a pop of this topic by this group is answered with now."""
-    state.check_writable()
-    topic, group = state.catalogue.topic(request.topic), state.catalogue.group(request.group)
+    engine.check_writable()
+    topic, group = engine.catalogue.topic(request.topic), engine.catalogue.group(request.group)
     if not topic.config.permission & Permission.READ:
         raise Forbidden(f"topic {topic.name} is not readable")
     if not group.config.consume_enabled:
         raise Forbidden(f"consumer group {group.name} is not allowed to consume")
     if request.broker or request.queue_id >= 0:
-        state.queue(topic, request.broker, max(request.queue_id, 0))
+        engine.queue(topic, request.broker, max(request.queue_id, 0))
         if request.queue_id >= topic.config.read_queues:
             raise BadRequest(
                 f"queue {request.queue_id} of topic {topic.name} is not readable, only"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import lru_cache, partial
 
 from brokers.dead_letters import DeadLetterHandler
-from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
+from brokers.embedded.catalog.catalog import Catalog, Group, Topic
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
@@ -42,7 +42,7 @@ _ORIGIN_PLACE = ORIGIN_MESSAGE_ID.encode()
 class DeadLetters:
     """Adds copies of records to the dead-letter topics; the caller removes the original, then commits."""
 
-    def __init__(self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock) -> None:
+    def __init__(self, store: Store, log: MessageLog, catalogue: Catalog, clock: Clock) -> None:
         self.on_spent: DeadLetterHandler | None = None
         """Called with each message whose attempts were used up, once its copy is stored."""
         self._store = store

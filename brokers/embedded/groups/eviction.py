@@ -6,9 +6,9 @@ was not asked for since the round before, has no message that is held or rests, 
 
 from __future__ import annotations
 
-from brokers.embedded.groups.group_topic import Share
-from brokers.embedded.groups.group_topics import Shares
-from brokers.embedded.groups.wait_queue import Waiting
+from brokers.embedded.groups.group_topic import GroupTopic
+from brokers.embedded.groups.group_topics import GroupTopics
+from brokers.embedded.groups.wait_queue import WaitQueue
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.clock import Clock
 
@@ -16,19 +16,21 @@ _LOOKED_AT = 512
 """Shares per tick."""
 
 
-class Forgetting:
+class Eviction:
     """Belongs to the shares that it was made with."""
 
-    def __init__(self, shares: Shares, waiting: Waiting, clock: Clock, settings: EmbeddedSettings) -> None:
+    def __init__(
+        self, shares: GroupTopics, waiting: WaitQueue, clock: Clock, settings: EmbeddedSettings
+    ) -> None:
         self._shares = shares
         self._waiting = waiting
         self._clock = clock
         self._interval_ms = settings.forget_after_ms
-        self._left: list[Share] = []
+        self._left: list[GroupTopic] = []
         self._next_ms = clock.now_ms() + self._interval_ms
 
     def __repr__(self) -> str:
-        return f"<Forgetting left {len(self._left)} next {self._next_ms}>"
+        return f"<Eviction left {len(self._left)} next {self._next_ms}>"
 
     def deadline(self) -> int | None:
         """Wall time in ms of the next tick. A clock set back delays nothing."""
@@ -42,7 +44,7 @@ class Forgetting:
             self._look_at(self._left.pop())
         self._next_ms = now_ms if self._left else now_ms + self._interval_ms
 
-    def _look_at(self, share: Share) -> None:
+    def _look_at(self, share: GroupTopic) -> None:
         if share.touched:
             share.touched = False
             if share.retries is not None:

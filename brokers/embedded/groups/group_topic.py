@@ -18,7 +18,7 @@ from popgate.model import StartFrom
 from popgate.receipt import OF_RETRY_V2, OF_TOPIC
 
 
-class Share:
+class GroupTopic:
     """One group's part of one topic.
 
     `ordered`: of which kind its ledgers are. `attempts`: which receive holds what, in an ordered group.
@@ -47,14 +47,14 @@ class Share:
         self.touched = True
         """Asked for since it was last looked at for being forgotten."""
         self.turn = 0
-        self.main: Share | None = None
-        self.retries: Share | None = None
+        self.main: GroupTopic | None = None
+        self.retries: GroupTopic | None = None
         self.retries_first = False
         self.redelivered = 0
         self.dead_lettered = 0
 
     def __repr__(self) -> str:
-        return f"<Share {self.group.name} of {self.topic.name} ledgers {len(self.ledgers)}>"
+        return f"<GroupTopic {self.group.name} of {self.topic.name} ledgers {len(self.ledgers)}>"
 
     @property
     def topic_type(self) -> int:

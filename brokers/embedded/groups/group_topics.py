@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from brokers.embedded.catalog.catalog import Catalogue, Group, QueueState, Topic
+from brokers.embedded.catalog.catalog import Catalog, Group, QueueState, Topic
 from brokers.embedded.groups.entries import Entry, decode_entry
-from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger, LedgerParts
 from brokers.embedded.storage.keys import INFLIGHT, PROGRESS, split_inflight_key
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v2
@@ -14,22 +14,22 @@ from popgate.naming import RETRY_PREFIX, pop_retry_topic_v2
 _PAIRS = 256
 
 
-class Shares:
+class GroupTopics:
     """Shares by topic and group: those that are in use, or have messages that are held or rest.
 
     The others are in the store only, and come back when somebody asks for them: a group that reads
     no more costs no memory.
     """
 
-    def __init__(self, catalogue: Catalogue, parts: LedgerParts) -> None:
+    def __init__(self, catalogue: Catalog, parts: LedgerParts) -> None:
         self._catalogue = catalogue
         self._parts = parts
-        self._shares: dict[int, dict[int, Share]] = {}
+        self._shares: dict[int, dict[int, GroupTopic]] = {}
 
     def __repr__(self) -> str:
-        return f"<Shares of {len(self._shares)} topics>"
+        return f"<GroupTopics of {len(self._shares)} topics>"
 
-    def __iter__(self) -> Iterator[Share]:
+    def __iter__(self) -> Iterator[GroupTopic]:
         """Those in memory."""
         return (share for shares in self._shares.values() for share in shares.values())
 
@@ -57,7 +57,7 @@ class Shares:
         if ledger is not None:
             ledger.adopt(entries, now_ms)
 
-    def get(self, topic_id: int, group_id: int) -> Share | None:
+    def get(self, topic_id: int, group_id: int) -> GroupTopic | None:
         """The share, if the group ever read the topic."""
         shares = self._shares.get(topic_id)
         share = shares.get(group_id) if shares is not None else None
@@ -66,30 +66,30 @@ class Shares:
         share.touched = True
         return share
 
-    def in_memory(self, topic_id: int, group_id: int) -> Share | None:
+    def in_memory(self, topic_id: int, group_id: int) -> GroupTopic | None:
         """The share, if it is in use. That makes no use of it."""
         return self._shares.get(topic_id, {}).get(group_id)
 
-    def share(self, topic: Topic, group: Group) -> Share:
+    def share(self, topic: Topic, group: Group) -> GroupTopic:
         """The share; an empty one for a group that never read the topic."""
         shares = self._shares.get(topic.id)
         share = shares.get(group.id) if shares is not None else None
         if share is None:
-            share = Share(topic, group, self._parts)
+            share = GroupTopic(topic, group, self._parts)
             share.recall()
             self._enter(share)
         share.touched = True
         return share
 
-    def peek(self, topic: Topic, group: Group) -> Share:
+    def peek(self, topic: Topic, group: Group) -> GroupTopic:
         """The share as it is, for a look at it: one that is not in memory does not come back for that."""
         share = self.in_memory(topic.id, group.id)
         if share is None:
-            share = Share(topic, group, self._parts)
+            share = GroupTopic(topic, group, self._parts)
             share.recall()
             retry_topic = self._retry_topic_of(share)
             if retry_topic is not None:
-                share.retries = self.in_memory(retry_topic.id, group.id) or Share(
+                share.retries = self.in_memory(retry_topic.id, group.id) or GroupTopic(
                     retry_topic, group, self._parts
                 )
                 if not share.retries.ledgers:
@@ -122,7 +122,7 @@ class Shares:
             found |= {topic for topic, of in pairs if of is group}
         return {topic.name for topic in found if not topic.name.startswith(retries)}
 
-    def forget(self, share: Share) -> bool:
+    def forget(self, share: GroupTopic) -> bool:
         """Let go of a share that is idle, with its retries; False when it is not, or belongs to another."""
         retries = share.retries
         if share.main is not None or not share.is_idle() or not (retries is None or retries.is_idle()):
@@ -137,18 +137,18 @@ class Shares:
                 one.close()
         return True
 
-    def _find(self, topic_id: int, group_id: int) -> Share | None:
+    def _find(self, topic_id: int, group_id: int) -> GroupTopic | None:
         """A share that is in the store only."""
         topic, group = self._catalogue.topic_by_id(topic_id), self._catalogue.group_by_id(group_id)
         if topic is None or group is None:
             return None
-        share = Share(topic, group, self._parts)
+        share = GroupTopic(topic, group, self._parts)
         if not share.recall():
             return None
         self._enter(share)
         return share
 
-    def _enter(self, share: Share) -> None:
+    def _enter(self, share: GroupTopic) -> None:
         self._shares.setdefault(share.topic.id, {})[share.group.id] = share
         self.link_retries(share)
         name = share.topic.name
@@ -158,10 +158,10 @@ class Shares:
             # It is read through the share of the topic that its messages were sent to.
             self.share(main, share.group)
 
-    def _retry_topic_of(self, share: Share) -> Topic | None:
+    def _retry_topic_of(self, share: GroupTopic) -> Topic | None:
         return self._catalogue.find_topic(pop_retry_topic_v2(share.group.name, share.topic.name))
 
-    def link_retries(self, share: Share) -> None:
+    def link_retries(self, share: GroupTopic) -> None:
         """Let a share read the group's retry topic of its topic, if there is one."""
         retry_topic = self._retry_topic_of(share)
         if retry_topic is not None and share.retries is None:

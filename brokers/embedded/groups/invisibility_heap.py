@@ -28,7 +28,7 @@ class Holder(Protocol):
     def fall_due(self, offset: int, entry: Entry, now_ms: int) -> int: ...
 
 
-class Schedule:
+class InvisibilityHeap:
     """A timed machine over the ledgers: `tick` tells them what fell due."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Schedule:
         self._sweep_at = _SMALLEST_SWEEP
 
     def __repr__(self) -> str:
-        return f"<Schedule offsets {self._size} next {self.deadline()}>"
+        return f"<InvisibilityHeap offsets {self._size} next {self.deadline()}>"
 
     def __len__(self) -> int:
         return self._size

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING
 from brokers.embedded.catalog.catalog import Group, QueueState
 from brokers.embedded.groups.dead_letters import DeadLetters
 from brokers.embedded.groups.entries import Entry, not_later
-from brokers.embedded.groups.invisibility_heap import Schedule
-from brokers.embedded.groups.pop_attempt import Want, cost_of
+from brokers.embedded.groups.invisibility_heap import InvisibilityHeap
+from brokers.embedded.groups.pop_attempt import PopAttempt, cost_of
 from brokers.embedded.log.message_log import MessageLog
-from brokers.embedded.runtime.counters import Tallies
+from brokers.embedded.runtime.counters import Counters
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.keys import (
     INFLIGHT,
@@ -42,7 +42,7 @@ from brokers.embedded.storage.store import Store
 from popgate.model import FilterKind
 
 if TYPE_CHECKING:
-    from brokers.embedded.groups.group_topic import Share
+    from brokers.embedded.groups.group_topic import GroupTopic
 
 
 @dataclass(slots=True, eq=False)
@@ -54,10 +54,10 @@ class LedgerParts:
 
     store: Store
     log: MessageLog
-    schedule: Schedule
+    schedule: InvisibilityHeap
     dead_letters: DeadLetters
     settings: EmbeddedSettings
-    tallies: Tallies = field(default_factory=Tallies)
+    tallies: Counters = field(default_factory=Counters)
     freed: dict[Ledger, int] = field(default_factory=dict)
     unfinished: int = 0
 
@@ -73,7 +73,7 @@ class Ledger(ABC):
     )
     ordered: bool
 
-    def __init__(self, share: Share, queue: QueueState, frontier: int) -> None:
+    def __init__(self, share: GroupTopic, queue: QueueState, frontier: int) -> None:
         self.share = share
         self.parts: LedgerParts = share.parts
         self.group: Group = share.group
@@ -105,7 +105,7 @@ class Ledger(ABC):
     # -- how a pop chooses ----------------------------------------------------------------------
 
     @abstractmethod
-    def take(self, want: Want) -> None:
+    def take(self, want: PopAttempt) -> None:
         """Take for a pop what it wants, as far as there is room."""
 
     @abstractmethod
@@ -138,7 +138,7 @@ class Ledger(ABC):
         """Whether a message stands among those that are free. Slow, and rarely needed."""
 
     @abstractmethod
-    def _skip(self, want: Want, offset: int, entry: Entry) -> None:
+    def _skip(self, want: PopAttempt, offset: int, entry: Entry) -> None:
         """A free message does not pass the filter."""
 
     @abstractmethod
@@ -256,7 +256,7 @@ class Ledger(ABC):
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _take_again(self, want: Want, offset: int, record: bytes | None) -> bool:
+    def _take_again(self, want: PopAttempt, offset: int, record: bytes | None) -> bool:
         """Take one message that is free, or settle why not; False when it does not fit."""
         old = self.entries.get(offset)
         if old is None:
@@ -304,7 +304,7 @@ class Ledger(ABC):
             self.share.dead_lettered += 1
             self.parts.tallies.dead_lettered += 1
 
-    def _reconsider(self, want: Want) -> None:
+    def _reconsider(self, want: PopAttempt) -> None:
         """What other filters refused may pass this one."""
         if self.refused:
             for refuser in [refuser for refuser in self.refused if refuser != want.filter_key]:

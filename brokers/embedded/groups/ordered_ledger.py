@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.groups.entries import Entry, Lane, not_later
 from brokers.embedded.groups.ledger import Ledger
-from brokers.embedded.groups.pop_attempt import Want, cost_of
+from brokers.embedded.groups.pop_attempt import PopAttempt, cost_of
 from brokers.embedded.storage.keys import INFLIGHT
 from popgate.model import StoredMessage
 from popgate.wire.properties import SHARDING_KEY, find_property
 
 if TYPE_CHECKING:
-    from brokers.embedded.groups.group_topic import Share
+    from brokers.embedded.groups.group_topic import GroupTopic
 
 _SHARDING_KEY = SHARDING_KEY.encode()
 _CHUNK = 64
@@ -34,7 +34,7 @@ class OrderedLedger(Ledger):
     __slots__ = ("lanes", "scanned", "taken")
     ordered = True
 
-    def __init__(self, share: Share, queue: QueueState, frontier: int) -> None:
+    def __init__(self, share: GroupTopic, queue: QueueState, frontier: int) -> None:
         super().__init__(share, queue, frontier)
         self.lanes: dict[bytes, Lane] = {}
         self.scanned = frontier
@@ -124,7 +124,7 @@ class OrderedLedger(Ledger):
 
     # -- taking -------------------------------------------------------------------------------
 
-    def take(self, want: Want) -> None:
+    def take(self, want: PopAttempt) -> None:
         """Take the heads of lanes, and of each lane what may go with its head.
 
         As long as enough lanes seem ready nothing more is looked at. Heads that are then not taken (they
@@ -163,7 +163,7 @@ class OrderedLedger(Ledger):
         if want.looks <= 0 and want.room > 0 and not want.full and self.has_work():
             want.more = True
 
-    def _take_head(self, want: Want, seen: dict[int, bytes], whole: list[Lane]) -> int:
+    def _take_head(self, want: PopAttempt, seen: dict[int, bytes], whole: list[Lane]) -> int:
         """Take from the next lane its head and what may go with it; behind which offset that was.
 
         A lane of which nothing is left is added to `whole`.
@@ -176,7 +176,7 @@ class OrderedLedger(Ledger):
             whole.append(lane)
         return behind
 
-    def _take_along(self, want: Want, begin: int, seen: dict[int, bytes], whole: list[Lane]) -> int:
+    def _take_along(self, want: PopAttempt, begin: int, seen: dict[int, bytes], whole: list[Lane]) -> int:
         """Take what was found from `begin` on in lanes that were taken as a whole."""
         behind = 0
         for lane in whole:
@@ -184,7 +184,9 @@ class OrderedLedger(Ledger):
                 behind = max(behind, self._take_lane(want, lane, begin, seen)[0])
         return behind
 
-    def _take_lane(self, want: Want, lane: Lane, begin: int, seen: dict[int, bytes]) -> tuple[int, bool]:
+    def _take_lane(
+        self, want: PopAttempt, lane: Lane, begin: int, seen: dict[int, bytes]
+    ) -> tuple[int, bool]:
         """Take of a lane what may be taken; behind which offset that was, and whether it was all there is.
 
         What is below `begin` was taken by the same pop already.
@@ -241,14 +243,14 @@ class OrderedLedger(Ledger):
         lane = entry.lane if entry is not None else None
         return lane if lane is not None and lane.queued == offset else None
 
-    def _skip(self, want: Want, offset: int, entry: Entry) -> None:
+    def _skip(self, want: PopAttempt, offset: int, entry: Entry) -> None:
         if entry.pop_ms == 0:
             self.finish(offset, want.now_ms)  # never delivered and not wanted
             want.changed = True
         else:
             want.refused = True
 
-    def _pass(self, behind: int, want: Want) -> None:
+    def _pass(self, behind: int, want: PopAttempt) -> None:
         """Move the frontier behind what was taken; what waits below it gets its entry."""
         if behind <= self.frontier:
             return

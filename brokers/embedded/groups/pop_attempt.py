@@ -16,7 +16,7 @@ _LOOK_BITS = 12
 """A look is one record, or 4 KiB of it."""
 
 
-class Want:
+class PopAttempt:
     """Filled by ledgers, one after the other, until it is `full` or there is nothing more.
 
     `room` and `bytes_left` shrink with what is taken, `looks` with what is looked at. `more` says
@@ -65,7 +65,7 @@ class Want:
         self.topic_type = OF_TOPIC
 
     def __repr__(self) -> str:
-        return f"<Want room {self.room} taken {len(self.taken)}>"
+        return f"<PopAttempt room {self.room} taken {len(self.taken)}>"
 
     def turn_to(self, topic_type: int) -> None:
         """What is taken from now on is of another kind of topic: its receipts say so."""

@@ -11,7 +11,7 @@ Place = tuple[str, int]
 """topic, queue"""
 
 
-class Locks:
+class QueueLocks:
     """Who holds which queue for which group, until when in loop seconds."""
 
     def __init__(self, clock: Clock, *, lock_ms: int, most: int) -> None:
@@ -25,7 +25,7 @@ class Locks:
         """Before this there is none whose time is over, as far as was looked: many ask at a full table."""
 
     def __repr__(self) -> str:
-        return f"<Locks {self._count}>"
+        return f"<QueueLocks {self._count}>"
 
     def take(self, group: str, client_id: str, place: Place) -> bool:
         """Lock or renew; False when another client has it, or there are too many locks."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.groups.entries import Entry
-from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.storage.keys import OFFSET_BITS, QUEUE_BITS, commit_offset
 from popgate.errors import IllegalReceipt, ReceiptExpired
@@ -15,7 +15,7 @@ _FINISHED = "the message is finished already"
 
 
 def find_delivery(
-    share: Share | None, topic: Topic, broker: str, handle: str, now_ms: int
+    share: GroupTopic | None, topic: Topic, broker: str, handle: str, now_ms: int
 ) -> tuple[Ledger, int, Entry] | None:
     """The ledger, the offset and the entry of the delivery; None if the message is finished.
 
@@ -42,7 +42,7 @@ def find_delivery(
 
 
 def find_undelivered(
-    share: Share | None, topic: Topic, broker: str, handle: str
+    share: GroupTopic | None, topic: Topic, broker: str, handle: str
 ) -> tuple[Ledger, int, Entry] | None:
     """The same for a delivery that reached nobody, whose time may be over; None if there is none such."""
     try:
@@ -77,7 +77,7 @@ def expired(handle: str) -> ReceiptExpired:
 
 
 def _find_carefully(
-    share: Share | None, topic: Topic, broker: str, handle: str, now_ms: int
+    share: GroupTopic | None, topic: Topic, broker: str, handle: str, now_ms: int
 ) -> tuple[Ledger, int, Entry] | None:
     ledger, receipt = _ledger_of(share, topic, broker, handle)
     offset = receipt.offset
@@ -95,7 +95,7 @@ def _find_carefully(
     return ledger, offset, entry
 
 
-def _ledger_of(share: Share | None, topic: Topic, broker: str, handle: str) -> tuple[Ledger, Receipt]:
+def _ledger_of(share: GroupTopic | None, topic: Topic, broker: str, handle: str) -> tuple[Ledger, Receipt]:
     receipt = parse_receipt(handle)
     if receipt.broker != broker:
         raise IllegalReceipt(handle, "it was given out by another broker", NO_BROKER)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.groups.entries import Entry
 from brokers.embedded.groups.ledger import Ledger
-from brokers.embedded.groups.pop_attempt import Want, cost_of
+from brokers.embedded.groups.pop_attempt import PopAttempt, cost_of
 from brokers.embedded.storage.keys import INFLIGHT, inflight_key
 from popgate.errors import PeerWireError
 from popgate.wire.records import decode_record
 
 if TYPE_CHECKING:
-    from brokers.embedded.groups.group_topic import Share
+    from brokers.embedded.groups.group_topic import GroupTopic
 
 _FEW = 32
 """Free messages read at a time: their records may be large."""
@@ -29,7 +29,7 @@ class UnorderedLedger(Ledger):
     __slots__ = ("new_first", "returned")
     ordered = False
 
-    def __init__(self, share: Share, queue: QueueState, frontier: int) -> None:
+    def __init__(self, share: GroupTopic, queue: QueueState, frontier: int) -> None:
         super().__init__(share, queue, frontier)
         self.returned: list[int] = []
         self.new_first = False
@@ -40,7 +40,7 @@ class UnorderedLedger(Ledger):
     def is_full(self) -> bool:
         return len(self.entries) >= self.parts.settings.max_in_flight
 
-    def take(self, want: Want) -> None:
+    def take(self, want: PopAttempt) -> None:
         """Take what is free again and what is new, as far as there is room.
 
         When there is too much of both, each gets its part, so that messages which fail for ever do
@@ -80,7 +80,7 @@ class UnorderedLedger(Ledger):
     def _has_new(self) -> bool:
         return self.frontier < self.queue.visible and not self.is_full()
 
-    def _take_free(self, want: Want, at_most: int) -> None:
+    def _take_free(self, want: PopAttempt, at_most: int) -> None:
         """Take up to `at_most` of those that are free again; those given back come first."""
         least_room = want.room - at_most
         while want.room > least_room and want.looks > 0 and not want.full:
@@ -103,7 +103,7 @@ class UnorderedLedger(Ledger):
                 for offset in reversed(picked[settled:]):
                     self._put_back(offset)
 
-    def _take_new(self, want: Want) -> None:
+    def _take_new(self, want: PopAttempt) -> None:
         """Read on from the frontier; what does not pass the filter is finished."""
         queue, entries = self.queue, self.entries
         begin = self.frontier if self.frontier > queue.minimum else queue.minimum
@@ -151,7 +151,7 @@ class UnorderedLedger(Ledger):
             self._move_frontier(behind)
             want.changed = True
 
-    def _skip(self, want: Want, offset: int, entry: Entry) -> None:
+    def _skip(self, want: PopAttempt, offset: int, entry: Entry) -> None:
         """A delivered message that does not pass the filter any more is kept, for one that it passes."""
         self.refused.setdefault(want.filter_key, []).append(offset)
         want.refused = True

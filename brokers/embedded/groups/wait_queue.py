@@ -51,7 +51,7 @@ class Line:
         self.waiters: OrderedDict[Waiter, None] = OrderedDict()
 
 
-class Waiting:
+class WaitQueue:
     """All lines, by topic and by a key within the topic. Wakes are numbered from 1."""
 
     def __init__(self, clock: Clock, settings: EmbeddedSettings) -> None:
@@ -66,7 +66,7 @@ class Waiting:
         self._timer_at = 0.0
 
     def __repr__(self) -> str:
-        return f"<Waiting {self._size}>"
+        return f"<WaitQueue {self._size}>"
 
     def __len__(self) -> int:
         return self._size

@@ -9,17 +9,17 @@ from typing import Generic, Protocol, TypeVar
 _TRIES = 8
 
 
-class Kept(Protocol):
+class Cacheable(Protocol):
     """What may be kept: `busy` while the store does not have all that it stands for."""
 
     def busy(self, turn: int) -> bool: ...
 
 
 Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value", bound=Kept)
+Value = TypeVar("Value", bound=Cacheable)
 
 
-class Keeping(Generic[Key, Value]):
+class BoundedCache(Generic[Key, Value]):
     """Up to `most` objects, and as many more as are busy in the store's turn."""
 
     def __init__(self, most: int, turn: Callable[[], int]) -> None:
@@ -28,7 +28,7 @@ class Keeping(Generic[Key, Value]):
         self._kept: OrderedDict[Key, Value] = OrderedDict()
 
     def __repr__(self) -> str:
-        return f"<Keeping {len(self._kept)} of {self._most}>"
+        return f"<BoundedCache {len(self._kept)} of {self._most}>"
 
     def __len__(self) -> int:
         return len(self._kept)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.lite.bounded_cache import Keeping
+from brokers.embedded.lite.bounded_cache import BoundedCache
 from brokers.embedded.lite.keys import (
     TOPIC_DUE,
     beyond,
@@ -23,7 +23,7 @@ from brokers.embedded.lite.keys import (
 )
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
 from popgate.errors import LiteTopicQuotaExceeded
@@ -77,17 +77,17 @@ class _Header:
         """The expiration that all of them are due by."""
 
 
-class LiteCatalogue:
+class LiteCatalog:
     """All lite topics. What changes is added to the store's batch; the caller commits."""
 
-    def __init__(self, store: Store, log: MessageLog, due: DueKeys, settings: EmbeddedSettings) -> None:
+    def __init__(self, store: Store, log: MessageLog, due: DueQueue, settings: EmbeddedSettings) -> None:
         self.on_arrival: Callable[[LiteTopic], None] | None = None
         """Called once new messages of a lite topic can be read."""
         self._store = store
         self._log = log
         self._due = due
         self._settings = settings
-        self._kept: Keeping[tuple[int, str], LiteTopic] = Keeping(
+        self._kept: BoundedCache[tuple[int, str], LiteTopic] = BoundedCache(
             settings.max_lite_cached, lambda: store.turn
         )
         self._headers: dict[int, _Header] = {}
@@ -97,7 +97,7 @@ class LiteCatalogue:
         self._deleted_turn = -1
 
     def __repr__(self) -> str:
-        return f"<LiteCatalogue kept {len(self._kept)}>"
+        return f"<LiteCatalog kept {len(self._kept)}>"
 
     # -- finding and making -------------------------------------------------------------------
 

@@ -12,12 +12,12 @@ from itertools import chain, islice
 from brokers.embedded.catalog.catalog import Group
 from brokers.embedded.groups.dead_letters import DeadLetters
 from brokers.embedded.groups.entries import MOST_RENEWALS, Entry, not_later
-from brokers.embedded.groups.pop_attempt import Want, cost_of
-from brokers.embedded.lite.catalog import LiteCatalogue, LiteTopic
+from brokers.embedded.groups.pop_attempt import PopAttempt, cost_of
+from brokers.embedded.lite.catalog import LiteCatalog, LiteTopic
 from brokers.embedded.lite.keys import PLACE_DUE, due_key, encode_place, place_key
 from brokers.embedded.log.message_log import as_stored
-from brokers.embedded.runtime.counters import Tallies
-from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.runtime.counters import Counters
+from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
 from popgate.receipt import ORDERED, Receipt
@@ -32,17 +32,17 @@ _READ_AT_ONCE = 8
 
 
 @dataclass(slots=True)
-class PlaceParts:
+class CursorParts:
     """What all places work with."""
 
     store: Store
-    lites: LiteCatalogue
-    due: DueKeys
+    lites: LiteCatalog
+    due: DueQueue
     dead_letters: DeadLetters
-    tallies: Tallies
+    tallies: Counters
 
 
-class Place:
+class Cursor:
     """`frontier`: the first offset never delivered. `entries`: what is below it and not finished.
 
     Steps change memory; `settle` at their end puts what it has become into the store's batch.
@@ -53,7 +53,7 @@ class Place:
         *("parts", "turn"),
     )
 
-    def __init__(self, parts: PlaceParts, group: Group, lite: LiteTopic, frontier: int) -> None:
+    def __init__(self, parts: CursorParts, group: Group, lite: LiteTopic, frontier: int) -> None:
         self.parts = parts
         self.group = group
         self.lite = lite
@@ -68,7 +68,7 @@ class Place:
         self.turn = -1
 
     def __repr__(self) -> str:
-        return f"<Place {self.group.name} {self.lite!r} frontier {self.frontier} held {len(self.entries)}>"
+        return f"<Cursor {self.group.name} {self.lite!r} frontier {self.frontier} held {len(self.entries)}>"
 
     def busy(self, turn: int) -> bool:
         return self.turn == turn
@@ -89,7 +89,7 @@ class Place:
 
     # -- taking ---------------------------------------------------------------------------------
 
-    def take(self, want: Want, broker: str) -> list[int]:
+    def take(self, want: PopAttempt, broker: str) -> list[int]:
         """Take for a pop what it wants; the offsets."""
         if self.blocked(want.now_ms):
             return []
@@ -114,7 +114,7 @@ class Place:
         return taken
 
     def _take_one(
-        self, want: Want, offset: int, found: tuple[bytes, Record] | None, pop_ms: int, broker: str
+        self, want: PopAttempt, offset: int, found: tuple[bytes, Record] | None, pop_ms: int, broker: str
     ) -> bool:
         """Take one message, or settle why not; False when it does not fit."""
         old = self.entries.get(offset)
@@ -137,7 +137,7 @@ class Place:
         self._deliver(want, offset, found[1], entry, broker)
         return True
 
-    def take_same(self, want: Want, broker: str) -> list[int]:
+    def take_same(self, want: PopAttempt, broker: str) -> list[int]:
         """A repeated receive: what the first one still holds."""
         if want.attempt_id != self.attempt_id:
             return []
@@ -150,7 +150,7 @@ class Place:
                 taken.append(offset)
         return taken
 
-    def _deliver(self, want: Want, offset: int, found: Record, entry: Entry, broker: str) -> None:
+    def _deliver(self, want: PopAttempt, offset: int, found: Record, entry: Entry, broker: str) -> None:
         message = as_stored(found, broker)
         message.attempt = entry.attempt
         message.receipt = self.receipt(offset, entry, broker)

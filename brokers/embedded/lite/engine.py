@@ -10,12 +10,12 @@ import logging
 import struct
 from collections.abc import Callable, Iterator
 
-from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
+from brokers.embedded.catalog.catalog import Catalog, Group, Topic
 from brokers.embedded.groups.dead_letters import DeadLetters
-from brokers.embedded.groups.wait_queue import Waiting
-from brokers.embedded.lite.bounded_cache import Keeping
-from brokers.embedded.lite.catalog import LiteCatalogue, LiteTopic
-from brokers.embedded.lite.cursor import Place, PlaceParts
+from brokers.embedded.groups.wait_queue import WaitQueue
+from brokers.embedded.lite.bounded_cache import BoundedCache
+from brokers.embedded.lite.catalog import LiteCatalog, LiteTopic
+from brokers.embedded.lite.cursor import Cursor, CursorParts
 from brokers.embedded.lite.keys import (
     TOPIC_DUE,
     beyond,
@@ -27,10 +27,10 @@ from brokers.embedded.lite.keys import (
 )
 from brokers.embedded.lite.subscriptions import Subscriptions
 from brokers.embedded.log.message_log import MessageLog
-from brokers.embedded.runtime.counters import Tallies
-from brokers.embedded.runtime.steady_clock import SteadyTime
+from brokers.embedded.runtime.counters import Counters
+from brokers.embedded.runtime.steady_clock import MonotonicWallClock
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import LITE, LITE_DUE
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
@@ -44,21 +44,21 @@ _ANY_BYTES = 1 << 30
 _BEYOND_DUE = b"\xff" * 25
 
 
-class Lites:
+class LiteEngine:
     """Everything about lite topics in memory. Adds to the store's batch; the caller commits."""
 
     def __init__(
         self,
         store: Store,
         log: MessageLog,
-        catalogue: Catalogue,
+        catalogue: Catalog,
         dead_letters: DeadLetters,
         subscriptions: Subscriptions,
-        waiting: Waiting,
+        waiting: WaitQueue,
         clock: Clock,
-        steady: SteadyTime,
+        steady: MonotonicWallClock,
         settings: EmbeddedSettings,
-        tallies: Tallies,
+        tallies: Counters,
     ) -> None:
         self.subscriptions = subscriptions
         self._store = store
@@ -67,11 +67,11 @@ class Lites:
         self._clock = clock
         self._steady = steady
         self._settings = settings
-        self._due = DueKeys(store, LITE_DUE)
-        self.topics = LiteCatalogue(store, log, self._due, settings)
+        self._due = DueQueue(store, LITE_DUE)
+        self.topics = LiteCatalog(store, log, self._due, settings)
         self.topics.on_arrival = self._arrived
-        self._parts = PlaceParts(store, self.topics, self._due, dead_letters, tallies)
-        self._places: Keeping[tuple[int, int, int], Place] = Keeping(
+        self._parts = CursorParts(store, self.topics, self._due, dead_letters, tallies)
+        self._places: BoundedCache[tuple[int, int, int], Cursor] = BoundedCache(
             settings.max_lite_cached, lambda: store.turn
         )
         self._overdue: dict[int, bytes] = {}
@@ -81,7 +81,7 @@ class Lites:
         self._bound_turn = -1
 
     def __repr__(self) -> str:
-        return f"<Lites {self.topics!r} places {len(self._places)} {self.subscriptions!r}>"
+        return f"<LiteEngine {self.topics!r} places {len(self._places)} {self.subscriptions!r}>"
 
     def load(self) -> None:
         """Start from what is in the store, forgetting what was in memory."""
@@ -108,17 +108,17 @@ class Lites:
         there = self._catalogue.find_topic(topic)
         return (there, found) if there is not None else None
 
-    def place(self, group: Group, lite: LiteTopic) -> Place:
+    def place(self, group: Group, lite: LiteTopic) -> Cursor:
         """The group's place in a lite topic; one that never was there starts where its settings say."""
         found = self.find_place(group, lite.topic, lite.id)
         if found is None:
             last = group.config.start_from is StartFrom.LAST
-            found = Place(self._parts, group, lite, lite.visible if last else lite.minimum)
+            found = Cursor(self._parts, group, lite, lite.visible if last else lite.minimum)
             self._places.add((group.id, lite.topic.id, lite.id), found)
         found.lite = lite
         return found
 
-    def find_place(self, group: Group, topic: Topic, lite_id: int) -> Place | None:
+    def find_place(self, group: Group, topic: Topic, lite_id: int) -> Cursor | None:
         key = (group.id, topic.id, lite_id)
         found = self._places.get(key)
         if found is None:
@@ -127,12 +127,12 @@ class Lites:
                 self._places.add(key, found)
         return found
 
-    def glance(self, group: Group, topic: Topic, lite_id: int) -> Place | None:
+    def glance(self, group: Group, topic: Topic, lite_id: int) -> Cursor | None:
         """The same for a look at it, and never to change it: it may not be the one that counts."""
         found = self._places.peek((group.id, topic.id, lite_id))
         return found or self._read(group, topic, lite_id, self.topics.glance)
 
-    def kept_places(self, topic: Topic, group: Group) -> list[Place]:
+    def kept_places(self, topic: Topic, group: Group) -> list[Cursor]:
         """Of the group's places those in memory, to look at."""
         begin = (group.id, topic.id)
         return [place for key, place in self._places.items() if key[:2] == begin]
@@ -143,7 +143,7 @@ class Lites:
 
     def _read(
         self, group: Group, topic: Topic, lite_id: int, find: Callable[[Topic, str], LiteTopic | None]
-    ) -> Place | None:
+    ) -> Cursor | None:
         value = self._store.get(LITE, place_key(group.id, topic.id, lite_id))
         if value is None:
             return None
@@ -155,7 +155,7 @@ class Lites:
         lite = find(topic, name)
         if lite is None or lite.id != lite_id:
             return None
-        found = Place(self._parts, group, lite, frontier)
+        found = Cursor(self._parts, group, lite, frontier)
         found.last_pop_ms, found.due_ms = last_pop_ms, due_ms
         found.attempt_id, found.holder = attempt_id, holder
         found.adopt(entries, self._steady.now_ms())
@@ -163,7 +163,7 @@ class Lites:
 
     # -- waking -------------------------------------------------------------------------------
 
-    def settle(self, place: Place, now_ms: int) -> None:
+    def settle(self, place: Cursor, now_ms: int) -> None:
         """At the end of a step: keep what the place is now, and wake who may take from it."""
         place.settle(now_ms)
         if place.has_work(now_ms):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 
-from brokers.embedded.catalog.catalog import Catalogue, Group, Topic
+from brokers.embedded.catalog.catalog import Catalog, Group, Topic
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.clock import Clock
 from popgate.errors import LiteSubscriptionQuotaExceeded
@@ -187,7 +187,7 @@ class Subscriptions:
         for subscriber in [one for ones in self._clients.values() for one in ones.values() if gone(one)]:
             self._drop(subscriber)
 
-    def found_again(self, catalogue: Catalogue) -> None:
+    def found_again(self, catalogue: Catalog) -> None:
         """Topics and groups were read from the store anew: who subscribed to them goes on with those.
 
         Nobody knows what is in the store now, so everybody is to look.

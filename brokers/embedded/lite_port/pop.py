@@ -9,9 +9,9 @@ from brokers.capabilities import LiteGoneHandler
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.component import Facet, bytes_for
 from brokers.embedded.engine.pop_checks import admit, check_request
-from brokers.embedded.groups.pop_attempt import Want
+from brokers.embedded.groups.pop_attempt import PopAttempt
 from brokers.embedded.lite.catalog import LiteTopic
-from brokers.embedded.lite.cursor import Place
+from brokers.embedded.lite.cursor import Cursor
 from brokers.embedded.lite.engine import waiting_id
 from brokers.embedded.lite.subscriptions import Subscriber
 from popgate.context import Context
@@ -22,24 +22,24 @@ from popgate.model import Pop, StartFrom, StoredMessage
 _NAMES_AT_ONCE = 256
 """Lite topics that a pop looks at before others get a turn."""
 _MOST_LISTED = 1_024
-Taken = tuple[Place, int, list[int]]
+Taken = tuple[Cursor, int, list[int]]
 """A place, the name of the delivery, and the offsets."""
 
 
-class LiteServing(Facet):
+class LitePopFacet(Facet):
     """What a group that is bound to a topic does."""
 
     # -- subscribing --------------------------------------------------------------------------
 
     async def subscribe_lite(self, context: Context, sync: LiteSync) -> None:
-        state, subscriptions = self._state, self._state.lites.subscriptions
+        engine, subscriptions = self._engine, self._engine.lites.subscriptions
         client_id, names = context.client_id, sync.lite_topics
         if sync.action in (LiteAction.REMOVE, LiteAction.CLEAR):
             gone = names if sync.action is LiteAction.REMOVE else None
             subscriptions.remove(client_id, sync.group, sync.topic, gone)
             return
-        state.check_writable()
-        topic, group = state.catalogue.topic(sync.topic), state.catalogue.group(sync.group)
+        engine.check_writable()
+        topic, group = engine.catalogue.topic(sync.topic), engine.catalogue.group(sync.group)
         if group.config.attributes.get(LITE_BIND_TOPIC) != topic.name:
             raise BadRequest(
                 f"consumer group {group.name} takes no lite topics of {topic.name}: its attribute"
@@ -55,34 +55,34 @@ class LiteServing(Facet):
             subscriptions.remove(client_id, group.name, topic.name, added)
             raise
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
         self._offer(client_id, group, topic, added)
-        if changed or (added and state.store.filling):  # somebody else may just have fixed the place
-            state.arm()
+        if changed or (added and engine.store.filling):  # somebody else may just have fixed the place
+            engine.arm()
             try:
-                await state.settled()
+                await engine.settled()
             except GatewayError:
                 # Without its place a group that starts at the end would miss what comes next.
                 subscriptions.remove(client_id, group.name, topic.name, added)
                 raise
 
     def leave_lite(self, client_id: str, *, said_so: bool) -> None:
-        self._state.lites.subscriptions.left(client_id, said_so=said_so)
+        self._engine.lites.subscriptions.left(client_id, said_so=said_so)
 
     def on_lite_gone(self, handler: LiteGoneHandler) -> None:
         def tell(subscriber: Subscriber, name: str) -> None:
             handler(subscriber.client_id, subscriber.group.name, subscriber.topic.name, name)
 
-        self._state.lites.subscriptions.on_gone = tell
+        self._engine.lites.subscriptions.on_gone = tell
 
     def lite_subscriptions(self, client_id: str) -> int:
-        return self._state.lites.subscriptions.of_client(client_id)
+        return self._engine.lites.subscriptions.of_client(client_id)
 
     async def lite_topics(self, topic: str, after: str, limit: int) -> list[LiteTopicState]:
-        state = self._state
-        state.check_open()
-        found, lites = state.catalogue.topic(topic), state.lites
+        engine = self._engine
+        engine.check_open()
+        found, lites = engine.catalogue.topic(topic), engine.lites
         return [
             LiteTopicState(
                 lite.name,
@@ -95,23 +95,23 @@ class LiteServing(Facet):
         ]
 
     async def delete_lite_topic(self, topic: str, lite_topic: str) -> None:
-        state = self._state
-        state.check_writable()
-        lite = state.lites.topics.find(state.catalogue.topic(topic), lite_topic)
+        engine = self._engine
+        engine.check_writable()
+        lite = engine.lites.topics.find(engine.catalogue.topic(topic), lite_topic)
         if lite is None:
             raise NotFound(f"topic {topic} has no lite topic {shown(lite_topic)}")
-        state.lites.delete(lite)
-        await state.settled()
+        engine.lites.delete(lite)
+        await engine.settled()
 
     # -- taking -------------------------------------------------------------------------------
 
     async def pop_lite(self, context: Context, request: Pop) -> list[StoredMessage]:
-        state = self._state
+        engine = self._engine
         until = request.wait_until
         while True:
             check_request(request)
-            topic, group = admit(state, request)
-            subscriber = state.lites.subscriptions.find(context.client_id, group, topic)
+            topic, group = admit(engine, request)
+            subscriber = engine.lites.subscriptions.find(context.client_id, group, topic)
             if subscriber is not None:
                 want = self._want_of(context, request)
                 wanted = want.bytes_left
@@ -128,30 +128,30 @@ class LiteServing(Facet):
                 if want.more:
                     await asyncio.sleep(0)
                     continue
-            if until is None or state.clock.monotonic() >= until:
+            if until is None or engine.clock.monotonic() >= until:
                 return []
             key = (group.id, context.client_id)
-            if not await state.waiting.wait(waiting_id(topic), key, until, room=1):
+            if not await engine.waiting.wait(waiting_id(topic), key, until, room=1):
                 return []
 
-    def _want_of(self, context: Context, request: Pop) -> Want:
-        state = self._state
-        want = Want(
+    def _want_of(self, context: Context, request: Pop) -> PopAttempt:
+        engine = self._engine
+        want = PopAttempt(
             request,
-            state.settings.name,
+            engine.settings.name,
             context.client_id,
-            now_ms=state.steady.now_ms(),
-            looks=state.settings.max_scan,
+            now_ms=engine.steady.now_ms(),
+            looks=engine.settings.max_scan,
         )
         want.bytes_left = bytes_for(context, request.max_bytes)
         return want
 
-    def _take_lite(self, subscriber: Subscriber, want: Want) -> list[Taken]:
+    def _take_lite(self, subscriber: Subscriber, want: PopAttempt) -> list[Taken]:
         """Take what there is now, in memory and in the batch."""
-        state = self._state
+        engine = self._engine
         taken: list[Taken] = []
         try:
-            state.lites.fall_due(want.now_ms)
+            engine.lites.fall_due(want.now_ms)
             self._take_same_lite(subscriber, want, taken)
             names = 0
             while not want.repeated and subscriber.ready and names < _NAMES_AT_ONCE:
@@ -161,21 +161,21 @@ class LiteServing(Facet):
                 self._take_from(subscriber, want, subscriber.ready.popitem(last=False)[0], taken)
             want.more = names == _NAMES_AT_ONCE and bool(subscriber.ready)
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
         if taken and not want.repeated:
             subscriber.took(want.attempt_id, tuple(place.lite.name for place, _, _ in taken))
         if taken and subscriber.ready:  # there may be something for another receive of the client
             key = (subscriber.group.id, subscriber.client_id)
-            state.waiting.wake(waiting_id(subscriber.topic), key, -1, 1)
-        if want.changed or state.store.filling:
-            state.store.commit()
-            state.arm()
+            engine.waiting.wake(waiting_id(subscriber.topic), key, -1, 1)
+        if want.changed or engine.store.filling:
+            engine.store.commit()
+            engine.arm()
         return taken
 
-    def _take_same_lite(self, subscriber: Subscriber, want: Want, taken: list[Taken]) -> None:
+    def _take_same_lite(self, subscriber: Subscriber, want: PopAttempt, taken: list[Taken]) -> None:
         """A repeated receive: what the first one still holds."""
-        lites = self._state.lites
+        lites = self._engine.lites
         for name in subscriber.attempts.get(want.attempt_id, ()):
             lite = lites.topics.find(subscriber.topic, name)
             if lite is not None and want.room > 0:
@@ -185,8 +185,8 @@ class LiteServing(Facet):
                     want.repeated = True
                     taken.append((place, place.entries[offsets[0]].pop_ms, offsets))
 
-    def _take_from(self, subscriber: Subscriber, want: Want, name: str, taken: list[Taken]) -> None:
-        lites = self._state.lites
+    def _take_from(self, subscriber: Subscriber, want: PopAttempt, name: str, taken: list[Taken]) -> None:
+        lites = self._engine.lites
         lite = lites.topics.find(subscriber.topic, name)
         if lite is None:
             return
@@ -202,14 +202,14 @@ class LiteServing(Facet):
         if place.has_work(want.now_ms):
             subscriber.ready[name] = None
 
-    async def _keep_lite(self, want: Want, taken: list[Taken]) -> bool:
+    async def _keep_lite(self, want: PopAttempt, taken: list[Taken]) -> bool:
         """Wait until what was taken is written; whether it still is the caller's then.
 
         A caller who is cancelled meanwhile gives everything back, but not what an earlier receive took.
         """
-        state = self._state
+        engine = self._engine
         try:
-            await state.settled()
+            await engine.settled()
         except asyncio.CancelledError:
             if not want.repeated:
                 self._undo_lite(taken)
@@ -227,35 +227,35 @@ class LiteServing(Facet):
             if (entry := entries.get(offset)) is not None and entry.held and entry.pop_ms == pop_ms
         ]
 
-    def _place_now(self, old: Place) -> Place | None:
+    def _place_now(self, old: Cursor) -> Cursor | None:
         """The same place after a wait: memory may have been made anew meanwhile."""
-        catalogue, lite = self._state.catalogue, old.lite
+        catalogue, lite = self._engine.catalogue, old.lite
         group, topic = catalogue.group_by_id(old.group.id), catalogue.topic_by_id(lite.topic.id)
         if group is None or topic is None:
             return None
-        return self._state.lites.find_place(group, topic, lite.id)
+        return self._engine.lites.find_place(group, topic, lite.id)
 
     def _undo_lite(self, taken: list[Taken]) -> None:
-        state = self._state
-        now_ms = state.steady.now_ms()
+        engine = self._engine
+        now_ms = engine.steady.now_ms()
         for one in taken:
             held = self._held_of(one)
             place = self._place_now(one[0])
             if place is not None and held:
                 for offset in held:
                     place.free(offset, now_ms)
-                state.lites.settle(place, now_ms)
-        state.store.commit()
+                engine.lites.settle(place, now_ms)
+        engine.store.commit()
 
     # -- inside -------------------------------------------------------------------------------
 
     def _offer(self, client_id: str, group: Group, topic: Topic, added: Sequence[str]) -> None:
         """Let the client look at what it subscribes to now."""
-        state = self._state
-        subscriber = state.lites.subscriptions.find(client_id, group, topic)
+        engine = self._engine
+        subscriber = engine.lites.subscriptions.find(client_id, group, topic)
         if subscriber is not None and added:
             subscriber.ready.update(dict.fromkeys(added))
-            state.waiting.wake(waiting_id(topic), (group.id, client_id), -1, 1)
+            engine.waiting.wake(waiting_id(topic), (group.id, client_id), -1, 1)
 
     def _place_at(
         self, group: Group, topic: Topic, named: Sequence[str], added: Sequence[str], sync: LiteSync
@@ -264,8 +264,8 @@ class LiteServing(Facet):
 
         A group that starts behind the last message does so now, also in a lite topic that is yet to come.
         """
-        lites = self._state.lites
-        now_ms = self._state.steady.now_ms()
+        lites = self._engine.lites
+        now_ms = self._engine.steady.now_ms()
         last = group.config.start_from is StartFrom.LAST
         if sync.origin is LiteOrigin.LAST and not last:
             return False
@@ -306,7 +306,7 @@ class LiteServing(Facet):
         low, high = lite.minimum, lite.visible
         while low < high:
             middle = (low + high) // 2
-            stored_ms = self._state.lites.topics.stored_ms(lite, middle)
+            stored_ms = self._engine.lites.topics.stored_ms(lite, middle)
             if stored_ms is None or stored_ms < time_ms:
                 low = middle + 1
             else:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.groups.receipts import expired
-from brokers.embedded.lite.cursor import LITE_QUEUE, Place
-from brokers.embedded.lite.engine import Lites
+from brokers.embedded.lite.cursor import LITE_QUEUE, Cursor
+from brokers.embedded.lite.engine import LiteEngine
 from popgate.errors import IllegalReceipt, ReceiptExpired
 from popgate.receipt import NO_BROKER, Receipt, parse_receipt
 
 
 def find_delivery(
-    lites: Lites, topic: Topic, group: Group, broker: str, handle: str, now_ms: int
-) -> tuple[Place, int] | None:
+    lites: LiteEngine, topic: Topic, group: Group, broker: str, handle: str, now_ms: int
+) -> tuple[Cursor, int] | None:
     """The place and the offset; None if the message is finished. Raises IllegalReceipt, ReceiptExpired."""
     place, receipt = _place_of(lites, topic, group, broker, handle)
     offset = receipt.offset
@@ -31,8 +31,8 @@ def find_delivery(
 
 
 def find_held(
-    lites: Lites, topic: Topic, group: Group, broker: str, handle: str, now_ms: int
-) -> tuple[Place, int]:
+    lites: LiteEngine, topic: Topic, group: Group, broker: str, handle: str, now_ms: int
+) -> tuple[Cursor, int]:
     """The same for what cannot be done with a message that is finished."""
     found = find_delivery(lites, topic, group, broker, handle, now_ms)
     if found is None:
@@ -41,8 +41,8 @@ def find_held(
 
 
 def find_undelivered(
-    lites: Lites, topic: Topic, group: Group, broker: str, handle: str
-) -> tuple[Place, int] | None:
+    lites: LiteEngine, topic: Topic, group: Group, broker: str, handle: str
+) -> tuple[Cursor, int] | None:
     """The same for a delivery that reached nobody, whose time may be over; None if there is none such."""
     try:
         place, receipt = _place_of(lites, topic, group, broker, handle)
@@ -54,7 +54,9 @@ def find_undelivered(
     return place, receipt.offset
 
 
-def _place_of(lites: Lites, topic: Topic, group: Group, broker: str, handle: str) -> tuple[Place, Receipt]:
+def _place_of(
+    lites: LiteEngine, topic: Topic, group: Group, broker: str, handle: str
+) -> tuple[Cursor, Receipt]:
     receipt = parse_receipt(handle)
     if receipt.broker != broker:
         raise IllegalReceipt(handle, "it was given out by another broker", NO_BROKER)

@@ -12,9 +12,9 @@ from heapq import nsmallest
 from itertools import islice
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.engine.engine import State
+from brokers.embedded.engine.engine import Engine
 from brokers.embedded.groups.entries import Entry
-from brokers.embedded.lite.cursor import Place
+from brokers.embedded.lite.cursor import Cursor
 from brokers.embedded.lite.engine import waiting_id
 from brokers.embedded.lite.keys import PLACE_DUE, beyond, lite_id_in, split_due_key
 from brokers.embedded.storage.keys import LITE, lite_prefix_of_group
@@ -26,25 +26,25 @@ _MOST_LISTED = 4_096
 _AT_ONCE = 256
 """Keys that are looked at before others get a turn."""
 Scan = Callable[[bytes], Iterator[tuple[bytes, bytes]]]
-HeldHere = tuple[Place, int, Entry]
+HeldHere = tuple[Cursor, int, Entry]
 """A place, the offset in its lite topic, and the delivery."""
 
 
-async def held_of(state: State, topic: Topic, group: Group, limit: int) -> list[HeldHere]:
+async def held_of(engine: Engine, topic: Topic, group: Group, limit: int) -> list[HeldHere]:
     """What the group holds of lite topics, longest held first."""
-    now_ms = state.steady.now_ms()
+    now_ms = engine.steady.now_ms()
     found: list[HeldHere] = []
     seen: set[int] = set()
-    for place in state.lites.kept_places(topic, group):
+    for place in engine.lites.kept_places(topic, group):
         seen.add(place.lite.id)
         found += _held_in(place, now_ms)
     # Whatever is held has a key there, under the time when it comes back.
-    async for key, _ in _slices(state, lambda begin: state.lites.due_from(begin), b""):
+    async for key, _ in _slices(engine, lambda begin: engine.lites.due_from(begin), b""):
         _, kind, topic_id, lite_id, group_id = split_due_key(key)
         if kind != PLACE_DUE or (topic_id, group_id) != (topic.id, group.id) or lite_id in seen:
             continue
         seen.add(lite_id)
-        there = state.lites.glance(group, topic, lite_id)
+        there = engine.lites.glance(group, topic, lite_id)
         if there is not None:
             found += _held_in(there, now_ms)
             if len(found) > _MOST_LISTED:
@@ -52,19 +52,19 @@ async def held_of(state: State, topic: Topic, group: Group, limit: int) -> list[
     return nsmallest(limit, found, key=_age)
 
 
-async def standing_of(state: State, topic: Topic, group: Group) -> Standing:
+async def standing_of(engine: Engine, topic: Topic, group: Group) -> Standing:
     """Where the group stands with all lite topics that it was given something of, or subscribes to."""
-    count = _Count(state, topic, group)
-    for place in state.lites.kept_places(topic, group):
+    count = _Count(engine, topic, group)
+    for place in engine.lites.kept_places(topic, group):
         count.add(place)
     prefix = lite_prefix_of_group(group.id, topic.id)
 
     def places(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
-        return state.store.scan(LITE, begin, beyond(prefix))
+        return engine.store.scan(LITE, begin, beyond(prefix))
 
-    async for key, _ in _slices(state, places, prefix):
+    async for key, _ in _slices(engine, places, prefix):
         lite_id = lite_id_in(key)
-        there = state.lites.glance(group, topic, lite_id) if lite_id not in count.seen else None
+        there = engine.lites.glance(group, topic, lite_id) if lite_id not in count.seen else None
         if there is not None:
             count.add(there)
     count.add_subscribed()
@@ -74,18 +74,18 @@ async def standing_of(state: State, topic: Topic, group: Group) -> Standing:
 class _Count:
     """Adds up places."""
 
-    def __init__(self, state: State, topic: Topic, group: Group) -> None:
+    def __init__(self, engine: Engine, topic: Topic, group: Group) -> None:
         self.seen: set[int] = set()
-        self._state = state
+        self._engine = engine
         self._topic = topic
         self._group = group
-        self._now_ms = state.steady.now_ms()
+        self._now_ms = engine.steady.now_ms()
         self._unread = self._free = self._in_flight = self._behind = self._receivers = 0
 
-    def add(self, place: Place) -> None:
+    def add(self, place: Cursor) -> None:
         self.seen.add(place.lite.id)
         # The place may know an older one, which left memory meanwhile.
-        lite = self._state.lites.topics.glance(self._topic, place.lite.name)
+        lite = self._engine.lites.topics.glance(self._topic, place.lite.name)
         if lite is None or lite.id != place.lite.id:
             return
         new = max(lite.visible - max(place.frontier, lite.minimum), 0)
@@ -100,13 +100,13 @@ class _Count:
 
     def add_subscribed(self) -> None:
         """Lite topics that the group was not yet given anything of; and who waits."""
-        state, topic, group = self._state, self._topic, self._group
+        engine, topic, group = self._engine, self._topic, self._group
         looks = _MOST_LOOKED
-        for one in state.lites.subscriptions.of_group(group, topic):
-            self._receivers += state.waiting.count(waiting_id(topic), (group.id, one.client_id))
+        for one in engine.lites.subscriptions.of_group(group, topic):
+            self._receivers += engine.waiting.count(waiting_id(topic), (group.id, one.client_id))
             for name in islice(one.names, max(looks, 0)):
                 looks -= 1
-                lite = state.lites.topics.glance(topic, name)
+                lite = engine.lites.topics.glance(topic, name)
                 if lite is not None and lite.id not in self.seen:
                     self.seen.add(lite.id)
                     if group.config.start_from is not StartFrom.LAST:
@@ -129,20 +129,20 @@ class _Count:
         )
 
 
-def record_of(state: State, place: Place, offset: int) -> Record | None:
+def record_of(engine: Engine, place: Cursor, offset: int) -> Record | None:
     """The message; None when it is gone."""
-    [found] = state.lites.topics.read(place.lite, [offset])
+    [found] = engine.lites.topics.read(place.lite, [offset])
     return found[1] if found is not None else None
 
 
-def waiting_behind(state: State, place: Place, offset: int) -> int:
+def waiting_behind(engine: Engine, place: Cursor, offset: int) -> int:
     """What cannot be delivered of the lite topic before this message is finished."""
-    lite = state.lites.topics.glance(place.lite.topic, place.lite.name) or place.lite
+    lite = engine.lites.topics.glance(place.lite.topic, place.lite.name) or place.lite
     new = max(lite.visible - max(place.frontier, lite.minimum), 0)
     return sum(one > offset for one in place.entries) + new
 
 
-def _held_in(place: Place, now_ms: int) -> list[HeldHere]:
+def _held_in(place: Cursor, now_ms: int) -> list[HeldHere]:
     return [
         (place, offset, entry)
         for offset, entry in place.entries.items()
@@ -155,7 +155,7 @@ def _age(held: HeldHere) -> tuple[int, int, int]:
     return entry.pop_ms, place.lite.id, offset
 
 
-async def _slices(state: State, scan: Scan, begin: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
+async def _slices(engine: Engine, scan: Scan, begin: bytes) -> AsyncIterator[tuple[bytes, bytes]]:
     """What is there from `begin` on, as far as is looked."""
     for _ in range(_MOST_LOOKED // _AT_ONCE):
         some = list(islice(scan(begin), _AT_ONCE))
@@ -165,4 +165,4 @@ async def _slices(state: State, scan: Scan, begin: bytes) -> AsyncIterator[tuple
             return
         begin = some[-1][0] + b"\0"
         await asyncio.sleep(0)
-        state.check_open()
+        engine.check_open()

@@ -21,7 +21,7 @@ _MARK = struct.Struct(">QQ")
 _PREFIX = b"age marks "
 
 
-class Ages:
+class AgeMarks:
     """Marks of the queues that need some. Adds to the store's batch; the caller commits."""
 
     def __init__(self, store: Store) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from hashlib import blake2b
 
-from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
+from brokers.embedded.catalog.catalog import Catalog, QueueState, Topic
 from brokers.embedded.catalog.cleanup_policy import compaction_key_of
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
@@ -57,7 +57,7 @@ class Compaction:
     """Adds to the store's batch; the caller commits before the next step."""
 
     def __init__(
-        self, store: Store, log: MessageLog, catalogue: Catalogue, settings: EmbeddedSettings, *, written: int
+        self, store: Store, log: MessageLog, catalogue: Catalog, settings: EmbeddedSettings, *, written: int
     ) -> None:
         self._store = store
         self._log = log

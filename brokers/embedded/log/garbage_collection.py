@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterator
 from functools import partial
 
-from brokers.embedded.catalog.catalog import Catalogue, Topic
+from brokers.embedded.catalog.catalog import Catalog, Topic
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import (
     COMPACTED,
@@ -48,10 +48,10 @@ _BEYOND = b"\xff" * 24
 """Behind a prefix: higher than every key that begins with it."""
 
 
-class Removal:
+class GarbageCollection:
     """Removes what nobody can reach any more. Adds to the store's batch; the caller commits."""
 
-    def __init__(self, store: Store, catalogue: Catalogue, clock: Clock) -> None:
+    def __init__(self, store: Store, catalogue: Catalog, clock: Clock) -> None:
         self._store = store
         self._catalogue = catalogue
         self._clock = clock

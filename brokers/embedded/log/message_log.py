@@ -12,7 +12,7 @@ from functools import partial
 from zlib import crc32
 
 from brokers.embedded.catalog.catalog import QueueState, Topic
-from brokers.embedded.storage.damaged_records import Damages, decode_sound
+from brokers.embedded.storage.damaged_records import DamagedRecords, decode_sound
 from brokers.embedded.storage.keys import (
     HOUR_MS,
     ID_KIND,
@@ -51,8 +51,8 @@ Arrived = Callable[[QueueState, int], None]
 class MessageLog:
     """Appends to the store's batch; the caller commits. Reads what is committed."""
 
-    def __init__(self, store: Store, clock: Clock, damages: Damages | None = None) -> None:
-        self.damages = damages if damages is not None else Damages(store)
+    def __init__(self, store: Store, clock: Clock, damages: DamagedRecords | None = None) -> None:
+        self.damages = damages if damages is not None else DamagedRecords(store)
         self.on_arrival: Arrived | None = None
         self.on_turn: Callable[[int], None] | None = None
         """Called with the time in ms before the first message of a batch gets its place."""

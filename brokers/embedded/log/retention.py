@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heapreplace
 
-from brokers.embedded.catalog.catalog import Catalogue, QueueState, Topic
-from brokers.embedded.log.age_marks import Ages
+from brokers.embedded.catalog.catalog import Catalog, QueueState, Topic
+from brokers.embedded.log.age_marks import AgeMarks
 from brokers.embedded.log.compaction import Compaction
-from brokers.embedded.log.garbage_collection import Removal
+from brokers.embedded.log.garbage_collection import GarbageCollection
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.queue_sizes import QueueSize, forget_marks, segment_bytes
 from brokers.embedded.settings import EmbeddedSettings
@@ -42,7 +42,7 @@ class Retention:
     """Removes what is too old or too much. Adds to the store's batch; the caller commits."""
 
     def __init__(
-        self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock, settings: EmbeddedSettings
+        self, store: Store, log: MessageLog, catalogue: Catalog, clock: Clock, settings: EmbeddedSettings
     ) -> None:
         self.on_floor: Callable[[Topic, QueueState], None] | None = None
         """Called when messages below `queue.minimum` were removed."""
@@ -51,8 +51,8 @@ class Retention:
         self._catalogue = catalogue
         self._clock = clock
         self._settings = settings
-        self._ages = Ages(store)
-        self._removal = Removal(store, catalogue, clock)
+        self._ages = AgeMarks(store)
+        self._removal = GarbageCollection(store, catalogue, clock)
         self._compaction = Compaction(store, log, catalogue, settings, written=_WRITTEN_FIRST)
         self._sizes: dict[tuple[int, int], QueueSize] = {}
         self._freed: dict[tuple[int, int], int] = {}

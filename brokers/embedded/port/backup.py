@@ -21,7 +21,7 @@ from pathlib import Path
 
 from brokers.capabilities import Backup, TakesBackups
 from brokers.embedded.engine.component import Facet
-from brokers.embedded.engine.engine import State
+from brokers.embedded.engine.engine import Engine
 from brokers.embedded.storage.backup_files import (
     FILES,
     copy_file,
@@ -41,14 +41,14 @@ _FLUSH_PATIENCE_S = 30.0
 _IMMUTABLE = "rocksdb.num-immutable-mem-table"
 
 
-class BackingUp(Facet, TakesBackups):
+class BackupFacet(Facet, TakesBackups):
     """`TakesBackups` of the embedded broker: one at a time."""
 
     _taking: asyncio.Task[Backup] | None = None
     _ending: threading.Event | None = None
 
     async def take_backup(self, target: Path) -> Backup:
-        self._state.check_writable()
+        self._engine.check_writable()
         if self._taking is not None:
             raise TooManyRequests("a backup is being taken already", 10.0)
         self._ending = threading.Event()
@@ -72,20 +72,20 @@ class BackingUp(Facet, TakesBackups):
             _log.warning("no backup was taken: %s", error)
 
     async def _take_backup(self, target: Path, ending: threading.Event) -> Backup:
-        state = self._state
+        engine = self._engine
         began = time.monotonic()
-        store_id = await _store_id(state)
+        store_id = await _store_id(engine)
         partial = target.with_name(f".{target.name}.{store_id[:12]}.partial")
-        beside = _beside(state.store.path)
+        beside = _beside(engine.store.path)
         try:
             await asyncio.to_thread(_prepare, target, partial, beside, store_id)
-            await _flush(state, ending)
-            state.check_writable()
+            await _flush(engine, ending)
+            engine.check_writable()
             # Linked into place where that is possible; over a border of file systems it is copied later.
-            linked = partial.stat().st_dev == state.store.path.stat().st_dev
-            taken_ms = state.clock.now_ms()
-            facts = _facts(state, store_id, taken_ms)
-            state.store.checkpoint(partial / FILES if linked else beside)
+            linked = partial.stat().st_dev == engine.store.path.stat().st_dev
+            taken_ms = engine.clock.now_ms()
+            facts = _facts(engine, store_id, taken_ms)
+            engine.store.checkpoint(partial / FILES if linked else beside)
             files = await asyncio.to_thread(
                 _finish, partial, target, None if linked else beside, facts, ending
             )
@@ -109,24 +109,24 @@ def _beside(store: Path) -> Path:
     return store.with_name(f".{store.name}.checkpoint")
 
 
-async def _store_id(state: State) -> str:
+async def _store_id(engine: Engine) -> str:
     """The name of this store for life, which its backups and their restored copies share."""
-    found = state.store.get(META, _STORE_ID_KEY)
+    found = engine.store.get(META, _STORE_ID_KEY)
     if found is None:
         found = uuid.uuid4().hex.encode()
-        state.store.put(META, _STORE_ID_KEY, found)
-    await state.settled()
+        engine.store.put(META, _STORE_ID_KEY, found)
+    await engine.settled()
     return found.decode()
 
 
-def _facts(state: State, store_id: str, taken_ms: int) -> Mapping[str, object]:
-    catalogue = state.catalogue
+def _facts(engine: Engine, store_id: str, taken_ms: int) -> Mapping[str, object]:
+    catalogue = engine.catalogue
     messages = sum(queue.kept for topic in catalogue.topics() for queue in topic.queues)
     return {
         "popgate": __version__,
         "taken": datetime.fromtimestamp(taken_ms / 1000, UTC).isoformat(timespec="milliseconds"),
         "taken_ms": taken_ms,
-        "store": {"id": store_id, "format": FORMAT, "broker": state.settings.name},
+        "store": {"id": store_id, "format": FORMAT, "broker": engine.settings.name},
         "counts": {
             "topics": catalogue.topic_count,
             "groups": catalogue.group_count,
@@ -135,11 +135,11 @@ def _facts(state: State, store_id: str, taken_ms: int) -> Mapping[str, object]:
     }
 
 
-async def _flush(state: State, ending: threading.Event) -> None:
+async def _flush(engine: Engine, ending: threading.Event) -> None:
     """Let RocksDB write what it has in memory, in threads of its own; not for ever."""
-    state.store.flush_soon()
+    engine.store.flush_soon()
     deadline = time.monotonic() + _FLUSH_PATIENCE_S
-    while state.store.figure(_IMMUTABLE) and time.monotonic() < deadline:
+    while engine.store.figure(_IMMUTABLE) and time.monotonic() < deadline:
         _check(ending)
         await asyncio.sleep(_LOOK_S)
 

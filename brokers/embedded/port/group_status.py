@@ -9,12 +9,12 @@ from itertools import islice
 
 from brokers.embedded.engine.component import Facet
 from brokers.embedded.groups.entries import Entry, Lane
-from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.groups.ordered_ledger import OrderedLedger
 from brokers.embedded.groups.receipts import encode_handle
 from brokers.embedded.groups.unordered_ledger import UnorderedLedger
-from brokers.embedded.lite.cursor import LITE_QUEUE, Place
+from brokers.embedded.lite.cursor import LITE_QUEUE, Cursor
 from brokers.embedded.lite_port.status import held_of, record_of, standing_of, waiting_behind
 from popgate.lite import takes_lite_topics
 from popgate.message_id import encode_offset_message_id
@@ -29,18 +29,18 @@ _MOST_COUNTED = 4_096
 """Entries of an ordered queue that are looked at for a figure; those held stand in front."""
 
 
-class Looking(Facet):
+class GroupStatusFacet(Facet):
     """The part of the port's `Directory` that looks at deliveries."""
 
     async def held(self, group: str, topic: str, limit: int) -> list[Held]:
-        state = self._state
-        state.check_open()
-        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        engine = self._engine
+        engine.check_open()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
         limit = min(limit, _MOST_HELD)
         if takes_lite_topics(held_group.config, held_topic.name):
-            return [self._held_lite(*one) for one in await held_of(state, held_topic, held_group, limit)]
-        share = state.shares.get(held_topic.id, held_group.id)
-        now_ms = state.steady.now_ms()
+            return [self._held_lite(*one) for one in await held_of(engine, held_topic, held_group, limit)]
+        share = engine.shares.get(held_topic.id, held_group.id)
+        now_ms = engine.steady.now_ms()
         found: list[tuple[int, int, Ledger, Entry]] = []
         for ledger in _ledgers_of(share):
             found += [
@@ -58,31 +58,31 @@ class Looking(Facet):
         return told
 
     async def standing(self, group: str, topic: str) -> Standing:
-        state = self._state
-        state.check_open()
-        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        engine = self._engine
+        engine.check_open()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
         if takes_lite_topics(held_group.config, held_topic.name):
-            return await standing_of(state, held_topic, held_group)
-        return self._standing(state.shares.peek(held_topic, held_group))
+            return await standing_of(engine, held_topic, held_group)
+        return self._standing(engine.shares.peek(held_topic, held_group))
 
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
-        state = self._state
-        state.check_open()
+        engine = self._engine
+        engine.check_open()
         found: list[Standing] = []
         at: int | None = start
         while queues > 0 and at is not None:
-            pairs, at = state.shares.pairs(at, 1)
+            pairs, at = engine.shares.pairs(at, 1)
             for held_topic, held_group in pairs:
                 queues -= 1 + len(held_topic.queues)
                 # Retries stand with their topic, also while neither is in memory.
                 if not held_topic.name.startswith(pop_retry_topic_v2(held_group.name, "")):
-                    found.append(self._standing(state.shares.peek(held_topic, held_group)))
+                    found.append(self._standing(engine.shares.peek(held_topic, held_group)))
         return found, at
 
     # -- inside -------------------------------------------------------------------------------
 
     def _held(self, ledger: Ledger, offset: int, entry: Entry, lanes: dict[int, list[int]]) -> Held:
-        queue, log, name = ledger.queue, self._state.log, self._state.settings.name
+        queue, log, name = ledger.queue, self._engine.log, self._engine.settings.name
         record = log.get(queue.topic, queue.queue_id, offset)
         found = log.decoded(queue.topic, queue.queue_id, offset, record) if record is not None else None
         texts = split_properties(found.properties) if found is not None else {}
@@ -104,10 +104,10 @@ class Looking(Facet):
             waiting_behind=_waiting_behind(ledger, offset, entry, lanes),
         )
 
-    def _held_lite(self, place: Place, offset: int, entry: Entry) -> Held:
+    def _held_lite(self, place: Cursor, offset: int, entry: Entry) -> Held:
         """`queue_id` and `offset` are where the message is; gone ones have their place in the lite topic."""
-        name = self._state.settings.name
-        found = record_of(self._state, place, offset)
+        name = self._engine.settings.name
+        found = record_of(self._engine, place, offset)
         texts = split_properties(found.properties) if found is not None else {}
         return Held(
             topic=place.lite.topic.name,
@@ -124,13 +124,13 @@ class Looking(Facet):
             until_ms=entry.due_ms,
             attempt=entry.attempt,
             renewals=entry.renewals,
-            waiting_behind=waiting_behind(self._state, place, offset),
+            waiting_behind=waiting_behind(self._engine, place, offset),
             lite_topic=place.lite.name,
         )
 
-    def _standing(self, share: Share) -> Standing:
+    def _standing(self, share: GroupTopic) -> Standing:
         """Of a topic that was never read: all of it is unread, from where the group would start."""
-        now_ms = self._state.steady.now_ms()
+        now_ms = self._engine.steady.now_ms()
         lag = unread = free = in_flight = refused = 0
         full = False
         if not share.ledgers:
@@ -169,14 +169,14 @@ class Looking(Facet):
             in_flight=in_flight,
             behind=max(lag - unread - free - in_flight, 0),
             refused=refused,
-            receivers=self._state.waiting.count(topic.id, group.id),
+            receivers=self._engine.waiting.count(topic.id, group.id),
             full=full,
             redelivered=sum(one.redelivered for one in others),
             dead_lettered=sum(one.dead_lettered for one in others),
         )
 
 
-def _ledgers_of(share: Share | None) -> list[Ledger]:
+def _ledgers_of(share: GroupTopic | None) -> list[Ledger]:
     """With those of the group's retries of the topic."""
     if share is None:
         return []

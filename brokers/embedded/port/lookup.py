@@ -12,7 +12,7 @@ from typing import NamedTuple
 from brokers.capabilities import FindsByPlace
 from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.engine.component import Facet
-from brokers.embedded.engine.engine import State
+from brokers.embedded.engine.engine import Engine
 from brokers.embedded.groups.pop_attempt import cost_of
 from brokers.embedded.log.message_log import as_stored
 from brokers.embedded.storage.keys import (
@@ -43,23 +43,23 @@ _WORK_PER_TURN = 1_024
 """Records, or 4 KiB of them, or hours of the index, before others get a turn."""
 
 
-class Finding(Facet, FindsByPlace):
+class LookupFacet(Facet, FindsByPlace):
     """The part of the port's `Offsets` that looks messages up."""
 
     async def at_place(self, context: Context, broker: str, commit_offset: int) -> StoredMessage:
-        state = self._state
-        state.check_open()
-        name = state.settings.name
+        engine = self._engine
+        engine.check_open()
+        name = engine.settings.name
         if broker not in ("", name):
             raise BadRequest(f"there is no broker {shown(broker)}")
-        found = record_at(state, commit_offset) if commit_offset >= 0 else None
+        found = record_at(engine, commit_offset) if commit_offset >= 0 else None
         if found is None:
             raise NotFound(f"broker {name} has no message at {commit_offset}")
         return as_stored(found[1], name)
 
     async def find_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
-        self._state.check_open()
-        self._state.catalogue.topic(topic)
+        self._engine.check_open()
+        self._engine.catalogue.topic(topic)
         packed = message_id.encode("utf-8", "replace")
         found = await self._find(
             topic,
@@ -77,8 +77,8 @@ class Finding(Facet, FindsByPlace):
     async def find_by_key(
         self, context: Context, topic: str, key: str, *, begin_ms: int, end_ms: int, limit: int
     ) -> list[StoredMessage]:
-        self._state.check_open()
-        self._state.catalogue.topic(topic)
+        self._engine.check_open()
+        self._engine.catalogue.topic(topic)
         packed = key.encode("utf-8", "replace")
         return await self._find(
             topic,
@@ -102,13 +102,13 @@ class Finding(Facet, FindsByPlace):
         limit: int,
     ) -> list[StoredMessage]:
         """Newest first, hour by hour; the hours are those that the index has."""
-        newest = _Newest(limit, self._state.settings.max_found_bytes)
+        newest = _Newest(limit, self._engine.settings.max_found_bytes)
         pace = _Pace()
         hours = self._hours(begin_ms, end_ms)
         while some := list(islice(hours, _HOURS_AT_ONCE)):
             await pace.rest()
             topic = self._topic_now(topic_name)
-            seek = self._state.store.seeker(INDEX)
+            seek = self._engine.store.seeker(INDEX)
             places = [(hour, queue_id) for hour in some for queue_id in _queues(seek, hour, topic, wanted)]
             del seek
             for hour, same in groupby(places, key=itemgetter(0)):
@@ -120,14 +120,14 @@ class Finding(Facet, FindsByPlace):
         return newest.messages()
 
     def _topic_now(self, name: str) -> Topic:
-        self._state.check_open()
-        return self._state.catalogue.topic(name)
+        self._engine.check_open()
+        return self._engine.catalogue.topic(name)
 
     async def _collect(
         self, span: _Span, fits: Callable[[StoredMessage], bool], newest: _Newest, pace: _Pace
     ) -> None:
         """Add the messages of one queue and hour, newest first, until what follows is too old to be kept."""
-        log, topic, queue_id = self._state.log, span.topic, span.queue_id
+        log, topic, queue_id = self._engine.log, span.topic, span.queue_id
         if queue_id >= len(topic.queues):
             return
         queue = topic.queues[queue_id]
@@ -138,14 +138,14 @@ class Finding(Facet, FindsByPlace):
         while len(page) == _PAGE:
             await pace.rest()
             self._topic_now(topic.name)
-            page = _offsets(self._state.store.seeker(INDEX), span, lowest, page[-1])
+            page = _offsets(self._engine.store.seeker(INDEX), span, lowest, page[-1])
             for offset in page:
                 record = log.get(topic, queue_id, offset)
                 await pace.spend(cost_of(record))
                 sound = log.decoded(topic, queue_id, offset, record) if record is not None else None
                 if record is None or sound is None:
                     continue
-                message = as_stored(sound, self._state.settings.name)
+                message = as_stored(sound, self._engine.settings.name)
                 if not span.begin_ms <= message.store_ms <= span.end_ms or not fits(message):
                     continue
                 if not newest.add(message, len(record)):
@@ -153,7 +153,7 @@ class Finding(Facet, FindsByPlace):
 
     def _hours(self, begin_ms: int, end_ms: int) -> Iterator[int]:
         """The hours in this time that the index may have, newest first."""
-        store = self._state.store
+        store = self._engine.store
         first = store.first(INDEX, b"")
         last = store.last_below(INDEX, b"\xff" * 32)
         if first is None or last is None:
@@ -170,17 +170,17 @@ class Finding(Facet, FindsByPlace):
             return None
         if place < 0:
             return None
-        found = record_at(self._state, place)
+        found = record_at(self._engine, place)
         if found is None or found[0].name != topic_name:
             return None
-        message = as_stored(found[1], self._state.settings.name)
+        message = as_stored(found[1], self._engine.settings.name)
         return message if message.store_host == host else None
 
 
-def record_at(state: State, place: int) -> tuple[Topic, Record] | None:
+def record_at(engine: Engine, place: int) -> tuple[Topic, Record] | None:
     """The message at a commit log offset, and the topic that it lies in; None where none is, or none more."""
     topic_id, queue_id, low = split_commit_offset(place)
-    topic = state.catalogue.topic_by_id(topic_id)
+    topic = engine.catalogue.topic_by_id(topic_id)
     if topic is None or queue_id >= len(topic.queues):
         return None
     # The place has the low bits of the offset; the kept ones differ from it by whole wraps.
@@ -188,8 +188,8 @@ def record_at(state: State, place: int) -> tuple[Topic, Record] | None:
     offset = low + ((queue.visible - 1 - low) >> OFFSET_BITS << OFFSET_BITS)
     if not queue.minimum <= offset < queue.visible:
         return None
-    record = state.log.get(topic, queue_id, offset)
-    found = state.log.decoded(topic, queue_id, offset, record) if record is not None else None
+    record = engine.log.get(topic, queue_id, offset)
+    found = engine.log.decoded(topic, queue_id, offset, record) if record is not None else None
     return None if found is None else (topic, found)
 
 

@@ -1,6 +1,6 @@
 """Clients of this broker's gateways: who is in a group, and who waits for a reply.
 
-Soft state: doors tell it, guests of a shared broker too, and it is gone with the process.
+Soft engine: doors tell it, guests of a shared broker too, and it is gone with the process.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Membership:
             self.on_members(client.group)
 
 
-class Members(Facet, RegistersClients, TellsConsumers, CarriesReplies):
+class MembersFacet(Facet, RegistersClients, TellsConsumers, CarriesReplies):
     """`RegistersClients`, `TellsConsumers` and `CarriesReplies` of the embedded broker."""
 
     _membership: Membership
@@ -102,17 +102,17 @@ class Members(Facet, RegistersClients, TellsConsumers, CarriesReplies):
 
     async def send_reply(self, context: Context, message: Message) -> Sent:
         """Also raises BadRequest: it does not say who waits for it. Nothing is stored."""
-        state = self._state
-        state.check_open()
+        engine = self._engine
+        engine.check_open()
         found = find_property(message.properties, REPLY_TO_CLIENT.encode())
         if found is None:
             raise BadRequest("a reply must say who waits for it, in the property REPLY_TO_CLIENT")
-        client_id, now_ms = found.decode("utf-8", "replace"), state.clock.now_ms()
+        client_id, now_ms = found.decode("utf-8", "replace"), engine.clock.now_ms()
         block = set_property(message.properties, PUSH_REPLY_TIME.encode(), b"%d" % now_ms)
         queue_id = max(message.queue_id, 0)
         reply = StoredMessage(
             message.topic,
-            state.settings.name,
+            engine.settings.name,
             queue_id,
             0,
             0,
@@ -121,7 +121,7 @@ class Members(Facet, RegistersClients, TellsConsumers, CarriesReplies):
             message.born_ms or now_ms,
             message.born_host,
             now_ms,
-            host_text(state.store_host),
+            host_text(engine.store_host),
             message.body,
             block if len(block) <= LONGEST_BLOCK else message.properties,
         )
@@ -130,7 +130,7 @@ class Members(Facet, RegistersClients, TellsConsumers, CarriesReplies):
             taken = await taken
         if not taken:
             raise ClientNotFound(client_id, "did not take the reply: it is not connected")
-        return Sent(message.message_id, state.settings.name, queue_id, 0)
+        return Sent(message.message_id, engine.settings.name, queue_id, 0)
 
     def on_reply(self, handler: ReplyHandler) -> None:
         self._reply_handler = handler

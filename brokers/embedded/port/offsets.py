@@ -6,54 +6,54 @@ from collections.abc import Sequence
 
 from brokers.embedded.catalog.catalog import QueueState
 from brokers.embedded.engine.component import Facet
-from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.group_topic import GroupTopic
 from popgate.context import Context
 from popgate.errors import IllegalOffset
 from popgate.model import Bounds, Progress, QueueOffsets, StartFrom
 
 
-class Positions(Facet):
+class OffsetsFacet(Facet):
     """The part of the port's `Offsets` and `Directory` that is about groups' positions."""
 
     async def committed(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int
     ) -> int | None:
-        state = self._state
-        state.check_open()
-        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        state.queue(held_topic, broker, queue_id)
-        share = state.shares.get(held_topic.id, held_group.id)
+        engine = self._engine
+        engine.check_open()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
+        engine.queue(held_topic, broker, queue_id)
+        share = engine.shares.get(held_topic.id, held_group.id)
         ledger = share.ledgers.get(queue_id) if share is not None else None
         return ledger.committed() if ledger is not None and not ledger.unread else None
 
     async def commit(
         self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
     ) -> None:
-        state = self._state
-        state.check_writable()
-        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        queue = state.queue(held_topic, broker, queue_id)
+        engine = self._engine
+        engine.check_writable()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
+        queue = engine.queue(held_topic, broker, queue_id)
         if not queue.minimum <= offset <= queue.visible:
             raise IllegalOffset(offset, queue.minimum, queue.visible)
-        share = state.shares.share(held_topic, held_group)
+        share = engine.shares.share(held_topic, held_group)
         share.begin(only=queue_id)
         ledger = share.ledgers[queue_id]
         if ledger.frontier != offset or ledger.entries or ledger.unread:
-            ledger.seek(offset, state.steady.now_ms())
-        state.wake_freed()
-        await state.settled()
+            ledger.seek(offset, engine.steady.now_ms())
+        engine.wake_freed()
+        await engine.settled()
 
     async def progress(self, group: str, topic: str) -> list[Progress]:
-        state = self._state
-        state.check_open()
-        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        share = state.shares.peek(held_topic, held_group)
+        engine = self._engine
+        engine.check_open()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
+        share = engine.shares.peek(held_topic, held_group)
         found = self._progress_of(share)
         return found if share.retries is None else found + self._progress_of(share.retries)
 
-    def _progress_of(self, share: Share) -> list[Progress]:
-        state = self._state
-        now_ms = state.steady.now_ms()
+    def _progress_of(self, share: GroupTopic) -> list[Progress]:
+        engine = self._engine
+        now_ms = engine.steady.now_ms()
         retry = share.main is not None
         found = []
         for queue in share.topic.queues:
@@ -61,13 +61,15 @@ class Positions(Facet):
             ledger = share.ledgers.get(queue.queue_id)
             if ledger is None:
                 start = queue.minimum if share.ledgers else share.start_of(queue)
-                found.append(Progress(state.settings.name, queue.queue_id, start, start, 0, 0, bounds, retry))
+                found.append(
+                    Progress(engine.settings.name, queue.queue_id, start, start, 0, 0, bounds, retry)
+                )
                 continue
             held, waiting = ledger.count(now_ms)
             frontier = max(ledger.frontier, queue.minimum)
             found.append(
                 Progress(
-                    state.settings.name,
+                    engine.settings.name,
                     queue.queue_id,
                     ledger.committed(),
                     frontier,
@@ -80,57 +82,57 @@ class Positions(Facet):
         return found
 
     async def topics_of(self, group: str) -> list[str]:
-        state = self._state
-        state.check_open()
-        held_group = state.catalogue.group(group)
-        return sorted(state.shares.topics_of(held_group))
+        engine = self._engine
+        engine.check_open()
+        held_group = engine.catalogue.group(group)
+        return sorted(engine.shares.topics_of(held_group))
 
     async def reset(self, group: str, topic: str, to: StartFrom | int) -> QueueOffsets:
-        state = self._state
-        state.check_writable()
-        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
-        share = state.shares.share(held_topic, held_group)
+        engine = self._engine
+        engine.check_writable()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
+        share = engine.shares.share(held_topic, held_group)
         shares = [share] if share.retries is None else [share, share.retries]
         # All are known before the first queue is changed.
         offsets = [[self._offset_of(queue, to) for queue in one.topic.queues] for one in shares]
-        now_ms = state.steady.now_ms()
+        now_ms = engine.steady.now_ms()
         for one, places in zip(shares, offsets, strict=True):
             one.begin()
             for queue_id, offset in enumerate(places):
                 one.ledgers[queue_id].seek(offset, now_ms)
-        state.wake_freed()
-        await state.settled()
-        return {(state.settings.name, queue_id): offset for queue_id, offset in enumerate(offsets[0])}
+        engine.wake_freed()
+        await engine.settled()
+        return {(engine.settings.name, queue_id): offset for queue_id, offset in enumerate(offsets[0])}
 
     def _offset_of(self, queue: QueueState, to: StartFrom | int) -> int:
         if to is StartFrom.FIRST:
             return queue.minimum
         if to is StartFrom.LAST:
             return queue.visible
-        return self._state.log.offset_at(queue, int(to))
+        return self._engine.log.offset_at(queue, int(to))
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]
     ) -> list[tuple[str, str, int]]:
-        self._state.check_open()
+        self._engine.check_open()
         return [
             (topic, broker, queue_id)
             for topic, broker, queue_id in queues
             if self._is_ours(topic, broker, queue_id)
-            and self._state.locks.take(group, client_id, (topic, queue_id))
+            and self._engine.locks.take(group, client_id, (topic, queue_id))
         ]
 
     async def unlock(
         self, context: Context, group: str, client_id: str, queues: Sequence[tuple[str, str, int]]
     ) -> None:
-        self._state.check_open()
+        self._engine.check_open()
         for topic, _, queue_id in queues:
-            self._state.locks.give_up(group, client_id, (topic, queue_id))
+            self._engine.locks.give_up(group, client_id, (topic, queue_id))
 
     def _is_ours(self, topic: str, broker: str, queue_id: int) -> bool:
-        found = self._state.catalogue.find_topic(topic)
+        found = self._engine.catalogue.find_topic(topic)
         return (
             found is not None
-            and broker in ("", self._state.settings.name)
+            and broker in ("", self._engine.settings.name)
             and 0 <= queue_id < len(found.queues)
         )

@@ -13,10 +13,10 @@ from brokers.embedded.engine.pop_checks import (
     check_request,
     illegal_invisible_time,
 )
-from brokers.embedded.groups.group_topic import Share
-from brokers.embedded.groups.pop_attempt import Want, receipt_head
+from brokers.embedded.groups.group_topic import GroupTopic
+from brokers.embedded.groups.pop_attempt import PopAttempt, receipt_head
 from brokers.embedded.groups.receipts import encode_handle, expired, find_delivery, find_undelivered
-from brokers.embedded.lite_port.settle import LiteSettling
+from brokers.embedded.lite_port.settle import LiteSettlement
 from popgate.context import Context
 from popgate.errors import GatewayError, NotFound, TooManyRequests
 from popgate.model import PRIORITY_FACTOR, MessageType, Pop, StoredMessage
@@ -27,32 +27,34 @@ _PATIENCE_S = 1.0
 """How long a pop that may not wait looks through messages that do not pass its filter."""
 
 
-class Popping(LiteSettling, Facet):
+class PopFacet(Facet):
     """The port's `Store`, without sending."""
 
+    _lite_settlement: LiteSettlement
+
     async def pop(self, context: Context, request: Pop) -> list[StoredMessage]:
-        state = self._state
+        engine = self._engine
         check_request(request)
         until = request.wait_until
-        patience = state.clock.monotonic() + _PATIENCE_S if until is None else until
+        patience = engine.clock.monotonic() + _PATIENCE_S if until is None else until
         wake = 0
-        looks = state.settings.max_scan
-        if len(state.turns):
+        looks = engine.settings.max_scan
+        if len(engine.turns):
             # Others look through their backlog already: a first look is a short one.
             looks = min(looks, _FIRST_LOOKS)
         while True:
-            topic, group = admit(state, request)
-            share = state.shares.share(topic, group)
+            topic, group = admit(engine, request)
+            share = engine.shares.share(topic, group)
             try:
                 max_bytes = bytes_for(context, request.max_bytes)
             except TooManyRequests as error:
                 if error.alone:
-                    state.waiting.pass_on(topic.id, group.id, wake)
+                    engine.waiting.pass_on(topic.id, group.id, wake)
                 raise
             want = self._take(context, request, share, max_bytes, looks)
-            goes_on = want.more and not want.taken and state.clock.monotonic() < patience
+            goes_on = want.more and not want.taken and engine.clock.monotonic() < patience
             if wake and not goes_on and (want.refused or _has_work(share)):
-                state.waiting.pass_on(topic.id, group.id, wake)
+                engine.waiting.pass_on(topic.id, group.id, wake)
             if want.taken:
                 taken = max_bytes - want.bytes_left
                 if context.allowance is not None:
@@ -64,15 +66,15 @@ class Popping(LiteSettling, Facet):
                 continue
             if goes_on:
                 try:
-                    await state.turns.next()
+                    await engine.turns.next()
                 except asyncio.CancelledError:
-                    state.waiting.pass_on(topic.id, group.id, wake)
+                    engine.waiting.pass_on(topic.id, group.id, wake)
                     raise
-                looks = state.settings.max_scan
+                looks = engine.settings.max_scan
                 continue
-            if until is None or state.clock.monotonic() >= until:
+            if until is None or engine.clock.monotonic() >= until:
                 return []
-            wake = await state.waiting.wait(
+            wake = await engine.waiting.wait(
                 topic.id, group.id, until, queue_id=request.queue_id, room=request.max_messages
             )
             if not wake:
@@ -81,11 +83,11 @@ class Popping(LiteSettling, Facet):
     async def ack(
         self, context: Context, topic: str, group: str, receipts: Sequence[str]
     ) -> list[GatewayError | None]:
-        state = self._state
+        engine = self._engine
         share, held_topic, now_ms = self._find_share(topic, group)
-        if (bound := state.lites.bound(topic, group)) is not None:
-            return await self._ack_lite(*bound, receipts)
-        broker = state.settings.name
+        if (bound := engine.lites.bound(topic, group)) is not None:
+            return await self._lite_settlement.ack(*bound, receipts)
+        broker = engine.settings.name
         results: list[GatewayError | None] = []
         failed = 0
         for handle in receipts:
@@ -99,8 +101,8 @@ class Popping(LiteSettling, Facet):
                 failed += 1
         if failed < len(results):
             # Also when all were finished before: that may not have been written yet.
-            state.wake_freed()
-            await state.settled()
+            engine.wake_freed()
+            await engine.settled()
         return results
 
     async def change_invisible(
@@ -113,82 +115,86 @@ class Popping(LiteSettling, Facet):
         *,
         suspend: bool = False,
     ) -> str:
-        state = self._state
+        engine = self._engine
         share, held_topic, now_ms = self._find_share(topic, group)
         if not 0 <= invisible_ms <= LONGEST_INVISIBLE_MS:
             raise illegal_invisible_time(invisible_ms)
-        if (bound := state.lites.bound(topic, group)) is not None:
-            return await self._change_lite(*bound, receipt, invisible_ms, suspend=suspend)
-        found = find_delivery(share, held_topic, state.settings.name, receipt, now_ms)
+        if (bound := engine.lites.bound(topic, group)) is not None:
+            return await self._lite_settlement.change_invisible(
+                *bound, receipt, invisible_ms, suspend=suspend
+            )
+        found = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
         if found is None:
             raise expired(receipt)
         ledger, offset, entry = found
         try:
             again = ledger.hide(offset, entry, now_ms + invisible_ms, now_ms, suspend=suspend)
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
-        state.wake_freed()
-        state.arm()
-        await state.settled()
-        return encode_handle(ledger, offset, again, state.settings.name)
+        engine.wake_freed()
+        engine.arm()
+        await engine.settled()
+        return encode_handle(ledger, offset, again, engine.settings.name)
 
     async def give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
-        state = self._state
+        engine = self._engine
         try:
             share, held_topic, now_ms = self._find_share(topic, group)
         except NotFound:
             return 0
-        if (bound := state.lites.bound(topic, group)) is not None:
-            return await self._give_back_lite(*bound, receipts)
+        if (bound := engine.lites.bound(topic, group)) is not None:
+            return await self._lite_settlement.give_back(*bound, receipts)
         freed = 0
         for handle in receipts:
-            found = find_undelivered(share, held_topic, state.settings.name, handle)
+            found = find_undelivered(share, held_topic, engine.settings.name, handle)
             if found is not None:
                 ledger, offset, entry = found
                 ledger.free(offset, entry, now_ms)
                 freed += 1
         if freed:
-            state.wake_freed()
-            await state.settled()
+            engine.wake_freed()
+            await engine.settled()
         return freed
 
     async def dead_letter(self, context: Context, topic: str, group: str, receipt: str) -> None:
-        state = self._state
+        engine = self._engine
         share, held_topic, now_ms = self._find_share(topic, group)
-        if (bound := state.lites.bound(topic, group)) is not None:
-            await self._dead_letter_lite(*bound, receipt)
+        if (bound := engine.lites.bound(topic, group)) is not None:
+            await self._lite_settlement.dead_letter(*bound, receipt)
             return
-        found = find_delivery(share, held_topic, state.settings.name, receipt, now_ms)
+        found = find_delivery(share, held_topic, engine.settings.name, receipt, now_ms)
         if found is None:
             raise expired(receipt)
         ledger, offset, _ = found
         try:
             ledger.bury(offset, now_ms)
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
-        state.wake_freed()
-        await state.settled()
+        engine.wake_freed()
+        await engine.settled()
 
     # -- inside -------------------------------------------------------------------------------
 
-    def _find_share(self, topic_name: str, group_name: str) -> tuple[Share | None, Topic, int]:
+    def _find_share(self, topic_name: str, group_name: str) -> tuple[GroupTopic | None, Topic, int]:
         """What the group has of the topic, and the time. Raises TopicNotFound, GroupNotFound."""
-        state = self._state
-        state.check_writable()
-        topic, group = state.catalogue.topic(topic_name), state.catalogue.group(group_name)
-        return state.shares.get(topic.id, group.id), topic, state.steady.now_ms()
+        engine = self._engine
+        engine.check_writable()
+        topic, group = engine.catalogue.topic(topic_name), engine.catalogue.group(group_name)
+        return engine.shares.get(topic.id, group.id), topic, engine.steady.now_ms()
 
-    def _take(self, context: Context, request: Pop, share: Share, max_bytes: int, looks: int) -> Want:
+    def _take(
+        self, context: Context, request: Pop, share: GroupTopic, max_bytes: int, looks: int
+    ) -> PopAttempt:
         """Take what there is now, in memory and in the batch."""
-        state = self._state
-        now_ms = state.steady.now_ms()
-        want = Want(request, state.settings.name, context.client_id, now_ms=now_ms, looks=looks)
+        engine = self._engine
+        now_ms = engine.steady.now_ms()
+        want = PopAttempt(request, engine.settings.name, context.client_id, now_ms=now_ms, looks=looks)
         want.bytes_left = max_bytes
         ordered = request.ordered or share.group.config.ordered
         try:
-            state.fall_due(now_ms)
+            engine.fall_due(now_ms)
             if share.begin():
                 want.changed = True
             is_so = share.become(ordered=ordered, now_ms=now_ms, looks=looks)
@@ -211,17 +217,17 @@ class Popping(LiteSettling, Facet):
                 if want.looks <= 0 and want.room > 0 and not want.full and _has_work(share):
                     want.more = True  # in a queue that was not looked at, too
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
         if want.changed and not want.taken:
-            state.store.commit()
-        state.wake_freed()
-        state.arm_ledgers()
+            engine.store.commit()
+        engine.wake_freed()
+        engine.arm_ledgers()
         return want
 
-    def _take_same(self, share: Share, want: Want) -> None:
+    def _take_same(self, share: GroupTopic, want: PopAttempt) -> None:
         """A repeated receive of an ordered group: what the first one still holds."""
-        state = self._state
+        engine = self._engine
         places = sorted(share.attempts[want.attempt_id])
         for queue_id, offset in places:
             ledger = share.ledgers[queue_id]
@@ -230,21 +236,21 @@ class Popping(LiteSettling, Facet):
                 continue
             if want.room <= 0:
                 return
-            record = state.log.get(share.topic, queue_id, offset)
-            found = state.log.decoded(share.topic, queue_id, offset, record) if record is not None else None
+            record = engine.log.get(share.topic, queue_id, offset)
+            found = engine.log.decoded(share.topic, queue_id, offset, record) if record is not None else None
             if found is not None:
                 head = receipt_head(entry, want.broker, queue_id, ordered=True, topic_type=share.topic_type)
                 want.deliver(share.shown_topic, offset, found, entry, head)
                 want.holds.append((ledger, entry, [offset]))
                 want.repeated = True
 
-    async def _keep(self, want: Want) -> bool:
+    async def _keep(self, want: PopAttempt) -> bool:
         """Wait until what was taken is written; whether it still is the caller's then.
 
         A caller who is cancelled meanwhile gives everything back, but not what an earlier receive took.
         """
         try:
-            await self._state.settled()
+            await self._engine.settled()
         except asyncio.CancelledError:
             if not want.repeated:
                 self._undo(want)
@@ -253,18 +259,18 @@ class Popping(LiteSettling, Facet):
             return True
         return all(ledger.entries.get(offset) is entry for ledger, entry, (offset,) in want.holds)
 
-    def _undo(self, want: Want) -> None:
-        state = self._state
-        now_ms = state.steady.now_ms()
+    def _undo(self, want: PopAttempt) -> None:
+        engine = self._engine
+        now_ms = engine.steady.now_ms()
         for ledger, entry, offsets in want.holds:
             for offset in offsets:
                 if ledger.entries.get(offset) is entry:
                     ledger.free(offset, entry, now_ms)
-        state.store.commit()
-        state.wake_freed()
+        engine.store.commit()
+        engine.wake_freed()
 
 
-def _take_with_retries(share: Share, retries: Share, want: Want, queue_id: int) -> None:
+def _take_with_retries(share: GroupTopic, retries: GroupTopic, want: PopAttempt, queue_id: int) -> None:
     """Take from a topic and from the group's retries of it: each is asked first every other time."""
     share.retries_first = not share.retries_first
     for chosen in (retries, share) if share.retries_first else (share, retries):
@@ -273,7 +279,7 @@ def _take_with_retries(share: Share, retries: Share, want: Want, queue_id: int) 
             _take_in_turn(chosen, want, queue_id if chosen is share else -1)
 
 
-def _take_in_turn(share: Share, want: Want, queue_id: int) -> None:
+def _take_in_turn(share: GroupTopic, want: PopAttempt, queue_id: int) -> None:
     """Take from the queue that is asked for, or from all, beginning at another one each time."""
     if queue_id >= 0:
         first, count = queue_id, 1
@@ -292,7 +298,7 @@ def _take_in_turn(share: Share, want: Want, queue_id: int) -> None:
                 return
 
 
-def _take_by_priority(share: Share, want: Want) -> None:
+def _take_by_priority(share: GroupTopic, want: PopAttempt) -> None:
     """Take from the highest queue down: a queue's number is the priority of its messages.
 
     Of a hundred pops, as many as the group's attribute `priority.factor` says (100); the others begin
@@ -311,7 +317,7 @@ def _take_by_priority(share: Share, want: Want) -> None:
                 return
 
 
-def _has_work(share: Share) -> bool:
+def _has_work(share: GroupTopic) -> bool:
     if share.retries is not None and _has_work(share.retries):
         return True
     readable = share.topic.config.read_queues

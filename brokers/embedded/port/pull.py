@@ -18,7 +18,7 @@ from popgate.stored_records import StoredRecords, held_bytes
 from popgate.wire.records import plain_parts
 
 
-class Reading(Facet):
+class PullFacet(Facet):
     """The part of the port's `Offsets` that looks at messages."""
 
     async def pull(
@@ -34,7 +34,7 @@ class Reading(Facet):
         passing: Filter,
         wait_until: float | None,
     ) -> Pulled:
-        state = self._state
+        engine = self._engine
         if max_messages < 1:
             raise BadRequest(f"a pull takes at least one message, not {max_messages}")
         queue = self._readable(topic, broker, queue_id)
@@ -44,13 +44,13 @@ class Reading(Facet):
             room = bytes_for(context, max_bytes)
             messages, offset = self._look(queue, offset, max_messages, room, passing)
             bounds = Bounds(queue.minimum, queue.visible)
-            if messages or wait_until is None or state.clock.monotonic() >= wait_until:
+            if messages or wait_until is None or engine.clock.monotonic() >= wait_until:
                 if messages and context.allowance is not None:
                     context.allowance.add(held_bytes(messages))
                 return Pulled(messages, offset, bounds)
             if offset < queue.visible:
                 await asyncio.sleep(0)
-            elif not await state.waiting.wait(queue.topic.id, pull_key(queue_id), wait_until):
+            elif not await engine.waiting.wait(queue.topic.id, pull_key(queue_id), wait_until):
                 return Pulled([], offset, bounds)
             queue = self._readable(topic, broker, queue_id)
 
@@ -60,13 +60,13 @@ class Reading(Facet):
 
     async def offset_at(self, context: Context, topic: str, broker: str, queue_id: int, time_ms: int) -> int:
         queue = self._queue(topic, broker, queue_id)
-        return self._state.log.offset_at(queue, time_ms)
+        return self._engine.log.offset_at(queue, time_ms)
 
     # -- inside -------------------------------------------------------------------------------
 
     def _queue(self, topic: str, broker: str, queue_id: int) -> QueueState:
-        self._state.check_open()
-        return self._state.queue(self._state.catalogue.topic(topic), broker, queue_id)
+        self._engine.check_open()
+        return self._engine.queue(self._engine.catalogue.topic(topic), broker, queue_id)
 
     def _readable(self, topic: str, broker: str, queue_id: int) -> QueueState:
         queue = self._queue(topic, broker, queue_id)
@@ -89,7 +89,7 @@ class Reading(Facet):
         self, queue: QueueState, offset: int, max_messages: int, max_bytes: int
     ) -> tuple[Sequence[StoredMessage], int] | None:
         """All messages, as they are stored. None: one of them has to be decoded."""
-        log = self._state.log
+        log = self._engine.log
         end = log.reach(queue, offset, max_messages)
         records: list[bytes] = []
         starts: list[int] = []
@@ -112,7 +112,7 @@ class Reading(Facet):
                 break
         if not records:
             return [], max(end, offset)
-        name = self._state.settings.name
+        name = self._engine.settings.name
         decode = partial(stored_message, broker=name)
         return StoredRecords(b"".join(records), starts, body_bytes, name, decode), max(end, offset)
 
@@ -120,16 +120,16 @@ class Reading(Facet):
         self, queue: QueueState, offset: int, max_messages: int, max_bytes: int, passing: Filter
     ) -> tuple[list[StoredMessage], int]:
         """The same, one by one."""
-        state = self._state
-        end = state.log.reach(queue, offset, max(max_messages, state.settings.max_scan))
+        engine = self._engine
+        end = engine.log.reach(queue, offset, max(max_messages, engine.settings.max_scan))
         messages: list[StoredMessage] = []
-        looks = state.settings.max_scan
-        for at, record in state.log.read(queue.topic, queue.queue_id, offset, end):
-            found = state.log.decoded(queue.topic, queue.queue_id, at, record)
+        looks = engine.settings.max_scan
+        for at, record in engine.log.read(queue.topic, queue.queue_id, offset, end):
+            found = engine.log.decoded(queue.topic, queue.queue_id, at, record)
             if found is not None and (passing.everything or passing.matches(found.properties)):
                 if messages and len(record) > max_bytes:
                     return messages, at
-                messages.append(as_stored(found, state.settings.name))
+                messages.append(as_stored(found, engine.settings.name))
                 max_bytes -= len(record)
                 if len(messages) == max_messages:
                     return messages, at + 1

@@ -15,7 +15,7 @@ from brokers.capabilities import Reclaimed, ReclaimsRetries
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.component import Facet
 from brokers.embedded.groups.entries import Entry
-from brokers.embedded.groups.group_topic import Share
+from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.port.send_back import MOST_TIMES, retry_config, retry_properties
 from popgate.context import Context
@@ -32,32 +32,32 @@ _Found = tuple[Ledger, int, Entry | None]
 """An unfinished message: without an entry it was never delivered."""
 
 
-class Reclaiming(Facet, ReclaimsRetries):
+class ReclaimFacet(Facet, ReclaimsRetries):
     """`ReclaimsRetries` of the embedded broker."""
 
     async def reclaim(self, context: Context, group: str, topic: str, *, held: bool = False) -> Reclaimed:
-        state = self._state
-        state.check_open()
-        held_topic, held_group = state.catalogue.topic(topic), state.catalogue.group(group)
+        engine = self._engine
+        engine.check_open()
+        held_topic, held_group = engine.catalogue.topic(topic), engine.catalogue.group(group)
         config = held_group.config
-        if config.broadcast or state.lites.bound(topic, group) is not None:
+        if config.broadcast or engine.lites.bound(topic, group) is not None:
             return Reclaimed(0, more=False)
-        if not _has_any(state.shares.peek(held_topic, held_group)):
+        if not _has_any(engine.shares.peek(held_topic, held_group)):
             return Reclaimed(0, more=False)
-        state.check_writable()
-        now_ms = state.steady.now_ms()
+        engine.check_writable()
+        now_ms = engine.steady.now_ms()
         moved = size = 0
         more = False
         try:
-            state.fall_due(now_ms)
-            share = state.shares.share(held_topic, held_group)
+            engine.fall_due(now_ms)
+            share = engine.shares.share(held_topic, held_group)
             # A copy that comes into a queue of the very share is behind what is looked at here.
             found = list(islice(_unfinished(share, now_ms, held=held), _MOST + 1))
             for at, (ledger, offset, entry) in enumerate(found):
                 if at == _MOST or size >= _MOST_BYTES:
                     more = True
                     break
-                record = state.log.get(ledger.queue.topic, ledger.queue.queue_id, offset)
+                record = engine.log.get(ledger.queue.topic, ledger.queue.queue_id, offset)
                 if record is not None and self._move(ledger, offset, entry, record, now_ms):
                     moved += 1
                     size += len(record)
@@ -68,33 +68,33 @@ class Reclaiming(Facet, ReclaimsRetries):
             for ledger in {ledger: None for ledger, *_ in found}:
                 ledger.tidy()
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
-        state.wake_freed()
-        state.arm()
-        await state.settled()
+        engine.wake_freed()
+        engine.arm()
+        await engine.settled()
         return Reclaimed(moved, more)
 
     # -- inside -------------------------------------------------------------------------------
 
     def _move(self, ledger: Ledger, offset: int, entry: Entry | None, record: bytes, now_ms: int) -> bool:
         """Copy a message into `%RETRY%group`, or hold the copy back until it is due; False: it is damaged."""
-        state, queue = self._state, ledger.queue
-        message = state.log.decoded(queue.topic, queue.queue_id, offset, record)
+        engine, queue = self._engine, ledger.queue
+        message = engine.log.decoded(queue.topic, queue.queue_id, offset, record)
         if message is None:
             return False
-        target = state.catalogue.ensure_topic(retry_config(ledger.group.name), bounded=False)
+        target = engine.catalogue.ensure_topic(retry_config(ledger.group.name), bounded=False)
         properties = retry_properties(message, _sent_to(ledger, message), "")
         delivered = entry.attempt if entry is not None else 0
         times = _times(ledger.group, message, delivered)
         message_id = find_property(properties, _UNIQ_KEY) or b""
-        wall_ms = state.clock.now_ms()
+        wall_ms = engine.clock.now_ms()
         wait_ms = entry.due_ms - now_ms if entry is not None else 0
         if wait_ms > 0:
-            held_back = _encoded(target, message, properties, times, wall_ms, state.store_host)
-            state.timers.add(target, 0, held_back, wall_ms + wait_ms, message_id)
+            held_back = _encoded(target, message, properties, times, wall_ms, engine.store_host)
+            engine.timers.add(target, 0, held_back, wall_ms + wait_ms, message_id)
             return True
-        state.log.append_new(
+        engine.log.append_new(
             target,
             0,
             message.body,
@@ -106,14 +106,14 @@ class Reclaiming(Facet, ReclaimsRetries):
             flag=message.flag,
             born_ms=message.born_ms,
             born_host=message.born_host,
-            store_host=state.store_host,
+            store_host=engine.store_host,
             reconsume_times=times,
             prepared_offset=message.prepared_offset,
         )
         return True
 
 
-def _has_any(share: Share) -> bool:
+def _has_any(share: GroupTopic) -> bool:
     """Whether there may be something to move. Cheap: it is asked again and again of groups that rest."""
     if share.retries is not None:
         for ledger in share.retries.ledgers.values():
@@ -123,7 +123,7 @@ def _has_any(share: Share) -> bool:
     return not ordered and any(ledger.entries for ledger in share.ledgers.values())
 
 
-def _unfinished(share: Share, now_ms: int, *, held: bool) -> Iterator[_Found]:
+def _unfinished(share: GroupTopic, now_ms: int, *, held: bool) -> Iterator[_Found]:
     """What is to be moved: of a queue in the order of its offsets."""
     if not share.group.config.ordered:
         for ledger in share.ledgers.values():

@@ -35,7 +35,7 @@ _ORIGIN_TOPIC, _RETRY_TOPIC = DLQ_ORIGIN_TOPIC.encode(), RETRY_TOPIC.encode()
 _UNIQ_KEY, _KEYS, _COUNT = UNIQ_KEY.encode(), KEYS.encode(), REDRIVE_COUNT.encode()
 
 
-class Redriving(Facet, RedrivesDeadLetters):
+class RedriveFacet(Facet, RedrivesDeadLetters):
     """`RedrivesDeadLetters` of the embedded broker."""
 
     _marking: tuple[int, set[tuple[int, int, int]]] = (-1, set())
@@ -44,20 +44,20 @@ class Redriving(Facet, RedrivesDeadLetters):
     async def redriven(
         self, group: str, broker: str, queue_id: int, begin: int, end: int
     ) -> Mapping[int, int]:
-        state = self._state
-        state.check_open()
-        queue = state.queue(state.catalogue.topic(dead_letter_topic(group)), broker, queue_id)
-        return marks(state.store, queue, begin, end)
+        engine = self._engine
+        engine.check_open()
+        queue = engine.queue(engine.catalogue.topic(dead_letter_topic(group)), broker, queue_id)
+        return marks(engine.store, queue, begin, end)
 
     async def redrive(
         self, context: Context, group: str, broker: str, queue_id: int, offsets: Sequence[int]
     ) -> list[Redriven | GatewayError]:
-        state = self._state
-        state.check_writable()
-        held_group = state.catalogue.group(group)
+        engine = self._engine
+        engine.check_writable()
+        held_group = engine.catalogue.group(group)
         if held_group.config.broadcast:
             raise Unsupported(f"a redrive to {group}, which is a broadcast group,")
-        queue = state.queue(state.catalogue.topic(dead_letter_topic(group)), broker, queue_id)
+        queue = engine.queue(engine.catalogue.topic(dead_letter_topic(group)), broker, queue_id)
         results: list[Redriven | GatewayError] = []
         grown: dict[Ledger, int] = {}
         try:
@@ -67,32 +67,32 @@ class Redriving(Facet, RedrivesDeadLetters):
                 except GatewayError as error:
                     results.append(error)
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
         if grown:
-            state.store.after_commit(partial(self._tell, grown))
-        await state.settled()
+            engine.store.after_commit(partial(self._tell, grown))
+        await engine.settled()
         return results
 
     # -- inside -------------------------------------------------------------------------------
 
     def _redrive(self, group: Group, queue: QueueState, offset: int, grown: dict[Ledger, int]) -> Redriven:
         """Add the copy and the mark to the batch. Raises GatewayError having changed nothing."""
-        state = self._state
+        engine = self._engine
         found = self._dead_letter(queue, offset)
-        if self._marking[0] != state.store.turn:
-            self._marking = (state.store.turn, set())
+        if self._marking[0] != engine.store.turn:
+            self._marking = (engine.store.turn, set())
         place = (queue.topic.id, queue.queue_id, offset)
-        if marked_ms(state.store, queue, offset) or place in self._marking[1]:
+        if marked_ms(engine.store, queue, offset) or place in self._marking[1]:
             raise AlreadyExists("a redriven copy of", f"dead letter {offset}")
         block = found.properties
         origin = find_property(block, _RETRY_TOPIC) or find_property(block, _ORIGIN_TOPIC)
         if origin is None:
             raise BadRequest(f"dead letter {offset} does not say which topic it comes from")
-        topic = state.catalogue.find_topic(origin.decode("utf-8", "replace"))
+        topic = engine.catalogue.find_topic(origin.decode("utf-8", "replace"))
         if topic is None:
             raise TopicNotFound(origin.decode("utf-8", "replace"))
-        if state.lites.bound(topic.name, group.name) is not None:
+        if engine.lites.bound(topic.name, group.name) is not None:
             # Nothing reads the retry topic of a group that takes lite topics: its copy would lie unseen.
             raise Unsupported(f"a redrive to {group.name}, which takes lite topics of {topic.name},")
         # What a consumer had sent back it looks for where such messages come again. Its properties need not
@@ -100,28 +100,28 @@ class Redriving(Facet, RedrivesDeadLetters):
         classic = found.reconsume_times > 0
         retry_topic, ledger = self._classic_retries(group) if classic else self._retries(group, topic)
         message_id = find_property(block, _UNIQ_KEY) or b""
-        copied_to = state.log.append_new(
+        copied_to = engine.log.append_new(
             retry_topic,
             0,
             found.body,
             _counted(block),
             message_id=message_id,
             keys=(find_property(block, _KEYS) or b"").split(),
-            now_ms=state.clock.now_ms(),
+            now_ms=engine.clock.now_ms(),
             sys_flag=found.sys_flag,
             flag=found.flag,
             born_ms=found.born_ms,
             born_host=found.born_host,
             store_host=found.store_host,
         )
-        mark(state.store, queue, offset, state.clock.now_ms())
+        mark(engine.store, queue, offset, engine.clock.now_ms())
         self._marking[1].add(place)
         if ledger is not None:
             grown[ledger] = grown.get(ledger, 0) + 1
         return Redriven(message_id.decode("utf-8", "replace"), topic.name, retry_topic.name, copied_to)
 
     def _dead_letter(self, queue: QueueState, offset: int) -> Record:
-        log, topic = self._state.log, queue.topic
+        log, topic = self._engine.log, queue.topic
         record = None
         if queue.minimum <= offset < queue.visible:
             record = log.get(topic, queue.queue_id, offset)
@@ -132,16 +132,16 @@ class Redriving(Facet, RedrivesDeadLetters):
 
     def _classic_retries(self, group: Group) -> tuple[Topic, Ledger | None]:
         """The topic that classic consumers of the group pull what they sent back from."""
-        return self._state.catalogue.ensure_topic(retry_config(group.name), bounded=False), None
+        return self._engine.catalogue.ensure_topic(retry_config(group.name), bounded=False), None
 
     def _retries(self, group: Group, topic: Topic) -> tuple[Topic, Ledger | None]:
         """The group's retry topic of a topic, and what the group has of it: both made on demand."""
-        state = self._state
-        share = state.shares.share(topic, group)
+        engine = self._engine
+        share = engine.shares.share(topic, group)
         share.begin()
         config = _retry_config(group.name, topic.name, topic.config.retention_ms)
-        retry_topic = state.catalogue.ensure_topic(config, bounded=False)
-        state.shares.link_retries(share)
+        retry_topic = engine.catalogue.ensure_topic(config, bounded=False)
+        engine.shares.link_retries(share)
         retries = share.retries
         assert retries is not None  # noqa: S101 - its topic is there, so it was linked
         retries.begin()
@@ -151,7 +151,7 @@ class Redriving(Facet, RedrivesDeadLetters):
         """The copies can be read: wake who waits for messages of the topic."""
         for ledger, count in grown.items():
             ledger.notice(count)
-        self._state.wake_freed()
+        self._engine.wake_freed()
 
 
 def _counted(block: bytes) -> bytes:

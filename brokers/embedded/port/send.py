@@ -47,51 +47,51 @@ _UNIQ_KEY = UNIQ_KEY.encode()
 _TRANSACTION = MessageType.TRANSACTION
 
 
-class Sending(Facet):
+class SendFacet(Facet):
     """The port's `send`, `send_packed` and `recall`."""
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
-        state = self._state
-        state.check_writable()
+        engine = self._engine
+        engine.check_writable()
         if not messages:
             return []
         topic, now_ms = self._begin(messages[0].topic)
         return await self._add_each(topic, messages, now_ms)
 
     async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
-        state = self._state
-        state.check_writable()
+        engine = self._engine
+        engine.check_writable()
         topic, now_ms = self._begin(packed.topic)
         results = self._add_packed(topic, packed, now_ms)
         if results is None:
             return await self._add_each(topic, packed.unpack(), now_ms)
-        repeats = state.repeats
+        repeats = engine.repeats
         if len(repeats.places) >= FULL:
             repeats.close(now_ms)
-        await state.settled()
+        await engine.settled()
         return results
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
-        state = self._state
-        state.check_writable()
-        message_id = state.timers.recall(state.catalogue.topic(topic), recall_handle)
-        await state.settled()
+        engine = self._engine
+        engine.check_writable()
+        message_id = engine.timers.recall(engine.catalogue.topic(topic), recall_handle)
+        await engine.settled()
         return message_id
 
     # -- inside -------------------------------------------------------------------------------
 
     def _begin(self, name: str) -> tuple[Topic, int]:
         """The topic of a send, and the time of it. Raises what is wrong with all that it brings."""
-        state = self._state
-        topic = state.catalogue.topic(name)
+        engine = self._engine
+        topic = engine.catalogue.topic(name)
         if not topic.writable:
             raise Forbidden(f"topic {topic.name} is not writable")
         topic.turn += 1
-        now_ms = state.clock.now_ms()
-        room = state.room
+        now_ms = engine.clock.now_ms()
+        room = engine.room
         if room.short or not 0 < room.look_at_ms - now_ms <= LOOK_MS:  # a call less for nearly every send
             room.check(now_ms)
-        repeats = state.repeats
+        repeats = engine.repeats
         if not repeats.since_ms <= now_ms < repeats.due_ms:
             repeats.close(now_ms)
         repeats.sent_ms = now_ms
@@ -101,8 +101,8 @@ class Sending(Facet):
         self, topic: Topic, messages: Sequence[Message], now_ms: int
     ) -> list[Sent | GatewayError]:
         """Add one after the other, and wait until that is done."""
-        state = self._state
-        repeats = state.repeats
+        engine = self._engine
+        repeats = engine.repeats
         results: list[Sent | GatewayError] = []
         failed = 0
         for message in messages:
@@ -118,7 +118,7 @@ class Sending(Facet):
             return results
         if len(repeats.places) >= FULL:
             repeats.close(now_ms)
-        await state.settled()
+        await engine.settled()
         return results
 
     def _add_packed(
@@ -131,13 +131,13 @@ class Sending(Facet):
         """
         if not packed.origins or topic.compacted:
             return None
-        state = self._state
-        queue_id, name = packed.queue_id, state.settings.name
+        engine = self._engine
+        queue_id, name = packed.queue_id, engine.settings.name
         if queue_id < 0:
             queue_id = topic.turn % topic.config.write_queues
         elif queue_id >= topic.config.write_queues or packed.broker not in ("", name):
             return None
-        repeats = state.repeats
+        repeats = engine.repeats
         ids = [one.encode() for one in packed.message_ids]
         known, seen = [], []
         if repeats.on and not packed.may_come_again:
@@ -150,7 +150,7 @@ class Sending(Facet):
             ):
                 return None
         try:
-            first = state.log.append_packed(topic, queue_id, packed, ids, now_ms, state.store_host)
+            first = engine.log.append_packed(topic, queue_id, packed, ids, now_ms, engine.store_host)
         except LocalWireError as error:
             raise BadRequest(f"the messages cannot be stored: {error}") from error
         if seen:
@@ -164,7 +164,7 @@ class Sending(Facet):
 
     def _add(self, topic: Topic, message: Message, now_ms: int) -> Sent:
         """Add one message to the batch. Raises GatewayError, having added nothing."""
-        state = self._state
+        engine = self._engine
         if message.topic != topic.name:
             raise BadRequest(f"messages for {topic.name} and other topics cannot be sent together")
         properties, message_id = message.properties, message.message_id
@@ -172,7 +172,7 @@ class Sending(Facet):
             properties, message_id = _complete(message)
         if topic.compacted:
             check_compactable(topic.name, properties, message.lite_topic)
-        repeats = state.repeats
+        repeats = engine.repeats
         try:
             packed_id = message_id.encode()
             key = packed_id + topic.mark if repeats.on and not message.may_come_again else b""
@@ -185,11 +185,11 @@ class Sending(Facet):
                 known = repeats.find(key)
                 if known is not None:
                     if known.transaction_id:
-                        known.commit_offset, known.offset = state.halves.place_of(known.transaction_id)
+                        known.commit_offset, known.offset = engine.halves.place_of(known.transaction_id)
                     elif not known.recall_handle:
                         known.commit_offset = commit_offset(topic.id, known.queue_id, known.offset)
                     return known
-        name = state.settings.name
+        name = engine.settings.name
         queue_id = message.queue_id
         if queue_id < 0:
             queue_id = _choose(message, topic.turn, topic.config.write_queues)
@@ -199,20 +199,20 @@ class Sending(Facet):
                 f" {topic.config.write_queues - 1}"
             )
         if message.broker and message.broker != name:
-            state.queue(topic, message.broker, queue_id)
+            engine.queue(topic, message.broker, queue_id)
         try:
             # A consumer that gives up the first delivery tells of no attempt before.
             if (message.attempt or message.may_come_again) and topic.name.startswith(RETRY_PREFIX):
-                buried = bury_spent(state, topic, message, properties)
+                buried = bury_spent(engine, topic, message, properties)
                 if buried is not None:
                     return Sent(message_id, name, 0, buried)
                 properties = without_counts(properties)
             if message.deliver_at_ms <= now_ms and message.type is not _TRANSACTION:
                 lite, lite_ms = None, 0
                 if message.lite_topic:
-                    lite_ms = state.lites.now_ms()
-                    lite = state.lites.topics.ensure(topic, message.lite_topic, lite_ms)
-                offset = state.log.append_new(
+                    lite_ms = engine.lites.now_ms()
+                    lite = engine.lites.topics.ensure(topic, message.lite_topic, lite_ms)
+                offset = engine.log.append_new(
                     topic,
                     queue_id,
                     message.body,
@@ -224,11 +224,11 @@ class Sending(Facet):
                     message.flag,
                     message.born_ms or now_ms,
                     pack_host(message.born_host),
-                    state.store_host,
+                    engine.store_host,
                     message.attempt,
                 )
                 if lite is not None:
-                    state.lites.topics.append(lite, queue_id, offset, lite_ms)
+                    engine.lites.topics.append(lite, queue_id, offset, lite_ms)
                 if key:
                     repeats.young[seen] = repeats.number
                     repeats.places[key] = queue_id << OFFSET_BITS | offset
@@ -255,8 +255,8 @@ class Sending(Facet):
         now_ms: int,
     ) -> Sent:
         """Keep a delayed message until its time, a half message until its transaction ends."""
-        state = self._state
-        delay_ms, longest_ms = message.deliver_at_ms - now_ms, state.settings.max_delay_ms
+        engine = self._engine
+        delay_ms, longest_ms = message.deliver_at_ms - now_ms, engine.settings.max_delay_ms
         if delay_ms > longest_ms:
             raise DelayTooLong(delay_ms, longest_ms)
         record = encode_record(
@@ -271,18 +271,18 @@ class Sending(Facet):
             message.born_ms or now_ms,
             pack_host(message.born_host),
             now_ms,
-            state.store_host,
+            engine.store_host,
             message.attempt,
         )
-        sent = Sent(message_id, state.settings.name, queue_id, 0)
+        sent = Sent(message_id, engine.settings.name, queue_id, 0)
         if message.type is _TRANSACTION:
             message.message_id = message_id
-            sent.transaction_id = state.halves.add(topic, queue_id, record, message)
-            sent.commit_offset, sent.offset = state.halves.place_of(sent.transaction_id)
-            state.arm("halves")
+            sent.transaction_id = engine.halves.add(topic, queue_id, record, message)
+            sent.commit_offset, sent.offset = engine.halves.place_of(sent.transaction_id)
+            engine.arm("halves")
         else:
-            sent.recall_handle = state.timers.add(topic, queue_id, record, message.deliver_at_ms, packed_id)
-            state.arm("timers")
+            sent.recall_handle = engine.timers.add(topic, queue_id, record, message.deliver_at_ms, packed_id)
+            engine.arm("timers")
         return sent
 
 

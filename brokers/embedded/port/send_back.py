@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.component import Facet
-from brokers.embedded.engine.engine import State
+from brokers.embedded.engine.engine import Engine
 from brokers.embedded.port.lookup import record_at
 from popgate.context import Context
 from popgate.delays import delay_ms_of
@@ -51,18 +51,18 @@ MOST_TIMES = (1 << 31) - 1
 """What a record counts to; a producer may say that a message had come so often before it was sent."""
 
 
-class SendingBack(Facet):
+class SendBackFacet(Facet):
     """The port's `send_back`."""
 
     async def send_back(self, context: Context, request: SendBack) -> None:
-        state = self._state
-        state.check_writable()
-        group = state.catalogue.group(request.group)
-        if request.broker not in ("", state.settings.name):
+        engine = self._engine
+        engine.check_writable()
+        group = engine.catalogue.group(request.group)
+        if request.broker not in ("", engine.settings.name):
             raise BadRequest(f"there is no broker {shown(request.broker)}")
-        found = record_at(state, request.commit_offset)
+        found = record_at(engine, request.commit_offset)
         if found is None:
-            raise NotFound(f"broker {state.settings.name} has no message at {request.commit_offset}")
+            raise NotFound(f"broker {engine.settings.name} has no message at {request.commit_offset}")
         topic, message = found
         most = group.config.max_attempts if request.max_attempts is None else request.max_attempts
         try:
@@ -72,16 +72,16 @@ class SendingBack(Facet):
                 level = request.delay_level or _FIRST_LEVEL + message.reconsume_times
                 self._hold(group, topic, message, delay_ms_of(level), request.store_host)
         except Exception as error:
-            state.abandon(error)
+            engine.abandon(error)
             raise
-        await state.settled()
+        await engine.settled()
 
     # -- inside -------------------------------------------------------------------------------
 
     def _hold(self, group: Group, topic: Topic, message: Record, delay_ms: int, host: str) -> None:
-        state = self._state
-        retries = state.catalogue.ensure_topic(retry_config(group.name), bounded=False)
-        now_ms = state.clock.now_ms()
+        engine = self._engine
+        retries = engine.catalogue.ensure_topic(retry_config(group.name), bounded=False)
+        now_ms = engine.clock.now_ms()
         record = encode_record(
             retries.packed_name,
             0,
@@ -94,32 +94,32 @@ class SendingBack(Facet):
             message.born_ms,
             message.born_host,
             now_ms,
-            state.store_host,
+            engine.store_host,
             _once_more(message),
             message.prepared_offset,
         )
         message_id = find_property(message.properties, _UNIQ_KEY) or b""
-        state.timers.add(retries, 0, record, now_ms + delay_ms, message_id)
-        state.arm("timers")
+        engine.timers.add(retries, 0, record, now_ms + delay_ms, message_id)
+        engine.arm("timers")
 
     def _bury(self, group: Group, topic: Topic, message: Record, host: str) -> None:
-        state = self._state
+        engine = self._engine
         origin = _came_from(topic, message)
         told = message._replace(properties=_with_origin(topic, message, host))
-        state.parts.dead_letters.add_decoded(group, origin, told, _once_more(message))
-        state.tallies.dead_lettered += 1
+        engine.parts.dead_letters.add_decoded(group, origin, told, _once_more(message))
+        engine.tallies.dead_lettered += 1
 
 
-def bury_spent(state: State, topic: Topic, message: Message, properties: bytes) -> int | None:
+def bury_spent(engine: Engine, topic: Topic, message: Message, properties: bytes) -> int | None:
     """What a consumer sends to its retry topic itself, and too often, becomes a dead letter: its offset.
 
     None: it may come again. A group that holds locks reads in order: its clients try again in their own
     hands, and send only what they gave up. Raises GroupNotFound. Source: protocol facts 7.8, send rule 7.
     """
-    group = state.catalogue.group(topic.name.removeprefix(RETRY_PREFIX))
+    group = engine.catalogue.group(topic.name.removeprefix(RETRY_PREFIX))
     told = find_property(properties, _MOST) or b""
     most = int(told) if told.isdigit() and len(told) < 10 else group.config.max_attempts - 1
-    if message.attempt <= most and not state.locks.any_of(group.name):
+    if message.attempt <= most and not engine.locks.any_of(group.name):
         return None
     record = encode_record(
         topic.packed_name,
@@ -130,16 +130,16 @@ def bury_spent(state: State, topic: Topic, message: Message, properties: bytes) 
         drop_properties(properties, _OF_THE_ROAD),
         message.sys_flag,
         message.flag,
-        message.born_ms or state.clock.now_ms(),
+        message.born_ms or engine.clock.now_ms(),
         pack_host(message.born_host),
-        state.clock.now_ms(),
-        state.store_host,
+        engine.clock.now_ms(),
+        engine.store_host,
     )
     found = decode_record(record)
-    state.tallies.dead_lettered += 1
+    engine.tallies.dead_lettered += 1
     # What tells dead letters of consumers that pull from those that were popped is that they have a count.
     count = max(message.attempt, 1)
-    return state.parts.dead_letters.add_decoded(group, _came_from(topic, found), found, count)
+    return engine.parts.dead_letters.add_decoded(group, _came_from(topic, found), found, count)
 
 
 def _once_more(message: Record) -> int:

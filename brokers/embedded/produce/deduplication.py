@@ -21,7 +21,7 @@ import logging
 import struct
 from functools import partial
 
-from brokers.embedded.catalog.catalog import Catalogue, QueueState
+from brokers.embedded.catalog.catalog import Catalog, QueueState
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.produce.dedup_segments import (
     Segment,
@@ -34,8 +34,8 @@ from brokers.embedded.produce.dedup_segments import (
     place_of,
     result_of,
 )
-from brokers.embedded.runtime.counters import Tallies
-from brokers.embedded.runtime.steady_clock import SteadyTime
+from brokers.embedded.runtime.counters import Counters
+from brokers.embedded.runtime.steady_clock import MonotonicWallClock
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import decode_sound
 from brokers.embedded.storage.keys import HIGHEST_U64, SEEN, sequence_key
@@ -62,7 +62,7 @@ _MOST_READ = 16_384
 """Messages that a start reads at most, whatever the clock did; many times what is in no segment."""
 
 
-class Repeats:
+class Deduplication:
     """What was sent within the window. Adds to the store's batch; the caller commits.
 
     A key is a message id followed by the topic's `mark`.
@@ -72,11 +72,11 @@ class Repeats:
         self,
         store: Store,
         log: MessageLog,
-        catalogue: Catalogue,
+        catalogue: Catalog,
         clock: Clock,
         settings: EmbeddedSettings,
-        tallies: Tallies,
-        steady: SteadyTime,
+        tallies: Counters,
+        steady: MonotonicWallClock,
     ) -> None:
         self.on = settings.repeat_window_ms > 0
         self._tallies = tallies
@@ -111,7 +111,7 @@ class Repeats:
         self._forget_all()
 
     def __repr__(self) -> str:
-        return f"<Repeats knows {len(self)}, segment {self.number}>"
+        return f"<Deduplication knows {len(self)}, segment {self.number}>"
 
     def __len__(self) -> int:
         return len(self.young) + len(self.old)

@@ -15,11 +15,11 @@ import secrets
 import struct
 from typing import NamedTuple
 
-from brokers.embedded.catalog.catalog import Catalogue, Topic
+from brokers.embedded.catalog.catalog import Catalog, Topic
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import check_whole
-from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
@@ -98,22 +98,22 @@ def _is_of(value: bytes, topic_id: int, message_id: bytes) -> bool:
     return found_id == topic_id and record_texts(record)[0] == message_id
 
 
-class Timers:
+class DelayedMessages:
     """The delayed messages of all topics. Adds to the store's batch; the caller commits."""
 
     def __init__(
-        self, store: Store, log: MessageLog, catalogue: Catalogue, clock: Clock, settings: EmbeddedSettings
+        self, store: Store, log: MessageLog, catalogue: Catalog, clock: Clock, settings: EmbeddedSettings
     ) -> None:
         self._log = log
         self._catalogue = catalogue
         self._clock = clock
         self._settings = settings
-        self._waiting = DueKeys(store, TIMERS)
+        self._waiting = DueQueue(store, TIMERS)
         self._sequence = secrets.randbits(64)
         """Begins anywhere, so that a message that was sent twice is held twice, also over a restart."""
 
     def __repr__(self) -> str:
-        return f"<Timers next {self._waiting.deadline()}>"
+        return f"<DelayedMessages next {self._waiting.deadline()}>"
 
     def load(self) -> None:
         """Start from what is in the store, forgetting what was in memory."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Tallies:
+class Counters:
     """Of all groups: deliveries after the first, dead letters. And sends that were answered as repeats."""
 
     redelivered: int = 0

@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 
 
-class Turns:
+class ScanScheduler:
     """A line of those who want to look on."""
 
     def __init__(self) -> None:
@@ -17,7 +17,7 @@ class Turns:
         self._going = False
 
     def __repr__(self) -> str:
-        return f"<Turns {len(self._line)}>"
+        return f"<ScanScheduler {len(self._line)}>"
 
     def __len__(self) -> int:
         """How many wait for their turn."""

@@ -39,7 +39,7 @@ class _Steps:
         return wall, int(step) if not -_STEP_MS <= step <= _STEP_MS else 0
 
 
-class SteadyTime:
+class MonotonicWallClock:
     """Milliseconds since the epoch that never decrease and never jump while this object lives."""
 
     __slots__ = ("_ahead", "_last", "_steps")
@@ -50,7 +50,7 @@ class SteadyTime:
         self._ahead = 0
 
     def __repr__(self) -> str:
-        return f"<SteadyTime {self._ahead} ms ahead of the wall clock>"
+        return f"<MonotonicWallClock {self._ahead} ms ahead of the wall clock>"
 
     def now_ms(self) -> int:
         wall, jump = self._steps.look()

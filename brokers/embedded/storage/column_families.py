@@ -30,7 +30,7 @@ class _Absent(dict[str, object]):
         raise BrokerUnavailable(self._sentence)
 
 
-class Tables:
+class ColumnFamilies:
     """Reads of one RocksDB; all in the loop's thread, but `reclaim`, which works in one of its own."""
 
     def __init__(self, path: Path, *, write_buffer_bytes: int, cache_bytes: int) -> None:

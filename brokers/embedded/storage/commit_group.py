@@ -11,7 +11,7 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable
 _log = logging.getLogger(__name__)
 
 
-class Steps:
+class CommitGroup:
     """The steps of one batch: what to call, and whom to answer, once it counts as done.
 
     `written`: RocksDB has it, so that after a failure it may be found again or not.

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 _MOST_PLACES = 10_000
 
 
-class Damages:
+class DamagedRecords:
     """Lives as long as the broker. Adds to the store's batch; the caller commits."""
 
     def __init__(self, store: Store) -> None:
@@ -28,7 +28,7 @@ class Damages:
         self._in_place: set[tuple[int, int, int]] = set()
 
     def __repr__(self) -> str:
-        return f"<Damages moved {self._moved} in place {len(self._in_place)}>"
+        return f"<DamagedRecords moved {self._moved} in place {len(self._in_place)}>"
 
     def __len__(self) -> int:
         """Records that were moved, and those in `messages` that somebody met since the start."""

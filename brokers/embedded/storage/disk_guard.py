@@ -21,7 +21,7 @@ _ENOUGH = 1.25
 """Sends go on when there is so many times as much as is kept, so that they do not flicker."""
 
 
-class Room:
+class DiskGuard:
     """Whether there is room to send.
 
     `free` and `size` are bytes of the file system, free and in all; both may raise OSError.
@@ -42,7 +42,7 @@ class Room:
         self.look_at_ms = 0
 
     def __repr__(self) -> str:
-        return f"<Room {self.left} bytes left{', short' if self.short else ''}>"
+        return f"<DiskGuard {self.left} bytes left{', short' if self.short else ''}>"
 
     def check(self, now_ms: int) -> None:
         """Raises BrokerUnavailable while too little is left for more messages."""

@@ -15,7 +15,7 @@ _read_due = int.from_bytes
 _DUE_BYTES = 8
 
 
-class DueKeys:
+class DueQueue:
     """What is due when, in one keyspace. Adds to the store's batch; the caller commits."""
 
     __slots__ = ("_added", "_low", "_next", "_removed", "_space", "_store", "_turn")
@@ -30,7 +30,7 @@ class DueKeys:
         self._removed: set[bytes] = set()
 
     def __repr__(self) -> str:
-        return f"<DueKeys {self._space} next {self._next}>"
+        return f"<DueQueue {self._space} next {self._next}>"
 
     def load(self) -> None:
         """Start from what is in the store, forgetting what was in memory."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Timing:
+class IoTiming:
     """Of one kind of work: how often, and how long together and at most. Seconds."""
 
     __slots__ = ("count", "longest", "total")
@@ -14,7 +14,7 @@ class Timing:
         self.longest = 0.0
 
     def __repr__(self) -> str:
-        return f"<Timing {self.count} in {self.total:.3f} s>"
+        return f"<IoTiming {self.count} in {self.total:.3f} s>"
 
     def add(self, seconds: float) -> None:
         self.count += 1

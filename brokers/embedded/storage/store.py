@@ -33,9 +33,9 @@ from time import perf_counter
 
 from rocksdict import WriteBatch
 
-from brokers.embedded.storage.column_families import Tables
-from brokers.embedded.storage.commit_group import Steps
-from brokers.embedded.storage.io_timing import Timing
+from brokers.embedded.storage.column_families import ColumnFamilies
+from brokers.embedded.storage.commit_group import CommitGroup
+from brokers.embedded.storage.io_timing import IoTiming
 from brokers.embedded.storage.keys import INDEX, MESSAGES
 from brokers.embedded.storage.migrations import bring_up_to_date
 from brokers.embedded.storage.open_rocksdb import is_refusal
@@ -55,7 +55,7 @@ class Durability(Enum):
     NONE = "none"
 
 
-class Store(Tables):
+class Store(ColumnFamilies):
     """RocksDB with group commit. Everything belongs to the loop's thread."""
 
     def __init__(
@@ -77,7 +77,7 @@ class Store(Tables):
         self.on_syncing: Callable[[], None] | None = None
         self.on_synced: Callable[[], None] | None = None
         """What was written when `on_syncing` was called is on the disk when `on_synced` is."""
-        self.writes, self.syncs = Timing(), Timing()
+        self.writes, self.syncs = IoTiming(), IoTiming()
         self._syncing_since = 0.0
         self.turn = 0
         """The number of the batch being filled; differs as soon as it is handed over or dropped."""
@@ -88,8 +88,8 @@ class Store(Tables):
         self._answers: list[asyncio.Future[None]] = []
         self._pending: asyncio.Future[None] | None = None
         self._ordered = False
-        self._written: list[Steps] = []
-        self._covered: list[Steps] = []
+        self._written: list[CommitGroup] = []
+        self._covered: list[CommitGroup] = []
         self._syncing: asyncio.Future[None] | None = None
         self._sync_timer: Timer | None = None
         self._unsynced_since: float | None = None
@@ -242,8 +242,8 @@ class Store(Tables):
         db.flush_wal(True)
         group.finish()
 
-    def _take_batch(self) -> tuple[WriteBatch, Steps]:
-        taken = self._batch, Steps(self._after, self._answers)
+    def _take_batch(self) -> tuple[WriteBatch, CommitGroup]:
+        taken = self._batch, CommitGroup(self._after, self._answers)
         self._batch, self._after, self._answers = WriteBatch(raw_mode=True), [], []
         self._pending, self._ordered = None, False
         self.turn += 1
@@ -328,7 +328,7 @@ class Store(Tables):
         told.__cause__ = error
         return told
 
-    def _fail(self, error: BaseException, *groups: Steps) -> None:
+    def _fail(self, error: BaseException, *groups: CommitGroup) -> None:
         """Fail these groups and all that were built on top of them; then try to come back.
 
         A batch whose sync is under way is left to it: it was written before.

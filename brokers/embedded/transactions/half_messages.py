@@ -19,12 +19,12 @@ import struct
 from collections.abc import Awaitable
 from functools import partial
 
-from brokers.embedded.catalog.catalog import Catalogue, Topic
+from brokers.embedded.catalog.catalog import Catalog, Topic
 from brokers.embedded.log.message_log import MessageLog, stored_message
-from brokers.embedded.produce.delayed_messages import Timers, record_texts
+from brokers.embedded.produce.delayed_messages import DelayedMessages, record_texts
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import check_whole
-from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import (
     CHECKS,
     ENDED,
@@ -77,10 +77,10 @@ class HalfMessages:
         self,
         store: Store,
         log: MessageLog,
-        catalogue: Catalogue,
+        catalogue: Catalog,
         clock: Clock,
         settings: EmbeddedSettings,
-        timers: Timers,
+        timers: DelayedMessages,
     ) -> None:
         self._store = store
         self._log = log
@@ -88,7 +88,7 @@ class HalfMessages:
         self._clock = clock
         self._settings = settings
         self._timers = timers
-        self._checks = DueKeys(store, CHECKS)
+        self._checks = DueQueue(store, CHECKS)
         self._handler: CheckHandler | None = None
         self._ids = TransactionIds()
         self._asking: set[asyncio.Future[bool]] = set()

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from brokers.embedded.catalog.catalog import Catalogue, Topic
+from brokers.embedded.catalog.catalog import Catalog, Topic
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.log.retention import Retention
-from brokers.embedded.produce.delayed_messages import Timers
+from brokers.embedded.produce.delayed_messages import DelayedMessages
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Store
 from brokers.embedded.transactions.half_messages import HalfMessages
@@ -29,9 +29,9 @@ class Parts:
         self.settings = settings
         self.store = Store(path, clock, durability=settings.durability)
         self.store.open()
-        self.catalogue = Catalogue(self.store, settings)
+        self.catalogue = Catalog(self.store, settings)
         self.log = MessageLog(self.store, clock)
-        self.timers = Timers(self.store, self.log, self.catalogue, clock, settings)
+        self.timers = DelayedMessages(self.store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(self.store, self.log, self.catalogue, clock, settings, self.timers)
         self.retention = Retention(self.store, self.log, self.catalogue, clock, settings)
         self.store.on_failure = lambda _: self.load()
@@ -70,7 +70,7 @@ class Parts:
             decode_record(data) for _, data in self.log.read(topic, queue_id, queue.minimum, queue.visible)
         ]
 
-    async def run(self, part: Timers | HalfMessages | Retention) -> int:
+    async def run(self, part: DelayedMessages | HalfMessages | Retention) -> int:
         """Tick one part, as the broker does, until it has nothing to do now; the number of ticks."""
         ticks = 0
         while (due := part.deadline()) is not None and due <= self.clock.now_ms():

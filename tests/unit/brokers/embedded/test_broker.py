@@ -99,11 +99,11 @@ def bodies(messages: list[StoredMessage]) -> list[bytes]:
 
 
 def in_flight(broker: EmbeddedBroker) -> list[int]:
-    return [int.from_bytes(key[-8:], "big") for key, _ in broker._state.store.scan(INFLIGHT, b"")]
+    return [int.from_bytes(key[-8:], "big") for key, _ in broker._engine.store.scan(INFLIGHT, b"")]
 
 
 def stored_frontiers(broker: EmbeddedBroker) -> list[int]:
-    return [split_progress_value(value)[0] for _, value in broker._state.store.scan(PROGRESS, b"")]
+    return [split_progress_value(value)[0] for _, value in broker._engine.store.scan(PROGRESS, b"")]
 
 
 # -- what is written --------------------------------------------------------------------------
@@ -126,9 +126,9 @@ async def test_nothing_is_written_when_the_time_of_a_delivery_is_over(
     broker = await start()
     await send(broker, b"1")
     await take(broker)
-    before = list(broker._state.store.scan(INFLIGHT, b""))
+    before = list(broker._engine.store.scan(INFLIGHT, b""))
     await clock.run(40, turns)
-    assert list(broker._state.store.scan(INFLIGHT, b"")) == before
+    assert list(broker._engine.store.scan(INFLIGHT, b"")) == before
     (again,) = await take(broker)
     assert again.attempt == 2
 
@@ -154,7 +154,7 @@ async def test_entries_above_the_frontier_are_of_a_step_that_failed_and_go_at_th
     broker = await start()
     await send(broker, b"1", b"2", b"3")
     (first,) = await take(broker, max_messages=1)
-    state = broker._state
+    state = broker._engine
     group, topic = state.catalogue.group("G"), state.catalogue.topic("T")
     entry = state.store.get(INFLIGHT, inflight_key(group.id, topic.id, 0, 0))
     state.store.put(INFLIGHT, inflight_key(group.id, topic.id, 0, 2), entry)
@@ -197,8 +197,8 @@ async def test_an_ordered_group_is_found_again_without_reading_a_message(
         raise AssertionError("a message was read")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker._state.log, "get", refuse)
-        patch.setattr(broker._state.log, "get_many", refuse)
+        patch.setattr(broker._engine.log, "get", refuse)
+        patch.setattr(broker._engine.log, "get_many", refuse)
         assert await take(broker) == []
     await ack(broker, b1)
     assert await take(broker) == []
@@ -302,7 +302,7 @@ async def test_a_step_that_goes_wrong_half_way_is_not_written(
     await send(broker, b"1", b"2", b"3")
     frontier = stored_frontiers(broker)
     with monkeypatch.context() as patch:
-        patch.setattr("brokers.embedded.groups.pop_attempt.Want.deliver", _fail_at_the_second())
+        patch.setattr("brokers.embedded.groups.pop_attempt.PopAttempt.deliver", _fail_at_the_second())
         with pytest.raises(RuntimeError):
             await take(broker)
     await turns()
@@ -337,8 +337,8 @@ async def test_a_stopped_broker_answers_those_who_wait_and_those_who_come(
 
 async def test_a_store_with_nonsense_in_it_is_refused_with_a_sentence(start: Start) -> None:
     broker = await start()
-    broker._state.store.put(TOPICS, b"T", b"{}")
-    await broker._state.store.commit()
+    broker._engine.store.put(TOPICS, b"T", b"{}")
+    await broker._engine.store.commit()
     with pytest.raises(BrokerUnavailable, match="is damaged"):
         await start()
     await broker.stop()
@@ -418,7 +418,7 @@ async def test_a_handle_names_the_delivery_and_nothing_else_opens_it(start: Star
     assert (
         receipt.commit_offset
         == first.commit_offset
-        == commit_offset(broker._state.catalogue.topic("T").id, 0, 0)
+        == commit_offset(broker._engine.catalogue.topic("T").id, 0, 0)
     )
     forged = [
         receipt._replace(offset=7),
@@ -458,7 +458,7 @@ async def test_an_offset_message_id_finds_its_message_and_no_other(start: Start)
 
 
 async def test_a_hash_that_two_texts_share_is_no_hit(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("log", "finding"):
+    for module in ("log.message_log", "port.lookup"):
         monkeypatch.setattr(f"brokers.embedded.{module}.text_hash", lambda kind, text: 7)
     broker = await start()
     (first, _) = await send(broker, b"1", b"2", keys=("one",))

@@ -132,7 +132,7 @@ async def test_a_pop_whose_time_is_over_while_it_looks_passes_its_wake_on(
     while not sending.done():
         await asyncio.sleep(0)
         # The first pop has been woken; it looks at four messages, and its time is over.
-        if broker._state.waiting._wakes:
+        if broker._engine.waiting._wakes:
             clock._monotonic_ns += 11_000_000_000
     await turns()
     assert await first == []
@@ -155,7 +155,7 @@ async def test_a_receive_gets_back_only_what_it_holds_itself(start: Start, clock
     (held,) = await broker.pop(CONTEXT, replace(ordered, attempt_id="third"))
     assert await broker.pop(CONTEXT, replace(ordered, attempt_id="first")) == []
     assert await broker.ack(CONTEXT, "T", "G", [held.receipt]) == [None]
-    assert not any(share.attempts for share in broker._state.shares)
+    assert not any(share.attempts for share in broker._engine.shares)
 
 
 async def test_handles_of_before_a_reset_finish_nothing_within_the_same_millisecond(start: Start) -> None:
@@ -189,7 +189,7 @@ async def test_a_dead_letter_that_cannot_be_stored_leaves_the_message_to_come_ba
         raise BrokerUnavailable("unreadable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker._state.parts.dead_letters, "add", fail)
+        patch.setattr(broker._engine.parts.dead_letters, "add", fail)
         with pytest.raises(BrokerUnavailable):
             await broker.change_invisible(CONTEXT, "T", "G", held.receipt, 0)
     await clock.run(120, turns)
@@ -209,7 +209,7 @@ async def test_what_cannot_happen_at_its_time_is_not_tried_again_at_once(
         raise BrokerUnavailable("unreadable")
 
     with monkeypatch.context() as patch:
-        patch.setattr("brokers.embedded.produce.delayed_messages.Timers.tick", fail)
+        patch.setattr("brokers.embedded.produce.delayed_messages.DelayedMessages.tick", fail)
         for _ in range(100):
             await clock.run(0.1, turns)
             await send(broker, b"2")
@@ -248,7 +248,7 @@ class Meter:
 
     def __init__(self, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.most = 0
-        log = broker._state.log
+        log = broker._engine.log
         read, get_many, get = log.read, log.get_many, log.get
 
         def metered_read(*args: object) -> object:
@@ -355,14 +355,14 @@ async def test_an_ordered_group_of_large_messages_is_found_again_a_few_at_a_time
     assert bodies(await broker.pop(CONTEXT, ordered)) == [b"last"]
     broker = await start()
     sizes: list[int] = []
-    get_many = broker._state.log.get_many
+    get_many = broker._engine.log.get_many
 
     def metered(*args: object) -> object:
         records = get_many(*args)  # type: ignore[arg-type]
         sizes.append(sum(len(record or b"") for record in records))
         return records
 
-    monkeypatch.setattr(broker._state.log, "get_many", metered)
+    monkeypatch.setattr(broker._engine.log, "get_many", metered)
     assert await broker.pop(CONTEXT, ordered) == []
     assert max(sizes, default=0) < LARGEST_STEP
 
@@ -396,7 +396,7 @@ async def test_asking_for_progress_leaves_nothing_behind(start: Start) -> None:
     await send(broker, b"1")
     (progress,) = await broker.progress("G", "T")
     assert (progress.frontier, progress.lag) == (0, 1)
-    assert not list(broker._state.shares)
+    assert not list(broker._engine.shares)
 
 
 async def test_names_that_are_no_text_are_refused_and_leave_nothing(start: Start) -> None:

@@ -111,7 +111,7 @@ async def test_a_full_pull_does_not_look_behind_holes(broker: EmbeddedBroker, pa
         TopicConfig("C", read_queues=1, write_queues=1, attributes={"cleanup.policy": "COMPACTION"})
     )
     await broker.send(CONTEXT, [Message("C", b"x", tag="red", keys=(f"k{number}",)) for number in range(4)])
-    state = broker._state
+    state = broker._engine
     for offset in (1, 2):
         state.store.delete(MESSAGES, message_key(state.catalogue.topic("C").id, 0, offset))
     await state.store.commit()

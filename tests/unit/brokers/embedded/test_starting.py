@@ -12,7 +12,7 @@ import pytest
 
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
-from brokers.embedded.storage.column_families import Tables
+from brokers.embedded.storage.column_families import ColumnFamilies
 from popgate.context import Context
 from popgate.filters import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, TopicConfig
@@ -27,23 +27,23 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     counted: Counter[str] = Counter()
 
     def wrap(name: str, count: Callable[[Any], int]) -> None:
-        real = getattr(Tables, name)
+        real = getattr(ColumnFamilies, name)
 
-        def wrapped(tables: Tables, space: str, *rest: Any) -> Any:
+        def wrapped(tables: ColumnFamilies, space: str, *rest: Any) -> Any:
             found = real(tables, space, *rest)
             counted[space] += count(rest)
             return found
 
-        monkeypatch.setattr(Tables, name, wrapped)
+        monkeypatch.setattr(ColumnFamilies, name, wrapped)
 
-    real_scan = Tables.scan
+    real_scan = ColumnFamilies.scan
 
-    def scan(tables: Tables, space: str, *rest: Any) -> Iterator[tuple[bytes, bytes]]:
+    def scan(tables: ColumnFamilies, space: str, *rest: Any) -> Iterator[tuple[bytes, bytes]]:
         for pair in real_scan(tables, space, *rest):
             counted[space] += 1
             yield pair
 
-    monkeypatch.setattr(Tables, "scan", scan)
+    monkeypatch.setattr(ColumnFamilies, "scan", scan)
     wrap("get", lambda _: 1)
     wrap("get_many", lambda rest: len(rest[0]))
     wrap("last_below", lambda _: 1)

@@ -281,7 +281,7 @@ async def test_a_renewal_by_the_gateway_has_a_span(house: House) -> None:
 async def test_a_transaction_check_has_a_span(house: House) -> None:
     await house.send()
     stored = replace(await house.receive(), receipt="")
-    state = house.app.broker._state  # type: ignore[attr-defined]
+    state = house.app.broker._engine  # type: ignore[attr-defined]
     assert state.check_handler(TransactionCheck("orders", "orders", "t", stored, 3)) is False
     assert house.links("check_transaction orders") == [LINK]
     told = dict(house.span("check_transaction orders").attributes or {})

@@ -1,4 +1,4 @@
-"""What `brokers.embedded.engine.engine` does by itself: it wakes who waits, and one failure stops nothing else."""
+"""brokers.embedded.engine.engine: it wakes waiting clients, and one failure stops nothing else."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -70,7 +70,7 @@ async def test_what_a_pop_refuses_the_moment_it_falls_due_wakes_who_waits_for_it
         broker.pop(CONTEXT, pop_of(filter=SISTERS, wait_until=clock.monotonic() + 3_600))
     )
     await turns()
-    broker._state._alarm.off()  # a pop comes before it rings
+    broker._engine._alarm.off()  # a pop comes before it rings
     clock.advance(31)
     assert await broker.pop(CONTEXT, pop_of(filter=BROTHERS)) == []
     await turns()
@@ -95,7 +95,7 @@ async def test_timers_that_fail_keep_no_check_and_no_removal_back(
         raise BrokerUnavailable("unreadable")
 
     with monkeypatch.context() as patch:
-        patch.setattr("brokers.embedded.produce.delayed_messages.Timers.tick", fail)
+        patch.setattr("brokers.embedded.produce.delayed_messages.DelayedMessages.tick", fail)
         await clock.run(300, turns)
     assert asked
     assert (await broker.bounds(CONTEXT, "T", "", 0)).minimum == 1
@@ -111,7 +111,7 @@ async def test_a_reset_that_cannot_read_one_queue_changes_none(
     for queue_id in (0, 1):
         await send(broker, b"1", queue_id=queue_id)
     held = await broker.pop(CONTEXT, pop_of())
-    offset_at = broker._state.log.offset_at
+    offset_at = broker._engine.log.offset_at
 
     def fail_at_the_second(queue: Any, time_ms: int) -> int:
         if queue.queue_id == 1:
@@ -119,7 +119,7 @@ async def test_a_reset_that_cannot_read_one_queue_changes_none(
         return offset_at(queue, time_ms)
 
     with monkeypatch.context() as patch:
-        patch.setattr(broker._state.log, "offset_at", fail_at_the_second)
+        patch.setattr(broker._engine.log, "offset_at", fail_at_the_second)
         with pytest.raises(BrokerUnavailable):
             await broker.reset("G", "T", clock.now_ms())
     receipts = [message.receipt for message in held]
@@ -136,7 +136,7 @@ async def test_dead_letters_of_a_lowered_number_of_attempts_are_made_a_few_at_a_
     await clock.run(31, turns)
     await broker.update_group(GroupConfig("G", max_attempts=1))
     most = 0
-    add = broker._state.parts.dead_letters.add
+    add = broker._engine.parts.dead_letters.add
     made = 0
 
     def counted(*arguments: Any, **options: Any) -> None:
@@ -144,7 +144,7 @@ async def test_dead_letters_of_a_lowered_number_of_attempts_are_made_a_few_at_a_
         made += 1
         add(*arguments, **options)
 
-    broker._state.parts.dead_letters.add = counted  # type: ignore[method-assign]
+    broker._engine.parts.dead_letters.add = counted  # type: ignore[method-assign]
     popping = asyncio.create_task(broker.pop(CONTEXT, pop_of()))
     while not popping.done():
         before = made
@@ -164,14 +164,14 @@ async def test_a_look_up_sorts_the_index_in_memory_once_for_many_hours(
         await send(broker, b"%d" % hour, keys=(f"k{hour}",))
         clock.advance(3_600)
     cursors = 0
-    seeker = broker._state.store.seeker
+    seeker = broker._engine.store.seeker
 
     def counted(space: str) -> object:
         nonlocal cursors
         cursors += 1
         return seeker(space)
 
-    monkeypatch.setattr(broker._state.store, "seeker", counted)
+    monkeypatch.setattr(broker._engine.store, "seeker", counted)
     assert await broker.find_by_id(CONTEXT, "T", "nowhere") == []
     assert cursors <= 4
     found = await broker.find_by_key(CONTEXT, "T", "k3", begin_ms=0, end_ms=clock.now_ms(), limit=9)

@@ -38,7 +38,7 @@ class Town:
 
     @property
     def in_memory(self) -> set[tuple[str, str]]:
-        return {(share.topic.name, share.group.name) for share in self.broker._state.shares}
+        return {(share.topic.name, share.group.name) for share in self.broker._engine.shares}
 
     async def send(self, topic: str, group: str = "") -> str:
         self.sent += 1

@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from brokers.embedded.groups.entries import Entry
-from brokers.embedded.groups.invisibility_heap import Schedule
+from brokers.embedded.groups.invisibility_heap import InvisibilityHeap
 
 
 class FakeLedger:
@@ -15,7 +15,7 @@ class FakeLedger:
         self.cost = cost
         self.fails: set[int] = set()
 
-    def hold(self, schedule: Schedule, due_ms: int, *offsets: int) -> Entry:
+    def hold(self, schedule: InvisibilityHeap, due_ms: int, *offsets: int) -> Entry:
         entry = Entry(due_ms, 1, 1, True)
         for offset in offsets:
             self.entries[offset] = entry
@@ -30,7 +30,7 @@ class FakeLedger:
 
 
 def test_what_falls_due_is_told_in_the_order_of_its_time() -> None:
-    schedule, ledger = Schedule(), FakeLedger()
+    schedule, ledger = InvisibilityHeap(), FakeLedger()
     ledger.hold(schedule, 300, 1)
     ledger.hold(schedule, 100, 2, 3)
     ledger.hold(schedule, 200, 4)
@@ -43,7 +43,7 @@ def test_what_falls_due_is_told_in_the_order_of_its_time() -> None:
 
 
 def test_what_was_finished_or_renewed_since_is_not_told_at_the_old_time() -> None:
-    schedule, ledger = Schedule(), FakeLedger()
+    schedule, ledger = InvisibilityHeap(), FakeLedger()
     ledger.hold(schedule, 100, 1, 2, 3)
     del ledger.entries[1]
     ledger.hold(schedule, 500, 2)
@@ -54,7 +54,7 @@ def test_what_was_finished_or_renewed_since_is_not_told_at_the_old_time() -> Non
 
 
 def test_without_an_entry_the_time_of_the_current_one_decides() -> None:
-    schedule, ledger = Schedule(), FakeLedger()
+    schedule, ledger = InvisibilityHeap(), FakeLedger()
     ledger.entries = {1: Entry(100, 1, 1, True), 2: Entry(100, 1, 1, True), 3: Entry(400, 1, 1, True)}
     schedule.add(100, ledger, None, [1, 2, 3, 4])
     schedule.tick(1_000, 1_000)
@@ -62,7 +62,7 @@ def test_without_an_entry_the_time_of_the_current_one_decides() -> None:
 
 
 def test_a_tick_stops_when_it_has_cost_enough_and_goes_on_where_it_was() -> None:
-    schedule, ledger = Schedule(), FakeLedger(cost=10)
+    schedule, ledger = InvisibilityHeap(), FakeLedger(cost=10)
     ledger.hold(schedule, 100, *range(10))
     schedule.tick(100, 35)
     assert ledger.told == [0, 1, 2, 3]
@@ -75,7 +75,7 @@ def test_a_tick_stops_when_it_has_cost_enough_and_goes_on_where_it_was() -> None
 def test_what_fails_is_tried_again_a_second_later_and_keeps_nobody_back(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    schedule, ledger, other = Schedule(), FakeLedger(), FakeLedger()
+    schedule, ledger, other = InvisibilityHeap(), FakeLedger(), FakeLedger()
     ledger.hold(schedule, 100, 1, 2)
     other.hold(schedule, 101, 7)
     ledger.fails = {1}
@@ -90,7 +90,7 @@ def test_what_fails_is_tried_again_a_second_later_and_keeps_nobody_back(
 
 
 def test_items_of_finished_messages_do_not_pile_up() -> None:
-    schedule, ledger = Schedule(), FakeLedger()
+    schedule, ledger = InvisibilityHeap(), FakeLedger()
     for offset in range(100_000):
         ledger.hold(schedule, 1_000_000 + offset, offset)
         del ledger.entries[offset]
@@ -98,7 +98,7 @@ def test_items_of_finished_messages_do_not_pile_up() -> None:
 
 
 def test_a_sweep_keeps_everything_that_will_fall_due() -> None:
-    schedule, ledger = Schedule(), FakeLedger()
+    schedule, ledger = InvisibilityHeap(), FakeLedger()
     for offset in range(0, 9_000, 3):
         ledger.hold(schedule, 1_000 + offset, offset, offset + 1, offset + 2)
         if offset % 2:

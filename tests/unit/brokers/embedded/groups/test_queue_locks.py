@@ -1,4 +1,4 @@
-from brokers.embedded.groups.queue_locks import Locks
+from brokers.embedded.groups.queue_locks import QueueLocks
 from popgate.testing import MovableClock
 
 PLACE = ("T", 0)
@@ -6,7 +6,7 @@ PLACE = ("T", 0)
 
 def test_a_lock_is_its_clients_until_its_time_is_over() -> None:
     clock = MovableClock()
-    locks = Locks(clock, lock_ms=60_000, most=10)
+    locks = QueueLocks(clock, lock_ms=60_000, most=10)
     assert locks.take("G", "a", PLACE)
     assert not locks.take("G", "b", PLACE)
     assert locks.take("other group", "b", PLACE)
@@ -19,7 +19,7 @@ def test_a_lock_is_its_clients_until_its_time_is_over() -> None:
 
 
 def test_only_its_holder_gives_a_lock_up() -> None:
-    locks = Locks(MovableClock(), lock_ms=60_000, most=10)
+    locks = QueueLocks(MovableClock(), lock_ms=60_000, most=10)
     locks.take("G", "a", PLACE)
     locks.give_up("G", "b", PLACE)
     assert not locks.take("G", "b", PLACE)
@@ -28,7 +28,7 @@ def test_only_its_holder_gives_a_lock_up() -> None:
 
 
 def test_whoever_it_is_may_give_up_a_lock_that_nobody_has() -> None:
-    locks = Locks(MovableClock(), lock_ms=60_000, most=10)
+    locks = QueueLocks(MovableClock(), lock_ms=60_000, most=10)
     locks.give_up("", "", ("", 0))
     locks.take("G", "a", PLACE)
     locks.give_up("G", "", ("T", 1))
@@ -37,17 +37,17 @@ def test_whoever_it_is_may_give_up_a_lock_that_nobody_has() -> None:
 
 def test_there_are_only_so_many_locks_and_old_ones_make_room() -> None:
     clock = MovableClock()
-    locks = Locks(clock, lock_ms=60_000, most=3)
+    locks = QueueLocks(clock, lock_ms=60_000, most=3)
     assert [locks.take("G", "a", ("T", queue)) for queue in range(4)] == [True, True, True, False]
     assert locks.take("G", "a", ("T", 0))
     clock.advance(61)
     assert locks.take("G", "b", ("T", 9))
-    assert repr(locks) == "<Locks 1>"
+    assert repr(locks) == "<QueueLocks 1>"
 
 
 def test_a_table_that_is_full_of_locks_is_looked_through_once_until_one_is_over() -> None:
     clock = MovableClock()
-    locks = Locks(clock, lock_ms=60_000, most=3)
+    locks = QueueLocks(clock, lock_ms=60_000, most=3)
     assert locks.take("G", "a", ("T", 0))
     clock.advance(30)
     assert locks.take("G", "a", ("T", 1))
@@ -64,16 +64,16 @@ def test_a_table_that_is_full_of_locks_is_looked_through_once_until_one_is_over(
 
 def test_a_group_reads_in_order_while_one_of_its_locks_is_held() -> None:
     clock = MovableClock()
-    locks = Locks(clock, lock_ms=60_000, most=10)
+    locks = QueueLocks(clock, lock_ms=60_000, most=10)
     assert not locks.any_of("G")
     locks.take("G", "a", ("T", 0))
     clock.advance(30)
     locks.take("G", "a", ("T", 1))
     locks.take("H", "a", ("T", 1))
     clock.advance(30)
-    assert (locks.any_of("G"), locks.any_of("other group"), repr(locks)) == (True, False, "<Locks 2>")
+    assert (locks.any_of("G"), locks.any_of("other group"), repr(locks)) == (True, False, "<QueueLocks 2>")
     locks.give_up("G", "a", ("T", 1))
     assert (locks.any_of("G"), locks.any_of("H")) == (False, True)
     clock.advance(30)
     assert not locks.any_of("H")
-    assert repr(locks) == "<Locks 0>"
+    assert repr(locks) == "<QueueLocks 0>"

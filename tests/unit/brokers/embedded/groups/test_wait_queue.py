@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from brokers.embedded.groups.wait_queue import Waiting
+from brokers.embedded.groups.wait_queue import WaitQueue
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.errors import TooManyRequests
 from popgate.testing import MovableClock
@@ -16,7 +16,7 @@ class Bench:
 
     def __init__(self, **settings: int) -> None:
         self.clock = MovableClock()
-        self.waiting = Waiting(self.clock, replace(EmbeddedSettings(), **settings))
+        self.waiting = WaitQueue(self.clock, replace(EmbeddedSettings(), **settings))
         self.tasks: list[asyncio.Task[int]] = []
 
     async def stand(self, *, seconds: float = 60, queue_id: int = -1, room: int = 1) -> asyncio.Task[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.embedded.lite.bounded_cache import Keeping
+from brokers.embedded.lite.bounded_cache import BoundedCache
 
 
 class Thing:
@@ -14,7 +14,7 @@ class Thing:
 
 
 def test_the_one_used_longest_ago_is_forgotten() -> None:
-    keeping: Keeping[str, Thing] = Keeping(2, lambda: 1)
+    keeping: BoundedCache[str, Thing] = BoundedCache(2, lambda: 1)
     first = keeping.add("a", Thing())
     keeping.add("b", Thing())
     assert keeping.get("a") is first
@@ -24,7 +24,7 @@ def test_the_one_used_longest_ago_is_forgotten() -> None:
 
 def test_what_the_store_does_not_have_yet_is_never_forgotten() -> None:
     turn = 7
-    keeping: Keeping[int, Thing] = Keeping(4, lambda: turn)
+    keeping: BoundedCache[int, Thing] = BoundedCache(4, lambda: turn)
     for number in range(50):
         keeping.add(number, Thing(7))
     assert len(keeping) == 50
@@ -36,7 +36,7 @@ def test_what_the_store_does_not_have_yet_is_never_forgotten() -> None:
 
 def test_what_was_just_added_stays_though_everything_else_is_busy() -> None:
     """Else the next look would find in the store what its owner has changed since."""
-    keeping: Keeping[str, Thing] = Keeping(2, lambda: 7)
+    keeping: BoundedCache[str, Thing] = BoundedCache(2, lambda: 7)
     for name in ("a", "b"):
         keeping.add(name, Thing(7))
     added = keeping.add("c", Thing())
@@ -45,7 +45,7 @@ def test_what_was_just_added_stays_though_everything_else_is_busy() -> None:
 
 
 def test_what_belongs_to_something_deleted_is_dropped() -> None:
-    keeping: Keeping[tuple[int, str], Thing] = Keeping(9, lambda: 1)
+    keeping: BoundedCache[tuple[int, str], Thing] = BoundedCache(9, lambda: 1)
     for key in ((1, "a"), (1, "b"), (2, "a")):
         keeping.add(key, Thing())
     keeping.drop_if(lambda key: key[0] == 1)

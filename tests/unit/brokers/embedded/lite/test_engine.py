@@ -109,7 +109,7 @@ async def test_who_subscribes_goes_on_after_a_write_that_failed(
     await subscribe(broker)
     waiting = asyncio.ensure_future(pop(broker, clock.monotonic() + 60))
     await turns()
-    store = broker._state.store
+    store = broker._engine.store
     store._db = FullDisk(store._db)  # type: ignore[assignment]
     with pytest.raises(BrokerUnavailable):
         await send(broker, b"lost")
@@ -125,17 +125,17 @@ async def test_who_subscribes_goes_on_after_a_write_that_failed(
 async def test_who_belongs_to_a_group_that_was_never_stored_is_forgotten(
     broker: EmbeddedBroker, clock: MovableClock
 ) -> None:
-    store = broker._state.store
+    store = broker._engine.store
     store._db = FullDisk(store._db)  # type: ignore[assignment]
     config = GroupConfig("new", attributes={LITE_BIND_TOPIC: "L"})
     making = asyncio.ensure_future(broker.create_group(config))
     await asyncio.sleep(0)
     await broker.subscribe_lite(ME, LiteSync("L", "new", LiteAction.ADD))
-    assert broker._state.subscriptions.sweep_due_s() is not None
+    assert broker._engine.subscriptions.sweep_due_s() is not None
     with pytest.raises(BrokerUnavailable):
         await making
     await clock.run(5, turns)
-    assert broker._state.subscriptions.sweep_due_s() is None, "nobody is left"
+    assert broker._engine.subscriptions.sweep_due_s() is None, "nobody is left"
 
 
 async def test_a_subscription_whose_place_was_not_stored_is_none(
@@ -144,7 +144,7 @@ async def test_a_subscription_whose_place_was_not_stored_is_none(
     """A group that starts at the end misses nothing that is sent after the answer to its subscription."""
     last = GroupConfig("G", start_from=StartFrom.LAST, attributes={LITE_BIND_TOPIC: "L"})
     await broker.update_group(last)
-    store = broker._state.store
+    store = broker._engine.store
     store._db = FullDisk(store._db)  # type: ignore[assignment]
     other = Context(client_id="other@host@1")
     both = (subscribe(broker), broker.subscribe_lite(other, LiteSync("L", "G", LiteAction.ADD, ("room",))))
@@ -177,7 +177,7 @@ async def test_many_lite_topics_that_go_at_once_look_at_all_groups_once(
     await subscribe(broker)
     rooms = [f"room{number}" for number in range(100)]
     await broker.send(ME, [Message("L", b"a", type=MessageType.LITE, lite_topic=room) for room in rooms])
-    catalogue = broker._state.catalogue
+    catalogue = broker._engine.catalogue
     groups, looks = catalogue.groups, 0
 
     def counted() -> object:

@@ -49,22 +49,22 @@ async def test_lite_topics_that_rest_are_not_in_memory_and_nothing_looks_at_them
         clock.advance(0.01)
     assert done == len(NAMES)
     # What is in memory has nothing to do with how many there are, but with what was under way at once.
-    assert len(broker._state.lites.topics._kept) <= CACHED + BATCH
-    assert len(broker._state.lites._places) <= CACHED + BATCH
+    assert len(broker._engine.lites.topics._kept) <= CACHED + BATCH
+    assert len(broker._engine.lites._places) <= CACHED + BATCH
     await broker.stop()
 
     broker = await opened(tmp_path / "store", clock)
     try:
         # A start reads none of them, and while they rest nobody does.
-        assert (len(broker._state.lites.topics._kept), len(broker._state.lites._places)) == (0, 0)
+        assert (len(broker._engine.lites.topics._kept), len(broker._engine.lites._places)) == (0, 0)
         read = []
-        get = broker._state.store.get
+        get = broker._engine.store.get
 
         def counted(family: Any, key: bytes) -> bytes | None:
             read.append((family, key))
             return get(family, key)
 
-        monkeypatch.setattr(broker._state.store, "get", counted)
+        monkeypatch.setattr(broker._engine.store, "get", counted)
         await clock.run(24 * 3_600, turns)
         assert [key for _, key in read if b"room-" in key] == []
         # They are there all the same.

@@ -39,7 +39,7 @@ async def test_what_left_memory_is_told_all_the_same(tmp_path: Path) -> None:
         assert {one.waiting_behind for one in held} == {1}
         standing = await broker.standing("G", "L")
         assert (standing.lag, standing.in_flight, standing.behind) == (600, 300, 300)
-        assert "places 4 " in repr(broker._state.lites)
+        assert "places 4 " in repr(broker._engine.lites)
         assert await broker.ack(ME, "L", "G", [one.receipt for one in taken[:299]]) == [None] * 299
         [last] = await broker.held("G", "L", 200)
         assert (last.lite_topic, last.receipt) == (NAMES[299], taken[299].receipt)

@@ -104,7 +104,7 @@ async def test_nothing_is_half_done_where_it_cannot_be_written(
     broker: EmbeddedBroker, clock: MovableClock
 ) -> None:
     message = await sent(broker)
-    store = broker._state.store
+    store = broker._engine.store
     healthy = store._db
     store._db = FullDisk(healthy)  # type: ignore[assignment]
     request = SendBack("g", broker.name, message.commit_offset, 1)

@@ -63,11 +63,11 @@ class Folder:
 
 
 def segments(broker: EmbeddedBroker) -> int:
-    return sum(1 for _ in broker._state.store.scan(SEEN, b""))
+    return sum(1 for _ in broker._engine.store.scan(SEEN, b""))
 
 
 def count(broker: EmbeddedBroker) -> int:
-    return sum(1 for _ in broker._state.store.scan(MESSAGES, b""))
+    return sum(1 for _ in broker._engine.store.scan(MESSAGES, b""))
 
 
 class FullDisk:
@@ -154,7 +154,7 @@ async def test_a_clock_that_jumps_makes_no_repeat_a_new_message(folder: Folder, 
         folder.clock.set_wall(folder.clock.now_ms() + jump_ms)
         assert await folder.send(broker, *range(600)) == first
         folder.clock.advance(WINDOW_MS / 4_000)
-    store = broker._state.store
+    store = broker._engine.store
     store._db = FullDisk(store._db)  # type: ignore[assignment]
     with pytest.raises(BrokerUnavailable):
         await folder.send(broker, 1_000)
@@ -181,7 +181,7 @@ async def test_the_single_entries_of_held_messages_go_with_their_segment(folder:
 async def test_a_repeat_of_a_send_that_fails_fails_too_and_the_next_is_stored(folder: Folder) -> None:
     broker = await folder.open()
     await folder.send(broker, 0)
-    store = broker._state.store
+    store = broker._engine.store
     healthy = store._db
     store._db = FullDisk(healthy)  # type: ignore[assignment]
     first, second = await asyncio.gather(
@@ -222,7 +222,7 @@ async def test_what_is_known_is_bounded_and_the_latest_half_is_known_at_any_rate
     broker = await folder.open(max_known_sends=4_000)
     for at in range(0, 20_000, 100):
         await folder.send(broker, *range(at, at + 100))
-        assert len(broker._state.repeats) <= 4_000 + 2 * 512
+        assert len(broker._engine.repeats) <= 4_000 + 2 * 512
     assert segments(broker) <= 4_000 / 512 + 4
     stored = count(broker)
     await folder.send(broker, *range(18_000, 20_000))
@@ -285,7 +285,7 @@ async def test_what_is_older_than_the_window_is_forgotten_in_memory_and_in_the_s
     for n in range(3):
         folder.clock.advance(WINDOW_MS / 1000)
         await folder.send(broker, 10_000 + n)
-    assert len(broker._state.repeats) <= 3
+    assert len(broker._engine.repeats) <= 3
     assert segments(broker) <= 4
 
 
@@ -351,9 +351,9 @@ async def test_a_damaged_segment_is_set_aside_and_the_others_count(
     first = []
     for begin in (0, 512, 1_024):
         first += await folder.send(broker, *range(begin, min(begin + 512, 1_500)))
-    broker._state.repeats.close(folder.clock.now_ms())
-    await broker._state.settled()
-    store = broker._state.store
+    broker._engine.repeats.close(folder.clock.now_ms())
+    await broker._engine.settled()
+    store = broker._engine.store
     found = list(store.scan(SEEN, b""))
     store.put(SEEN, found[1][0], found[1][1][:50])
     await store.commit()
@@ -368,7 +368,7 @@ async def test_a_damaged_segment_is_set_aside_and_the_others_count(
 async def test_a_segment_that_is_damaged_while_it_runs_makes_its_ids_new(folder: Folder) -> None:
     broker = await folder.open()
     await folder.send(broker, *range(512))
-    store = broker._state.store
+    store = broker._engine.store
     found = list(store.scan(SEEN, b""))
     store.put(SEEN, found[1][0], b"")
     await store.commit()
@@ -396,7 +396,7 @@ async def test_switched_off_nothing_is_kept_and_switched_on_again_it_begins_anew
     await folder.send(broker, 1)
     broker = await folder.open(repeat_window_ms=0)
     await folder.send(broker, 1)
-    assert (count(broker), segments(broker), len(broker._state.repeats)) == (2, 0, 0)
+    assert (count(broker), segments(broker), len(broker._engine.repeats)) == (2, 0, 0)
     assert broker.traits.repeats_known_ms == 0
     broker = await folder.open()
     await folder.send(broker, 1)
@@ -410,7 +410,7 @@ async def test_the_figures_tell_how_many_are_known_and_were_repeated(folder: Fol
     await folder.send(broker, 2)
     figures = broker.figures()
     assert (figures["known_sends"], figures["repeated_sends_total"]) == (2, 2)
-    store = broker._state.store
+    store = broker._engine.store
     store._db = FullDisk(store._db)  # type: ignore[assignment]
     with pytest.raises(BrokerUnavailable):
         await folder.send(broker, 3)

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.runtime.scan_turns import Turns
+from brokers.embedded.runtime.scan_turns import ScanScheduler
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
@@ -19,7 +19,7 @@ ME = Context(client_id="me")
 
 
 async def test_one_has_its_turn_in_each_turn_of_the_loop_and_all_have_it_in_order() -> None:
-    turns = Turns()
+    turns = ScanScheduler()
     had: list[int] = []
 
     async def look(number: int, times: int) -> None:
@@ -39,7 +39,7 @@ async def test_one_has_its_turn_in_each_turn_of_the_loop_and_all_have_it_in_orde
 
 
 async def test_one_that_is_cancelled_keeps_nobody_back() -> None:
-    turns = Turns()
+    turns = ScanScheduler()
     first, second = (asyncio.ensure_future(turns.next()) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
@@ -74,7 +74,7 @@ async def test_many_pops_that_look_in_vain_let_a_send_through_after_a_look_or_tw
         asyncio.ensure_future(broker.pop(ME, Pop("t", f"g{number}", nothing, 30_000))) for number in range(30)
     ]
     reads = 0
-    read = broker._state.log.read
+    read = broker._engine.log.read
 
     def counted(*arguments: object) -> object:
         nonlocal reads
@@ -84,7 +84,7 @@ async def test_many_pops_that_look_in_vain_let_a_send_through_after_a_look_or_tw
 
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    broker._state.log.read = counted  # type: ignore[method-assign,assignment]
+    broker._engine.log.read = counted  # type: ignore[method-assign,assignment]
     turns = 0
     while not all(pop.done() for pop in pops):
         before = reads
@@ -105,7 +105,7 @@ async def test_a_group_that_becomes_ordered_is_changed_in_steps_and_keeps_its_or
     assert len(held) == 300
     await broker.update_group(GroupConfig("g", ordered=True))
     most = 0
-    get = broker._state.log.get
+    get = broker._engine.log.get
     reads = 0
 
     def counted(*arguments: object) -> object:
@@ -113,7 +113,7 @@ async def test_a_group_that_becomes_ordered_is_changed_in_steps_and_keeps_its_or
         reads += 1
         return get(*arguments)  # type: ignore[arg-type]
 
-    broker._state.log.get = counted  # type: ignore[method-assign,assignment]
+    broker._engine.log.get = counted  # type: ignore[method-assign,assignment]
     pop = asyncio.ensure_future(broker.pop(ME, Pop("t", "g", everything, 30_000, max_messages=300)))
     while not pop.done():
         before = reads

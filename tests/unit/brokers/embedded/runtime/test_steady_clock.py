@@ -1,4 +1,4 @@
-from brokers.embedded.runtime.steady_clock import CarefulClock, SteadyTime
+from brokers.embedded.runtime.steady_clock import CarefulClock, MonotonicWallClock
 from popgate.testing import MovableClock
 
 HOUR = 3_600_000
@@ -6,7 +6,7 @@ HOUR = 3_600_000
 
 def test_it_is_the_wall_clock_while_nobody_sets_that() -> None:
     clock = MovableClock()
-    steady = SteadyTime(clock)
+    steady = MonotonicWallClock(clock)
     for seconds in (0, 0.001, 1, 3_600):
         clock.advance(seconds)
         assert steady.now_ms() == clock.now_ms()
@@ -14,7 +14,7 @@ def test_it_is_the_wall_clock_while_nobody_sets_that() -> None:
 
 def test_it_goes_on_when_the_wall_clock_is_set_back() -> None:
     clock = MovableClock()
-    steady = SteadyTime(clock)
+    steady = MonotonicWallClock(clock)
     before = steady.now_ms()
     clock.set_wall(before - HOUR)
     assert steady.now_ms() == before
@@ -24,7 +24,7 @@ def test_it_goes_on_when_the_wall_clock_is_set_back() -> None:
 
 def test_it_comes_together_with_the_wall_clock_when_that_is_right_again() -> None:
     clock = MovableClock()
-    steady = SteadyTime(clock)
+    steady = MonotonicWallClock(clock)
     right = clock.now_ms()
     clock.set_wall(right - HOUR)
     steady.now_ms()
@@ -36,7 +36,7 @@ def test_it_comes_together_with_the_wall_clock_when_that_is_right_again() -> Non
 
 def test_it_goes_on_when_the_wall_clock_is_set_forward() -> None:
     clock = MovableClock()
-    steady = SteadyTime(clock)
+    steady = MonotonicWallClock(clock)
     before = clock.now_ms()
     clock.set_wall(before + HOUR)
     assert steady.now_ms() == before
@@ -48,7 +48,7 @@ def test_it_goes_on_when_the_wall_clock_is_set_forward() -> None:
 
 def test_it_never_decreases_not_even_by_a_little() -> None:
     clock = MovableClock()
-    steady = SteadyTime(clock)
+    steady = MonotonicWallClock(clock)
     before = steady.now_ms()
     clock.set_wall(before - 500)  # drift: followed, once the clock is there again
     assert steady.now_ms() == before

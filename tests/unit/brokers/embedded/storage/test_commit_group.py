@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from brokers.embedded.storage.commit_group import Steps
+from brokers.embedded.storage.commit_group import CommitGroup
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 
 
@@ -21,7 +21,7 @@ async def test_what_goes_wrong_after_a_write_keeps_nothing_else_back(
 
     answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     with caplog.at_level(logging.ERROR):
-        Steps([fails, lambda: called.append("second")], [answer]).finish()
+        CommitGroup([fails, lambda: called.append("second")], [answer]).finish()
     assert called == ["first", "second"]
     assert answer.done()
     assert answer.exception() is None
@@ -33,7 +33,7 @@ async def test_a_failure_says_whether_it_may_be_done(written: bool, kind: type[E
     loop = asyncio.get_running_loop()
     answer, cancelled = loop.create_future(), loop.create_future()
     cancelled.cancel()
-    steps = Steps([lambda: pytest.fail("nothing follows")], [answer, cancelled])
+    steps = CommitGroup([lambda: pytest.fail("nothing follows")], [answer, cancelled])
     steps.written = written
     steps.fail(BrokerUnavailable("no room"))
     with pytest.raises(kind, match="no room"):

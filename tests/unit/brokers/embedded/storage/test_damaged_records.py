@@ -67,13 +67,13 @@ async def send(broker: EmbeddedBroker, *bodies: bytes, **fields: object) -> list
 
 
 async def spoil(broker: EmbeddedBroker, space: str, key: bytes, value: bytes) -> None:
-    broker._state.store.put(space, key, value)
-    await broker._state.store.commit()
+    broker._engine.store.put(space, key, value)
+    await broker._engine.store.commit()
 
 
 async def spoil_message(broker: EmbeddedBroker, offset: int, how: str) -> None:
-    key = message_key(broker._state.catalogue.topic("T").id, 0, offset)
-    record = broker._state.store.get(MESSAGES, key)
+    key = message_key(broker._engine.catalogue.topic("T").id, 0, offset)
+    record = broker._engine.store.get(MESSAGES, key)
     assert record is not None
     damaged = {"cut": record[:-3], "tiny": b"?", "noise": b"\xee" * len(record)}[how]
     await spoil(broker, MESSAGES, key, damaged)
@@ -98,7 +98,7 @@ def count(broker: EmbeddedBroker) -> float:
 
 
 def kept(broker: EmbeddedBroker) -> list[bytes]:
-    return [value for _, value in broker._state.store.scan(DAMAGED, b"")]
+    return [value for _, value in broker._engine.store.scan(DAMAGED, b"")]
 
 
 @pytest.mark.parametrize("how", ["cut", "tiny", "noise"])
@@ -119,8 +119,8 @@ async def test_a_pop_goes_on_behind_a_damaged_message(
     assert caplog.text.count("is damaged and is stepped over") == len(caplog.records) == 2
     await send(broker, b"4", message_group="another")
     assert await take(broker, group, filter=passing) == [b"4"]
-    topic = broker._state.catalogue.topic("T")
-    assert broker._state.log.get(topic, 0, 0) is not None
+    topic = broker._engine.catalogue.topic("T")
+    assert broker._engine.log.get(topic, 0, 0) is not None
 
 
 @pytest.mark.parametrize("group", ["G", "O"])
@@ -184,7 +184,7 @@ async def test_a_damaged_delayed_message_is_set_aside_and_the_others_come(
 ) -> None:
     broker = await start()
     sent = await send(broker, b"1", b"2", type=MessageType.DELAY, deliver_at_ms=clock.now_ms() + 5_000)
-    ((key, value), _) = broker._state.store.scan(TIMERS, b"")
+    ((key, value), _) = broker._engine.store.scan(TIMERS, b"")
     damaged = value[:-1] if damage == "record" else value[:4] + b"\x03\xff" + value[6:]
     await spoil(broker, TIMERS, key, damaged)
     await pass_time(clock, 6)
@@ -194,7 +194,7 @@ async def test_a_damaged_delayed_message_is_set_aside_and_the_others_come(
         record.getMessage() for record in caplog.records if "was set aside" in record.getMessage()
     ]
     assert caplog.text.count("was set aside") == 1
-    assert await broker._state.store.commit() is None
+    assert await broker._engine.store.commit() is None
     for handle in (sent[0].recall_handle, sent[1].recall_handle):
         with pytest.raises(NotFound):
             await broker.recall(CONTEXT, "T", handle)
@@ -205,7 +205,7 @@ async def test_a_damaged_delayed_message_is_set_aside_and_the_others_come(
 async def test_a_damaged_delayed_message_cannot_be_recalled(start: Start, clock: MovableClock) -> None:
     broker = await start()
     [sent] = await send(broker, b"1", type=MessageType.DELAY, deliver_at_ms=clock.now_ms() + 5_000)
-    ((key, value),) = broker._state.store.scan(TIMERS, b"")
+    ((key, value),) = broker._engine.store.scan(TIMERS, b"")
     await spoil(broker, TIMERS, key, value[:3])
     with pytest.raises(NotFound):
         await broker.recall(CONTEXT, "T", sent.recall_handle)
@@ -224,7 +224,7 @@ async def test_a_damaged_half_message_is_set_aside_and_the_others_are_asked_abou
 
     broker.on_check(ask)
     sent = await send(broker, b"1", b"2", type=MessageType.TRANSACTION)
-    key, value = list(broker._state.store.scan(HALF, b""))[part]
+    key, value = list(broker._engine.store.scan(HALF, b""))[part]
     await spoil(broker, HALF, key, value[:20])
     await spoil(broker, CHECKS, bytes(8) + b"odd", b"?")
     end = EndTransaction("T", sent[0].transaction_id, sent[0].message_id, Resolution.COMMIT)

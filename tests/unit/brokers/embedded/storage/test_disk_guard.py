@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from brokers.embedded.storage.disk_guard import Room
+from brokers.embedded.storage.disk_guard import DiskGuard
 from popgate.errors import BrokerUnavailable
 
 MIB = 1 << 20
@@ -24,11 +24,11 @@ class Disk:
             raise OSError("the file system does not answer")
         return self.bytes_free
 
-    def room(self, keep: int = 64 * MIB) -> Room:
-        return Room("data", self.free, lambda: self.size, keep_bytes=keep)
+    def room(self, keep: int = 64 * MIB) -> DiskGuard:
+        return DiskGuard("data", self.free, lambda: self.size, keep_bytes=keep)
 
 
-def refused(room: Room, now_ms: int) -> bool:
+def refused(room: DiskGuard, now_ms: int) -> bool:
     try:
         room.check(now_ms)
     except BrokerUnavailable:

@@ -1,14 +1,14 @@
 from typing import Any
 
-from brokers.embedded.storage.due_queue import DueKeys
+from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import CHECKS, check_key
 
 Parts = Any
 LARGE = 1 << 30
 
 
-async def keys_of(parts: Parts, *dues: int) -> DueKeys:
-    due_keys = DueKeys(parts.store, CHECKS)
+async def keys_of(parts: Parts, *dues: int) -> DueQueue:
+    due_keys = DueQueue(parts.store, CHECKS)
     due_keys.load()
     for number, due in enumerate(dues):
         due_keys.add(check_key(due, number), b"v")

@@ -157,9 +157,9 @@ async def test_the_start_of_a_store_is_no_call(make: Make) -> None:
 
 
 def test_a_broker_without_faults_has_the_plain_store(tmp_path: Path, clock: MovableClock) -> None:
-    assert type(EmbeddedBroker(tmp_path, clock=clock)._state.store) is Store
+    assert type(EmbeddedBroker(tmp_path, clock=clock)._engine.store) is Store
     faulty = EmbeddedBroker(tmp_path, clock=clock, faults=Faults.parse("seed=1;fail=commit"))
-    assert type(faulty._state.store) is FaultyStore
+    assert type(faulty._engine.store) is FaultyStore
 
 
 def test_the_disk_has_no_room_for_a_while(make: Make, clock: MovableClock) -> None:

@@ -87,7 +87,7 @@ async def test_a_store_that_is_closed_has_figures_all_the_same(tmp_path: Path) -
 
 
 async def test_a_slow_sync_is_told_as_such(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = broker._state.store
+    store = broker._engine.store
     real = store._opened()
 
     class Slow:
