@@ -13,7 +13,7 @@ from popgate.kinds import Action
 from popgate.model import MessageType
 from popgate.naming import check_topic
 from processors.limits import Limits
-from processors.observing import Observer
+from processors.observer import Observer
 from processors.producing import check_count
 from processors.routing import Routing, check_type
 

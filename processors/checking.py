@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from popgate.model import TransactionCheck
 from processors.clients import Clients
-from processors.observing import Observer
+from processors.observer import Observer
 
 
 class Checking:

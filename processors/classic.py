@@ -23,7 +23,7 @@ from processors.broadcasting import is_member
 from processors.explaining import Explaining
 from processors.limits import Limits
 from processors.numbering import Numbering
-from processors.observing import Latest, Observer, Watch
+from processors.observer import Latest, Observer, Watch
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message
 from processors.reclaiming import Reclaiming

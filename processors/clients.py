@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.early_topics import EarlyTopics
-from processors.observing import Latest
+from processors.observer import Latest
 from processors.questions import Question
 from processors.requests import LastSettled
 

@@ -33,7 +33,7 @@ from processors.grasping import (
     together,
 )
 from processors.limits import Limits
-from processors.observing import Observer, Watch
+from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
 from processors.reasons import Reasons
 from processors.settling import Settling

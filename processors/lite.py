@@ -32,7 +32,7 @@ from popgate.model import GroupConfig, MessageType
 from popgate.naming import check_group, check_lite_topic, check_topic
 from processors.clients import ClientHandle, Clients
 from processors.limits import Limits
-from processors.observing import Observer, Watch
+from processors.observer import Observer, Watch
 from processors.routing import Routing
 
 _MOST_LISTED = 1_000

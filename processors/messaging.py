@@ -34,7 +34,7 @@ from processors.limits import Limits
 from processors.lite import LiteSubscribing
 from processors.mapping import MappedGroups
 from processors.noticing import Noticing
-from processors.observing import DoorSums, NullObserver, Observer, Watch
+from processors.observer import DoorSums, NullObserver, Observer, Watch
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
 from processors.producing import check_count, check_message, finish_message, topic_of

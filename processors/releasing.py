@@ -16,7 +16,7 @@ from popgate.errors import GatewayError
 from popgate.naming import told_group
 from processors.clients import ClientHandle, Clients
 from processors.holding import Delivery, Holdings
-from processors.observing import Observer
+from processors.observer import Observer
 
 AT_ONCE = 64
 """Renewals and releases asked of the broker together."""

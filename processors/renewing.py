@@ -21,7 +21,7 @@ from popgate.naming import told_group
 from processors.clients import ClientKind, Clients, connection_of
 from processors.holding import Delivery, Holdings
 from processors.limits import Limits
-from processors.observing import Observer
+from processors.observer import Observer
 from processors.releasing import AT_ONCE, OURS, Releasing, raise_bugs
 
 _RETRY_MS = 1_000

@@ -28,7 +28,7 @@ from popgate.lite import takes_lite_topics
 from popgate.model import GroupConfig, Message, MessageType, Queue, Route, TopicConfig
 from popgate.naming import MEMBER_PREFIX, is_derived_topic, is_system_topic
 from processors.limits import Limits
-from processors.observing import Observer
+from processors.observer import Observer
 from processors.requests import Assignments
 
 

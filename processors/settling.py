@@ -21,7 +21,7 @@ from processors.consuming import check_attempts, check_change, check_receipts, i
 from processors.directing import Directing
 from processors.insisting import insist
 from processors.limits import Limits
-from processors.observing import Observer, Watch
+from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
 from processors.renewing import Renewing
 from processors.requests import NOTHING_SAID, LastSettled, Said

@@ -130,7 +130,7 @@ class OfSniffing(OfConnections):
 
 
 class Counting:
-    """Implements `processors.observing.Observer` and `protocols.observing.CallObserver`."""
+    """Implements `processors.observer.Observer` and `protocols.observing.CallObserver`."""
 
     def __init__(
         self, *, max_topics: int, max_groups: int, forget_s: float, now: Callable[[], float]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from popgate.clock import Clock
 from popgate.errors import GatewayError
-from processors.adjusting import adjust
+from processors.adjust import adjust
 from protocols.adapter import House, parse_listen
 from proxy.door_tls import certificate, door_urls
 from proxy.handing import Settled

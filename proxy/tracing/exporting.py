@@ -17,7 +17,7 @@ from popgate import __version__
 from popgate.clock import Clock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from processors.observing import Observer
+from processors.observer import Observer
 from processors.policies.registry import Policies
 from proxy.tracing.processor import TracedProcessor
 from proxy.tracing.spans import Spans

@@ -28,7 +28,7 @@ from popgate.naming import dead_letter_topic
 from processors.batch_forwarder import BatchForwarder
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from processors.observing import Observer
+from processors.observer import Observer
 from processors.policies.registry import Policies
 from processors.releasing import OURS
 from processors.requests import NOTHING_SAID, Pull, Receive, Said, Taken

@@ -38,7 +38,7 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.records import decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
-from processors.observing import DoorSums
+from processors.observer import DoorSums
 from processors.requests import Pull, Receive
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.holdings import all_held

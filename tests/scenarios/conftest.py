@@ -29,7 +29,7 @@ from popgate.faults import Faults
 from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from processors.observing import NullObserver
+from processors.observer import NullObserver
 from protocols.adapter import House, parse_listen
 from protocols.finding import make_adapter
 from tests.support.waiting import until, wait_until

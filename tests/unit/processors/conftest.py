@@ -51,7 +51,7 @@ from popgate.testing.clock import MovableClock
 from processors.clients import ClientKind
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from processors.observing import NullObserver
+from processors.observer import NullObserver
 from processors.policies.registry import Policies
 from processors.questions import Question
 

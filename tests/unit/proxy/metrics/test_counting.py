@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from popgate.errors import Fault
 from popgate.model import Resolution
-from processors.observing import Observer
+from processors.observer import Observer
 from protocols.observing import ConnectionObserver
 from proxy.metrics import BUCKETS, OTHER, Metrics
 

@@ -16,7 +16,7 @@ import pytest
 
 from popgate.testing import frames
 from popgate.testing.papers import Papers
-from processors.adjusting import adjust
+from processors.adjust import adjust
 from protocols import finding
 from protocols.grpc import health
 from protocols.grpc.adapter import GrpcAdapter

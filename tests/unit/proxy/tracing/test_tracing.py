@@ -22,7 +22,7 @@ from popgate.message_id import make_message_id
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from processors.observing import NullObserver
+from processors.observer import NullObserver
 from processors.policies.registry import Policies
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

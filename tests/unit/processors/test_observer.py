@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from popgate.errors import Fault, TopicNotFound
-from processors.observing import DoorSums, Latest, NullObserver, Observer, Watch
+from processors.observer import DoorSums, Latest, NullObserver, Observer, Watch
 
 
 def test_the_observer_that_counts_nothing_takes_every_call() -> None:
