@@ -89,7 +89,7 @@ class Filter(Protocol):
 class Message:
     """A message on its way in.
 
-    A door fills in the fields; `processors.producing` checks them and makes `properties`, the
+    A door fills in the fields; `processors.produce.message_checks` checks them and makes `properties`, the
     block that is stored. A door that has the block already (remoting) gives it, and lifts the
     fields that decide something out of it. `queue_id` -1 and an empty `broker` leave the choice
     of the queue to the gateway. `deliver_at_ms` 0: at once. `sys_flag` has RocketMQ's bits.

@@ -21,7 +21,7 @@ from popgate.errors import AlreadyExists, BadRequest, GatewayError, GroupNotFoun
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import BROADCAST_GROUP, GroupConfig
 from popgate.naming import MEMBER_PREFIX, member_group
-from processors.routing import Routing
+from processors.produce.routing import Routing
 
 BROADCAST_CLIENT = "popgate.broadcast.client"
 BROADCAST_SEEN = "popgate.broadcast.seen"

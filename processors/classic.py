@@ -25,7 +25,7 @@ from processors.limits import Limits
 from processors.numbering import Numbering
 from processors.observer import Latest, Observer, Watch
 from processors.policies.registry import Policies
-from processors.producing import check_message, finish_message
+from processors.produce.message_checks import check_message, finish_message
 from processors.reclaiming import Reclaiming
 from processors.relaying import Relaying
 

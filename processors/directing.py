@@ -44,10 +44,10 @@ from processors.consuming import check_enabled, wait_until
 from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
+from processors.produce.routing import Routing
 from processors.redriving import DeadLetters
 from processors.requests import Pull
 from processors.resets import Reset, ResetListeners
-from processors.routing import Routing
 
 _LONGEST_ID = 1024
 DEFAULT_CLUSTER = "DefaultCluster"

@@ -33,7 +33,7 @@ from popgate.naming import check_group, check_lite_topic, check_topic
 from processors.clients import ClientHandle, Clients
 from processors.limits import Limits
 from processors.observer import Observer, Watch
-from processors.routing import Routing
+from processors.produce.routing import Routing
 
 _MOST_LISTED = 1_000
 _MOST_VERSIONS = 64

@@ -24,7 +24,6 @@ from popgate.packed import PackedMessages
 from processors.announcing import Announcing
 from processors.asking import Asking
 from processors.assigning import Assigning
-from processors.batch_forwarder import BatchForwarder
 from processors.checking import Checking
 from processors.choosing import NamedGroups
 from processors.classic import Classic
@@ -37,13 +36,14 @@ from processors.noticing import Noticing
 from processors.observer import DoorSums, NullObserver, Observer, Watch
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
-from processors.producing import check_count, check_message, finish_message, topic_of
+from processors.produce.batch_forwarder import BatchForwarder
+from processors.produce.message_checks import check_count, check_message, finish_message, topic_of
+from processors.produce.routing import check_queue, check_type, place
+from processors.produce.transaction_checks import check_end, check_recall
 from processors.pushing import PushSession
 from processors.reclaiming import Reclaiming
 from processors.registering import Registering
 from processors.requests import Assignments, Receive, Taken
-from processors.routing import check_queue, check_type, place
-from processors.transacting import check_end, check_recall
 
 _SWEEP_S = 10.0
 

@@ -14,7 +14,7 @@ from popgate.model import Standing
 from popgate.naming import check_group, check_topic
 from processors.consuming import wait_until
 from processors.limits import Limits
-from processors.routing import Routing
+from processors.produce.routing import Routing
 
 _AGAIN_S: Final = 0.25
 """How often it is looked. Who asks this is another gateway or proxy, and one for many of its clients."""

@@ -19,7 +19,7 @@ from popgate.model import EndTransaction, Resolution, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from processors.clients import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
-from processors.producing import check_count
+from processors.produce.message_checks import check_count
 from processors.requests import NOTHING_SAID, Said
 from protocols.draining import Waits
 from protocols.grpc import convert

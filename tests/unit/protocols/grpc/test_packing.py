@@ -12,7 +12,7 @@ from popgate.naming import check_topic
 from popgate.packed import PackedMessages
 from popgate.wire.properties import LONGEST_IN_BATCH, decode_properties
 from processors.limits import Limits
-from processors.producing import check_message, finish_message
+from processors.produce.message_checks import check_message, finish_message
 from protocols.grpc import convert
 from protocols.grpc.packing import Packer, encode_sent
 from protocols.grpc.pb import definition_pb2 as pb

@@ -29,7 +29,7 @@ from popgate.model import (
     TransactionCheck,
 )
 from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_properties
-from processors.producing import finish_message
+from processors.produce.message_checks import finish_message
 from processors.requests import Pull, Receive
 from proxy.app import App, build
 from proxy.settings import Settings

@@ -10,7 +10,7 @@ from popgate.errors import BadRequest, Fault, IllegalTopic
 from popgate.model import Message, MessageType
 from popgate.wire.properties import decode_properties
 from processors.limits import Limits
-from processors.producing import check_message, finish_message, topic_of
+from processors.produce.message_checks import check_message, finish_message, topic_of
 
 NOW_MS = 1_700_000_000_000
 

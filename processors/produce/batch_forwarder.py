@@ -14,8 +14,8 @@ from popgate.model import MessageType
 from popgate.naming import check_topic
 from processors.limits import Limits
 from processors.observer import Observer
-from processors.producing import check_count
-from processors.routing import Routing, check_type
+from processors.produce.message_checks import check_count
+from processors.produce.routing import Routing, check_type
 
 
 class BatchForwarder:

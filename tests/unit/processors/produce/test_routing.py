@@ -22,7 +22,7 @@ from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.policies.picking import GroupsThenTurns
-from processors.routing import check_type, place, routed
+from processors.produce.routing import check_type, place, routed
 
 Make = Callable[..., MessagingProcessor]
 

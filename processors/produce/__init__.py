@@ -1,0 +1,1 @@
+"""What is decided before a message is stored: limits, route, batch, and whom a transaction check goes to."""
