@@ -18,12 +18,12 @@ from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
 from processors.clients import ClientKind, Clients
 from processors.consuming import check_attempts, check_change, check_receipts, is_node
+from processors.deliveries.auto_renewal import Renewing
 from processors.directing import Directing
 from processors.insisting import insist
 from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
-from processors.renewing import Renewing
 from processors.requests import NOTHING_SAID, LastSettled, Said
 
 

@@ -25,12 +25,12 @@ from popgate.model import (
     TransactionCheck,
 )
 from popgate.naming import dead_letter_topic
+from processors.deliveries.release import OURS
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observer import Observer
 from processors.policies.registry import Policies
 from processors.produce.batch_forwarder import BatchForwarder
-from processors.releasing import OURS
 from processors.requests import NOTHING_SAID, Pull, Receive, Said, Taken
 from proxy.tracing.lookup import contexts_of_id, contexts_of_places, contexts_of_receipts
 from proxy.tracing.spans import Spans, fail

@@ -23,7 +23,7 @@ from popgate import __version__
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Message, Sent, StoredMessage, TransactionCheck
-from processors.releasing import OURS
+from processors.deliveries.release import OURS
 from processors.requests import NOTHING_SAID, Said
 from proxy.tracing.contexts import carried, context_of, has_room, id_in, id_of, parsed
 from proxy.tracing.traceparent import encode_traceparent, parse_traceparent

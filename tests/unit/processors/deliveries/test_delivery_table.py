@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popgate.model import StoredMessage
-from processors.holding import Delivery, Holder, Holdings
+from processors.deliveries.delivery_table import Delivery, Holder, Holdings
 
 NOW_MS = 1_700_000_000_000
 

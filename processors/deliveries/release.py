@@ -15,7 +15,7 @@ from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.naming import told_group
 from processors.clients import ClientHandle, Clients
-from processors.holding import Delivery, Holdings
+from processors.deliveries.delivery_table import Delivery, Holdings
 from processors.observer import Observer
 
 AT_ONCE = 64

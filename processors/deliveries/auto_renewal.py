@@ -19,10 +19,10 @@ from popgate.errors import BadRequest, GatewayError, NotFound
 from popgate.model import StoredMessage
 from popgate.naming import told_group
 from processors.clients import ClientKind, Clients, connection_of
-from processors.holding import Delivery, Holdings
+from processors.deliveries.delivery_table import Delivery, Holdings
+from processors.deliveries.release import AT_ONCE, OURS, Releasing, raise_bugs
 from processors.limits import Limits
 from processors.observer import Observer
-from processors.releasing import AT_ONCE, OURS, Releasing, raise_bugs
 
 _RETRY_MS = 1_000
 
