@@ -12,7 +12,7 @@ from popgate.errors import BadRequest, Fault, Forbidden, IllegalReceipt, shown
 from popgate.filters import compile_filter
 from popgate.model import GroupConfig, Pop
 from popgate.naming import check_group
-from processors.clients import ClientHandle
+from processors.clients.client_registry import ClientHandle
 from processors.limits import Limits
 from processors.requests import Receive, Said
 

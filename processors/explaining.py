@@ -20,7 +20,7 @@ from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Held, Standing
 from popgate.naming import check_group
 from processors.broadcasting import Member
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.grasping import (
     MOST_HELD,
     Explanation,

@@ -30,7 +30,7 @@ from popgate.lite import (
 )
 from popgate.model import GroupConfig, MessageType
 from popgate.naming import check_group, check_lite_topic, check_topic
-from processors.clients import ClientHandle, Clients
+from processors.clients.client_registry import ClientHandle, Clients
 from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.produce.routing import Routing

@@ -25,7 +25,7 @@ from popgate.model import GroupConfig, Reading
 from popgate.naming import check_group
 from processors.choosing import Choice as Choice
 from processors.choosing import NamedGroups, choose, hindrance, unfit
-from processors.clients import ClientHandle, Clients
+from processors.clients.client_registry import ClientHandle, Clients
 
 _EVERY_S: Final = 5.0
 """So often a group is judged while a classic member is here: who joins elsewhere may not be told at once."""

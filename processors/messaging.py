@@ -21,13 +21,13 @@ from popgate.lite import takes_lite_topics
 from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Queue, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from popgate.packed import PackedMessages
-from processors.announcing import Announcing
-from processors.asking import Asking
 from processors.assigning import Assigning
-from processors.checking import Checking
 from processors.choosing import NamedGroups
 from processors.classic import Classic
-from processors.clients import ClientHandle
+from processors.clients.check_router import Checking
+from processors.clients.client_queries import Asking
+from processors.clients.client_registry import ClientHandle
+from processors.clients.settings_push import Announcing
 from processors.consuming import check_goodbye, pop_of, surely_held_until
 from processors.limits import Limits
 from processors.lite import LiteSubscribing

@@ -26,7 +26,7 @@ from popgate.model import Reading
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from processors.assigning import POPPED
 from processors.choosing import hindrance
-from processors.clients import ClientHandle, ClientKind, Clients
+from processors.clients.client_registry import ClientHandle, ClientKind, Clients
 from processors.mapping import MappedGroups
 
 _SOON_S: Final = 1.0

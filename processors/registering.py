@@ -10,8 +10,8 @@ from brokers.capabilities import ConnectedClient, RegistersClients
 from brokers.port import Broker
 from popgate.model import StoredMessage
 from popgate.verdict import Verdict
-from processors.asking import Asking
-from processors.clients import ClientHandle, ClientKind, Clients
+from processors.clients.client_queries import Asking
+from processors.clients.client_registry import ClientHandle, ClientKind, Clients
 from processors.mapping import MappedGroups
 
 

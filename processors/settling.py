@@ -16,7 +16,7 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, Illeg
 from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
-from processors.clients import ClientKind, Clients
+from processors.clients.client_registry import ClientKind, Clients
 from processors.consuming import check_attempts, check_change, check_receipts, is_node
 from processors.deliveries.auto_renewal import Renewing
 from processors.directing import Directing

@@ -18,7 +18,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, NotFound
 from popgate.model import StoredMessage
 from popgate.naming import told_group
-from processors.clients import ClientKind, Clients, connection_of
+from processors.clients.client_registry import ClientKind, Clients, connection_of
 from processors.deliveries.delivery_table import Delivery, Holdings
 from processors.deliveries.release import AT_ONCE, OURS, Releasing, raise_bugs
 from processors.limits import Limits

@@ -14,7 +14,7 @@ from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.naming import told_group
-from processors.clients import ClientHandle, Clients
+from processors.clients.client_registry import ClientHandle, Clients
 from processors.deliveries.delivery_table import Delivery, Holdings
 from processors.observer import Observer
 

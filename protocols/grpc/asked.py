@@ -9,7 +9,7 @@ import itertools
 
 from popgate.errors import ClientNotFound, Forbidden, GatewayError, Unsupported, shown
 from popgate.verdict import Verdict
-from processors.questions import Question, StackQuestion, VerifyQuestion
+from processors.clients.query import Question, StackQuestion, VerifyQuestion
 from protocols.grpc.convert import message_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.service_pb2 import (

@@ -17,7 +17,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Fault, GatewayError, TooManyRequests, shown
 from popgate.model import EndTransaction, Resolution, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
-from processors.clients import ClientHandle, ClientKind
+from processors.clients.client_registry import ClientHandle, ClientKind
 from processors.messaging import MessagingProcessor
 from processors.produce.message_checks import check_count
 from processors.requests import NOTHING_SAID, Said

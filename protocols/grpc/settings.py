@@ -13,7 +13,7 @@ from popgate.errors import BadRequest, Fault, shown
 from popgate.filters import compile_filter
 from popgate.model import CustomizedRetry, FilterKind, GroupConfig
 from popgate.naming import check_group, check_topic
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.consuming import is_node
 from processors.limits import Limits
 from processors.lite import lite_quota

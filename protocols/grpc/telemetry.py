@@ -14,10 +14,10 @@ from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
 from popgate.model import FilterKind, Reading, TransactionCheck
-from processors.clients import ClientKind, connection_of
+from processors.clients.client_registry import ClientKind, connection_of
+from processors.clients.query import Question
 from processors.consuming import is_node, is_rust
 from processors.messaging import MessagingProcessor
-from processors.questions import Question
 from protocols.draining import Waits
 from protocols.grpc import settings as client_settings
 from protocols.grpc.asked import Asked, next_nonce
@@ -226,7 +226,7 @@ class TelemetryStream:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class TelemetryClient:
-    """What a client said of itself in one settings command; a `processors.clients.ClientHandle`."""
+    """What a client said of itself in one settings command; a `processors.clients.client_registry.ClientHandle`."""
 
     client_id: str
     language: str

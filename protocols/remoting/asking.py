@@ -48,8 +48,8 @@ from popgate.wire.running import (
     decode_offsets,
     encode_positions,
 )
-from processors.asking import ANSWER_S
-from processors.clients import ClientHandle, ClientKind
+from processors.clients.client_queries import ANSWER_S
+from processors.clients.client_registry import ClientHandle, ClientKind
 from protocols.remoting.clients import RemotingClient
 from protocols.remoting.fields import flag, text
 from protocols.remoting.mapped.offsets import is_virtual

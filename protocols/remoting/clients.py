@@ -25,8 +25,8 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.remoting import Command
 from popgate.wire.running import SUCCESS, ConsumeResult, ConsumerRunningInfo
-from processors.clients import ClientHandle, ClientKind
-from processors.questions import Question, StackQuestion, VerifyQuestion
+from processors.clients.client_registry import ClientHandle, ClientKind
+from processors.clients.query import Question, StackQuestion, VerifyQuestion
 from protocols.remoting.marks import Origin
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import Peer
@@ -59,7 +59,7 @@ def _nowhere() -> Origin:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class RemotingClient:
-    """A membership of a client, as its last heartbeat told it; a `processors.clients.ClientHandle`.
+    """A membership of a client, as its last heartbeat told it; a `processors.clients.client_registry.ClientHandle`.
 
     `told`: its filters by topic as they came, of consumers. `checks`: asks a producer about a half message.
     `origin`: where it is told that messages lie, which it gets unasked.

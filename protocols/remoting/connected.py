@@ -20,7 +20,7 @@ from popgate.wire.heartbeats import (
     ConsumerConnection,
     SubscriptionData,
 )
-from processors.clients import ClientHandle, ClientKind, Clients
+from processors.clients.client_registry import ClientHandle, ClientKind, Clients
 from protocols.remoting.clients import RemotingClient
 
 

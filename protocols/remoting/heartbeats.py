@@ -27,7 +27,7 @@ from popgate.naming import check_group
 from popgate.wire.codes import RequestCode
 from popgate.wire.heartbeats import ClientCheck, ConsumerData, SubscriptionData
 from popgate.wire.remoting import Command
-from processors.clients import ClientKind, connection_of
+from processors.clients.client_registry import ClientKind, connection_of
 from protocols.remoting.clients import (
     Checks,
     RemotingClient,

@@ -18,7 +18,7 @@ from popgate.model import (
     TopicConfig,
 )
 from popgate.wire import properties as names
-from processors.clients import ClientHandle
+from processors.clients.client_registry import ClientHandle
 from processors.requests import LastSettled
 
 _SYSTEM_PROPERTIES = names.RESERVED | {

@@ -18,7 +18,7 @@ from brokers.capabilities import (
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound
 from popgate.model import FilterKind, Reading
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 

@@ -48,12 +48,12 @@ from popgate.model import (
 )
 from popgate.receipt import Receipt
 from popgate.testing.clock import MovableClock
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
+from processors.clients.query import Question
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observer import NullObserver
 from processors.policies.registry import Policies
-from processors.questions import Question
 
 
 class FakeBroker(Broker):

@@ -20,7 +20,7 @@ from popgate.model import BROADCAST_GROUP, Held, Standing, TopicConfig
 from popgate.naming import member_group
 from popgate.receipt import Receipt
 from processors.broadcasting import BROADCAST_CLIENT
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.grasping import Grip, choose
 from processors.requests import Receive
 

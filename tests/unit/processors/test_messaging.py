@@ -35,7 +35,7 @@ from popgate.model import (
     TopicConfig,
 )
 from popgate.testing.clock import MovableClock
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.policies.registry import Policies

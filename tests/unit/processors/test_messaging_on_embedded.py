@@ -24,7 +24,7 @@ from popgate.model import (
     TopicConfig,
 )
 from popgate.testing.clock import MovableClock
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 from tests.support.waiting import until

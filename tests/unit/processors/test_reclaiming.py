@@ -14,7 +14,7 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable
 from popgate.model import Bounds, GroupConfig, Reading, TopicConfig
 from popgate.testing.clock import MovableClock
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 

@@ -11,9 +11,9 @@ from popgate.errors import BadRequest, ClientNotFound
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from popgate.testing.clock import MovableClock
 from popgate.verdict import Verdict
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
+from processors.clients.query import StackQuestion, VerifyQuestion
 from processors.messaging import MessagingProcessor
-from processors.questions import StackQuestion, VerifyQuestion
 
 STORED = StoredMessage("orders", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"whole", b"")
 

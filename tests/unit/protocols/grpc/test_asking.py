@@ -13,7 +13,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, TooManyRequests, Unsupported
 from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
 from popgate.verdict import Verdict
-from processors.questions import StackQuestion
+from processors.clients.query import StackQuestion
 from protocols.draining import Waits
 from protocols.grpc.asked import Asked
 from protocols.grpc.pb import definition_pb2 as pb

@@ -7,7 +7,7 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, IllegalFilter, IllegalGroup, IllegalTopic
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration

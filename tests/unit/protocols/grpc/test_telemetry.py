@@ -13,7 +13,7 @@ import pytest
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.model import GroupConfig, StoredMessage, TransactionCheck
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
 from protocols.draining import Waits
 from protocols.grpc.departures import KNOWN_S, SILENT_S

@@ -20,8 +20,8 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command
 from popgate.wire.running import CLIENT_VERSION, ConsumeResult, ConsumerRunningInfo, encode_offsets
-from processors.clients import ClientKind
-from processors.questions import StackQuestion
+from processors.clients.client_registry import ClientKind
+from processors.clients.query import StackQuestion
 from protocols.remoting import asking
 from protocols.remoting.asking import Asking
 from protocols.remoting.heartbeats import Heartbeats

@@ -18,7 +18,7 @@ from popgate.wire.heartbeats import (
     HeartbeatData,
     SubscriptionData,
 )
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
 from protocols.remoting import heartbeats
 from protocols.remoting.clients import RemotingClient, consumer_key, producer_key

@@ -24,7 +24,7 @@ from popgate.wire.heartbeats import (
     decode_producer_connections,
 )
 from popgate.wire.running import decode_offsets
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.members import Members
 from tests.unit.processors.conftest import FakeClient

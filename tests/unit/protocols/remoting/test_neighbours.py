@@ -45,7 +45,7 @@ from popgate.wire.running import (
     encode_offsets,
 )
 from popgate.wire.surveys import decode_producers
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.messaging import MessagingProcessor
 from protocols.finding import command_handler
 from protocols.remoting.asking import Asking

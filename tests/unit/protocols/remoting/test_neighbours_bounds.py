@@ -21,8 +21,8 @@ from popgate.wire.heartbeats import (
     decode_producer_connections,
 )
 from popgate.wire.surveys import decode_producers
-from processors.asking import ANSWER_S
-from processors.clients import ClientKind
+from processors.clients.client_queries import ANSWER_S
+from processors.clients.client_registry import ClientKind
 from protocols.remoting import neighbours
 from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.neighbours import Neighbours

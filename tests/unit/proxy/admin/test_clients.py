@@ -9,8 +9,8 @@ from popgate.context import Context
 from popgate.errors import IllegalReceipt
 from popgate.model import FilterKind, GroupConfig, Reading, TransactionCheck
 from popgate.verdict import Verdict
-from processors.clients import ClientKind
-from processors.questions import Question, StackQuestion, VerifyQuestion
+from processors.clients.client_registry import ClientKind
+from processors.clients.query import Question, StackQuestion, VerifyQuestion
 from processors.requests import Said
 from proxy.app import App, build
 from proxy.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
 from popgate.model import GroupConfig, Message, MessageType, Reading
-from processors.clients import ClientKind
+from processors.clients.client_registry import ClientKind
 from processors.requests import Pull, Receive
 from protocols.grpc.packing import Packer
 from protocols.grpc.pb import definition_pb2 as pb

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popgate.model import TransactionCheck
-from processors.clients import Clients
+from processors.clients.client_registry import Clients
 from processors.observer import Observer
 
 

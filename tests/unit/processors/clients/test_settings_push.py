@@ -8,8 +8,8 @@ import pytest
 from popgate.context import Context
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.clock import MovableClock
-from processors.announcing import Announcing
-from processors.clients import ClientKind, Clients
+from processors.clients.client_registry import ClientKind, Clients
+from processors.clients.settings_push import Announcing
 from processors.messaging import MessagingProcessor
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 from popgate.model import StoredMessage, TransactionCheck
 from popgate.testing.clock import MovableClock
-from processors.checking import Checking
-from processors.clients import ClientKind, Clients
+from processors.clients.check_router import Checking
+from processors.clients.client_registry import ClientKind, Clients
 from processors.messaging import MessagingProcessor
 
 HALF = StoredMessage("orders", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")

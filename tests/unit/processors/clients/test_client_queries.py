@@ -17,10 +17,10 @@ from popgate.errors import (
 from popgate.model import Message
 from popgate.testing.clock import MovableClock
 from popgate.verdict import Verdict
-from processors.asking import ANSWER_S, Asking
-from processors.clients import ClientKind, Clients
+from processors.clients.client_queries import ANSWER_S, Asking
+from processors.clients.client_registry import ClientKind, Clients
+from processors.clients.query import StackQuestion, VerifyQuestion
 from processors.messaging import MessagingProcessor
-from processors.questions import StackQuestion, VerifyQuestion
 
 
 @pytest.fixture

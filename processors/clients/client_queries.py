@@ -26,8 +26,8 @@ from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
 from popgate.verdict import Verdict
-from processors.clients import ClientHandle, Clients
-from processors.questions import Question, StackQuestion, VerifyQuestion
+from processors.clients.client_registry import ClientHandle, Clients
+from processors.clients.query import Question, StackQuestion, VerifyQuestion
 
 ANSWER_S = 5.0
 """How long a client may take. Source: protocol facts 1.7."""

@@ -1,6 +1,6 @@
 """What a connected client may be asked, and the answer to come. Source: protocol facts 1.7.
 
-Made by `processors.asking`; a door takes a question through `ClientHandle.ask`, hands it to the
+Made by `processors.clients.client_queries`; a door takes a question through `ClientHandle.ask`, hands it to the
 client and settles it. How an answer finds its question on the wire is the door's business.
 """
 

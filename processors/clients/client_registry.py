@@ -15,9 +15,9 @@ from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import FilterKind, Reading, TransactionCheck
-from processors.early_topics import EarlyTopics
+from processors.clients.early_topics import EarlyTopics
+from processors.clients.query import Question
 from processors.observer import Latest
-from processors.questions import Question
 from processors.requests import LastSettled
 
 _FRESH_S = 30.0

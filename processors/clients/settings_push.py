@@ -6,7 +6,7 @@ Changes of one moment are told together, once to each client, and only to those 
 from __future__ import annotations
 
 from popgate.clock import Clock, Timer
-from processors.clients import ClientHandle, Clients
+from processors.clients.client_registry import ClientHandle, Clients
 
 _TOGETHER_S = 0.1
 """How long a change waits for others; a file of settings changes hundreds."""

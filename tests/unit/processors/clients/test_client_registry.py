@@ -8,7 +8,7 @@ from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import Reading
 from popgate.testing.clock import MovableClock
-from processors.clients import ClientHandle, ClientKind, Clients, connection_of
+from processors.clients.client_registry import ClientHandle, ClientKind, Clients, connection_of
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from processors.early_topics import EarlyTopics
+from processors.clients.early_topics import EarlyTopics
 
 
 def test_topics_are_taken_once() -> None:
