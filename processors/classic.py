@@ -19,7 +19,7 @@ from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TopicNotFou
 from popgate.kinds import Action
 from popgate.model import Message, SendBack, Sent, StoredMessage, TopicConfig
 from popgate.naming import check_group, check_topic, retry_topic
-from processors.broadcasting import is_member
+from processors.consume.broadcast import is_member
 from processors.explaining import Explaining
 from processors.limits import Limits
 from processors.numbering import Numbering

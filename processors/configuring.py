@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from popgate.errors import BadRequest
 from popgate.model import CustomizedRetry, GroupConfig, TopicConfig
-from processors.broadcasting import check_broadcast
+from processors.consume.broadcast import check_broadcast
 from processors.limits import Limits
 
 _LONGEST_REST_MS = 366 * 86_400_000

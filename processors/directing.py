@@ -37,17 +37,17 @@ from popgate.model import (
 from popgate.naming import check_group, check_topic, is_system_topic
 from popgate.stored_records import body_bytes
 from processors.admission import Admission
-from processors.broadcasting import Broadcasting, Member, is_member
 from processors.budgets import Budgets
 from processors.configuring import check_group_config, check_topic_config
-from processors.consuming import check_enabled, wait_until
+from processors.consume.broadcast import Broadcasting, Member, is_member
+from processors.consume.receive_rules import check_enabled, wait_until
+from processors.consume.resets import Reset, ResetListeners
 from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
 from processors.produce.routing import Routing
 from processors.redriving import DeadLetters
 from processors.requests import Pull
-from processors.resets import Reset, ResetListeners
 
 _LONGEST_ID = 1024
 DEFAULT_CLUSTER = "DefaultCluster"

@@ -19,8 +19,9 @@ from popgate.kinds import Action
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Held, Standing
 from popgate.naming import check_group
-from processors.broadcasting import Member
 from processors.clients.client_registry import ClientKind
+from processors.consume.broadcast import Member
+from processors.consume.settlement import Settling
 from processors.grasping import (
     MOST_HELD,
     Explanation,
@@ -36,7 +37,6 @@ from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
 from processors.reasons import Reasons
-from processors.settling import Settling
 
 _MOST_TOPICS = 256
 _MOST_MEMBERS = 2_048

@@ -2,7 +2,7 @@
 
 Every method is the same five steps in the same order, written down in each and hidden by no
 chain: admit (permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
-reports a request that fails in any of them. What becomes of deliveries is in `processors.settling`,
+reports a request that fails in any of them. What becomes of deliveries is in `processors.consume.settlement`,
 topics, groups, positions and look-ups are in `processors.directing`.
 """
 
@@ -28,11 +28,12 @@ from processors.clients.check_router import Checking
 from processors.clients.client_queries import Asking
 from processors.clients.client_registry import ClientHandle
 from processors.clients.settings_push import Announcing
-from processors.consuming import check_goodbye, pop_of, surely_held_until
+from processors.consume.arrivals import Noticing
+from processors.consume.lite import LiteSubscribing
+from processors.consume.push import PushSession
+from processors.consume.receive_rules import check_goodbye, pop_of, surely_held_until
 from processors.limits import Limits
-from processors.lite import LiteSubscribing
 from processors.mapping import MappedGroups
-from processors.noticing import Noticing
 from processors.observer import DoorSums, NullObserver, Observer, Watch
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
@@ -40,7 +41,6 @@ from processors.produce.batch_forwarder import BatchForwarder
 from processors.produce.message_checks import check_count, check_message, finish_message, topic_of
 from processors.produce.routing import check_queue, check_type, place
 from processors.produce.transaction_checks import check_end, check_recall
-from processors.pushing import PushSession
 from processors.reclaiming import Reclaiming
 from processors.registering import Registering
 from processors.requests import Assignments, Receive, Taken

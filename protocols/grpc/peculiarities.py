@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from popgate.context import Context
 from popgate.model import MessageType
-from processors.consuming import is_node, is_rust
+from processors.consume.receive_rules import is_node, is_rust
 from protocols.grpc.pb.definition_pb2 import Code
 
 _USUAL_LIMIT = 4 * 1024 * 1024

@@ -14,9 +14,9 @@ from popgate.filters import compile_filter
 from popgate.model import CustomizedRetry, FilterKind, GroupConfig
 from popgate.naming import check_group, check_topic
 from processors.clients.client_registry import ClientKind
-from processors.consuming import is_node
+from processors.consume.lite import lite_quota
+from processors.consume.receive_rules import is_node
 from processors.limits import Limits
-from processors.lite import lite_quota
 from protocols.grpc.convert import filter_kind, millis_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration
@@ -181,7 +181,7 @@ def retry_out(group: GroupConfig, *, exponential: bool) -> pb.RetryPolicy:
     """The group's retry policy in the one form that the client understands.
 
     The Python client reads customized backoffs only, and whole seconds of them; the Node.js client
-    reads exponential ones only; what it asks for is replaced by the group's (`processors.settling`).
+    reads exponential ones only; what it asks for is replaced by the group's (`processors.consume.settlement`).
     """
     retry = group.retry
     attempts = max(group.max_attempts, 1)

@@ -16,7 +16,7 @@ from popgate.errors import BadRequest, GatewayError
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.client_registry import ClientKind, connection_of
 from processors.clients.query import Question
-from processors.consuming import is_node, is_rust
+from processors.consume.receive_rules import is_node, is_rust
 from processors.messaging import MessagingProcessor
 from protocols.draining import Waits
 from protocols.grpc import settings as client_settings

@@ -26,7 +26,7 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.remoting import Command
 from popgate.wire.running import encode_offsets
-from processors.resets import Reset
+from processors.consume.resets import Reset
 from protocols.remoting.clients import RemotingClient, peers_of
 from protocols.remoting.connected import consumers_of, merged, merged_alike, producers_of
 from protocols.remoting.fields import flag, long_number, number, text

@@ -20,7 +20,7 @@ from popgate.errors import BadRequest, TooManyRequests
 from popgate.model import Pulled, SendBack, StoredMessage
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command
-from processors.consuming import surely_held_until
+from processors.consume.receive_rules import surely_held_until
 from processors.mapping import MappedGroups
 from processors.requests import Pull, Receive
 from protocols.draining import Waits

@@ -19,8 +19,8 @@ from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import BROADCAST_GROUP, Held, Standing, TopicConfig
 from popgate.naming import member_group
 from popgate.receipt import Receipt
-from processors.broadcasting import BROADCAST_CLIENT
 from processors.clients.client_registry import ClientKind
+from processors.consume.broadcast import BROADCAST_CLIENT
 from processors.grasping import Grip, choose
 from processors.requests import Receive
 

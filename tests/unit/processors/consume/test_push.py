@@ -10,8 +10,8 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.model import Message
 from popgate.testing.clock import MovableClock
+from processors.consume.push import PushSession
 from processors.messaging import MessagingProcessor
-from processors.pushing import PushSession
 from processors.requests import Receive
 
 Settle = Callable[[], Awaitable[None]]

@@ -1,4 +1,4 @@
-"""processors.noticing: whether there is something to receive, looked at now and then."""
+"""processors.consume.arrivals: whether there is something to receive, looked at now and then."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.testing import MovableClock
+from processors.consume.arrivals import Noticing
 from processors.limits import Limits
-from processors.noticing import Noticing
 
 CONTEXT = Context(client_id="me")
 

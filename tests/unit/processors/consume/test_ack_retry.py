@@ -10,7 +10,7 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault
 from popgate.testing import MovableClock
-from processors.insisting import insist
+from processors.consume.ack_retry import insist
 from processors.policies.backoff import Exponential
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from popgate.context import Context
-from processors.resets import Reset, ResetListener, ResetListeners
+from processors.consume.resets import Reset, ResetListener, ResetListeners
 
 
 class Books:

@@ -17,10 +17,10 @@ from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
 from processors.clients.client_registry import ClientKind, Clients
-from processors.consuming import check_attempts, check_change, check_receipts, is_node
+from processors.consume.ack_retry import insist
+from processors.consume.receive_rules import check_attempts, check_change, check_receipts, is_node
 from processors.deliveries.auto_renewal import Renewing
 from processors.directing import Directing
-from processors.insisting import insist
 from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies

@@ -12,7 +12,7 @@ from popgate.errors import TooManyRequests, Unsupported
 from popgate.kinds import Action
 from popgate.model import Standing
 from popgate.naming import check_group, check_topic
-from processors.consuming import wait_until
+from processors.consume.receive_rules import wait_until
 from processors.limits import Limits
 from processors.produce.routing import Routing
 

@@ -7,7 +7,7 @@ import pytest
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, Forbidden, IllegalFilter, IllegalReceipt
 from popgate.model import FilterKind, GroupConfig
-from processors.consuming import check_change, check_receipts, is_go, is_node, pop_of, wait_until
+from processors.consume.receive_rules import check_change, check_receipts, is_go, is_node, pop_of, wait_until
 from processors.limits import Limits
 from processors.requests import Receive
 
