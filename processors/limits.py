@@ -25,7 +25,7 @@ class Limits:
     the time that is left). `default_wait_s` is waited when neither a time nor a deadline is given.
 
     Mapping: groups whose classic push consumers are popped for, and those that never are, by names
-    with `*` (`processors.mapping`).
+    with `*` (`processors.members.mapped_groups`).
 
     Broadcast: `broadcast_expiry_s` after its last receive a client's cursor is forgotten.
 

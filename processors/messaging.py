@@ -21,8 +21,6 @@ from popgate.lite import takes_lite_topics
 from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Queue, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from popgate.packed import PackedMessages
-from processors.assigning import Assigning
-from processors.choosing import NamedGroups
 from processors.classic import Classic
 from processors.clients.check_router import Checking
 from processors.clients.client_queries import Asking
@@ -33,7 +31,10 @@ from processors.consume.lite import LiteSubscribing
 from processors.consume.push import PushSession
 from processors.consume.receive_rules import check_goodbye, pop_of, surely_held_until
 from processors.limits import Limits
-from processors.mapping import MappedGroups
+from processors.members.cluster_registration import Registering
+from processors.members.mapped_groups import MappedGroups
+from processors.members.mapping_rules import NamedGroups
+from processors.members.queue_assignment import Assigning
 from processors.observer import DoorSums, NullObserver, Observer, Watch
 from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
@@ -42,7 +43,6 @@ from processors.produce.message_checks import check_count, check_message, finish
 from processors.produce.routing import check_queue, check_type, place
 from processors.produce.transaction_checks import check_end, check_recall
 from processors.reclaiming import Reclaiming
-from processors.registering import Registering
 from processors.requests import Assignments, Receive, Taken
 
 _SWEEP_S = 10.0

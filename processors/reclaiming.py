@@ -24,10 +24,10 @@ from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, NotFound, TopicNotFound
 from popgate.model import Reading
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
-from processors.assigning import POPPED
-from processors.choosing import hindrance
 from processors.clients.client_registry import ClientHandle, ClientKind, Clients
-from processors.mapping import MappedGroups
+from processors.members.mapped_groups import MappedGroups
+from processors.members.mapping_rules import hindrance
+from processors.members.queue_assignment import POPPED
 
 _SOON_S: Final = 1.0
 _EVERY_S: Final = 30.0

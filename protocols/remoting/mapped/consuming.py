@@ -21,7 +21,7 @@ from popgate.model import Pulled, SendBack, StoredMessage
 from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command
 from processors.consume.receive_rules import surely_held_until
-from processors.mapping import MappedGroups
+from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull, Receive
 from protocols.draining import Waits
 from protocols.remoting.fields import long_number

@@ -9,7 +9,7 @@ from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.model import Reading
 from popgate.wire.codes import RequestCode
-from processors.mapping import MappedGroups
+from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull
 from protocols.remoting.clients import consumer_key, peers_of
 from protocols.remoting.mapped.beginning import Beginnings

@@ -12,7 +12,7 @@ from popgate.wire.bodies import AssignmentQuery, decode_assignments
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.fastjson import dumps
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData
-from processors.assigning import share_of
+from processors.members.queue_assignment import share_of
 from protocols.remoting.assigning import Assigning
 from protocols.remoting.heartbeats import Heartbeats
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
@@ -84,7 +84,7 @@ async def test_modes_that_cannot_be(caller: Caller, stage: Stage, body: bytes, c
 
 
 async def test_topics_that_a_group_pops_have_a_bound(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("processors.assigning._MOST_TOPICS", 1)
+    monkeypatch.setattr("processors.members.queue_assignment._MOST_TOPICS", 1)
     await caller.ok(MODE, body=mode())
     await caller.ok(MODE, body=mode(share=5))
     assert "limit" in (await caller.ask(MODE, body=mode(topic="parcels"))).remark

@@ -11,7 +11,7 @@ from popgate.message_id import make_message_id
 from popgate.model import Message
 from popgate.wire.codes import RequestCode
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from processors.assigning import POPPED
+from processors.members.queue_assignment import POPPED
 from processors.requests import Receive
 from protocols.remoting.door import rooms_of
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage

@@ -1,4 +1,4 @@
-"""processors.mapping: which groups are mapped, judged anew when something about them changes."""
+"""processors.members.mapped_groups: which groups are mapped, judged anew when something about them changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from popgate.kinds import Action
 from popgate.model import GroupConfig, Reading
 from popgate.testing.clock import MovableClock
 from processors.limits import Limits
-from processors.mapping import MappedGroups
+from processors.members.mapped_groups import MappedGroups
 from processors.messaging import MessagingProcessor
 from processors.policies.registry import Policies
 

@@ -12,7 +12,7 @@ from popgate.model import StoredMessage
 from popgate.verdict import Verdict
 from processors.clients.client_queries import Asking
 from processors.clients.client_registry import ClientHandle, ClientKind, Clients
-from processors.mapping import MappedGroups
+from processors.members.mapped_groups import MappedGroups
 
 
 class Registering:

@@ -1,6 +1,6 @@
 """How a group's classic push consumers read, told from who is in it: true pull, or mapped onto pop.
 
-Nothing here asks or waits: `processors.mapping` does, and keeps what comes out.
+Nothing here asks or waits: `processors.members.mapped_groups` does, and keeps what comes out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""processors.choosing: whether a group is mapped, from its members and what the settings say."""
+"""processors.members.mapping_rules: whether a group is mapped, from its members and what the settings say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from brokers.capabilities import GroupMember
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Reading
-from processors.choosing import NamedGroups, choose, hindrance, unfit
+from processors.members.mapping_rules import NamedGroups, choose, hindrance, unfit
 
 UNKNOWN, CONCURRENT, PULL, NEUTRAL = (
     GroupMember(reading.name.lower(), True, reading)

@@ -23,9 +23,9 @@ from popgate.errors import GatewayError
 from popgate.kinds import Action
 from popgate.model import GroupConfig, Reading
 from popgate.naming import check_group
-from processors.choosing import Choice as Choice
-from processors.choosing import NamedGroups, choose, hindrance, unfit
 from processors.clients.client_registry import ClientHandle, Clients
+from processors.members.mapping_rules import Choice as Choice
+from processors.members.mapping_rules import NamedGroups, choose, hindrance, unfit
 
 _EVERY_S: Final = 5.0
 """So often a group is judged while a classic member is here: who joins elsewhere may not be told at once."""
