@@ -21,7 +21,8 @@ from popgate.lite import takes_lite_topics
 from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Queue, Route, Sent, StoredMessage
 from popgate.naming import check_group, check_topic
 from popgate.packed import PackedMessages
-from processors.classic import Classic
+from processors.classic.classic import Classic
+from processors.classic.retry_reclaim import Reclaiming
 from processors.clients.check_router import Checking
 from processors.clients.client_queries import Asking
 from processors.clients.client_registry import ClientHandle
@@ -42,7 +43,6 @@ from processors.produce.batch_forwarder import BatchForwarder
 from processors.produce.message_checks import check_count, check_message, finish_message, topic_of
 from processors.produce.routing import check_queue, check_type, place
 from processors.produce.transaction_checks import check_end, check_recall
-from processors.reclaiming import Reclaiming
 from processors.requests import Assignments, Receive, Taken
 
 _SWEEP_S = 10.0

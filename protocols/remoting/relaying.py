@@ -1,7 +1,7 @@
 """What the brokers behind the gateway are asked for tools, or other gateways that share its broker are asked
 about their clients, and what becomes of their answers.
 
-Asked with the gateway's own account; who asks the gateway was judged before (`processors.relaying`).
+Asked with the gateway's own account; who asks the gateway was judged before (`processors.classic.relay`).
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.running import NAME_SERVERS, ConsumerRunningInfo
 from popgate.wire.surveys import Rate, Rates, decode_producers, encode_producers
-from processors.relaying import Relaying
+from processors.classic.relay import Relaying
 from protocols.remoting.asking import Asking
 from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.members import Members

@@ -1,4 +1,4 @@
-"""processors.reclaiming: when what came back to a group that popped is moved, and for whom."""
+"""processors.classic.retry_reclaim: when what came back to a group that popped is moved, and for whom."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from popgate.context import Context
 from popgate.errors import Forbidden, Unsupported
 from popgate.kinds import Action
 from popgate.wire.codes import RequestCode
-from processors.relaying import Relaying
+from processors.classic.relay import Relaying
 
 
 class Alone:

@@ -1,4 +1,4 @@
-"""processors.classic: what classic clients ask beside sends and pulls."""
+"""processors.classic.classic: what classic clients ask beside sends and pulls."""
 
 from __future__ import annotations
 

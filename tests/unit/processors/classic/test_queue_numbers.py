@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable, Unsupported
 from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
-from processors.numbering import Numbering
+from processors.classic.queue_numbers import Numbering
 from tests.support.waiting import until
 
 
