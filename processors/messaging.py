@@ -3,7 +3,7 @@
 Every method is the same five steps in the same order, written down in each and hidden by no
 chain: admit (permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
 reports a request that fails in any of them. What becomes of deliveries is in `processors.consume.settlement`,
-topics, groups, positions and look-ups are in `processors.directing`.
+topics, groups, positions and look-ups are in `processors.admin.metadata`.
 """
 
 from __future__ import annotations

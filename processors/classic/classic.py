@@ -19,11 +19,11 @@ from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TopicNotFou
 from popgate.kinds import Action
 from popgate.model import Message, SendBack, Sent, StoredMessage, TopicConfig
 from popgate.naming import check_group, check_topic, retry_topic
+from processors.admin.stuck import Explaining
 from processors.classic.queue_numbers import Numbering
 from processors.classic.relay import Relaying
 from processors.classic.retry_reclaim import Reclaiming
 from processors.consume.broadcast import is_member
-from processors.explaining import Explaining
 from processors.limits import Limits
 from processors.observer import Latest, Observer, Watch
 from processors.policies.registry import Policies

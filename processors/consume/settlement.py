@@ -16,11 +16,11 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, Illeg
 from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
+from processors.admin.metadata import Directing
 from processors.clients.client_registry import ClientKind, Clients
 from processors.consume.ack_retry import insist
 from processors.consume.receive_rules import check_attempts, check_change, check_receipts, is_node
 from processors.deliveries.auto_renewal import Renewing
-from processors.directing import Directing
 from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies

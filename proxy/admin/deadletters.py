@@ -8,8 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from brokers.capabilities import Redriven
+from processors.admin.redrive import Letter, Place
 from processors.messaging import MessagingProcessor
-from processors.redriving import Letter, Place
 from proxy.admin.fields import Fields, query_number, read_object
 from proxy.admin.rendering import error_out, message_out
 from proxy.admin.server import context_of

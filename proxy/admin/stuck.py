@@ -9,7 +9,7 @@ from aiohttp import web
 
 from popgate.errors import BadRequest, shown
 from popgate.model import Standing
-from processors.grasping import Explanation, Grasp
+from processors.admin.held_messages import Explanation, Grasp
 from processors.messaging import MessagingProcessor
 from proxy.admin.fields import read_object
 from proxy.admin.server import context_of

@@ -13,7 +13,7 @@ from dataclasses import replace
 from popgate.errors import GatewayError
 from popgate.model import Standing
 from popgate.naming import told_group
-from processors.grasping import together
+from processors.admin.held_messages import together
 
 _QUEUES_AT_ONCE = 1_024
 _FRESH_S = 1.0

@@ -10,7 +10,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.model import GroupConfig
-from processors.redriving import Moved
+from processors.admin.redrive import Moved
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 

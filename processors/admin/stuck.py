@@ -19,10 +19,7 @@ from popgate.kinds import Action
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Held, Standing
 from popgate.naming import check_group
-from processors.clients.client_registry import ClientKind
-from processors.consume.broadcast import Member
-from processors.consume.settlement import Settling
-from processors.grasping import (
+from processors.admin.held_messages import (
     MOST_HELD,
     Explanation,
     Freed,
@@ -33,10 +30,13 @@ from processors.grasping import (
     is_delivery,
     together,
 )
+from processors.admin.reasons import Reasons
+from processors.clients.client_registry import ClientKind
+from processors.consume.broadcast import Member
+from processors.consume.settlement import Settling
 from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
-from processors.reasons import Reasons
 
 _MOST_TOPICS = 256
 _MOST_MEMBERS = 2_048

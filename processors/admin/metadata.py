@@ -36,9 +36,10 @@ from popgate.model import (
 )
 from popgate.naming import check_group, check_topic, is_system_topic
 from popgate.stored_records import body_bytes
+from processors.admin.config_checks import check_group_config, check_topic_config
+from processors.admin.redrive import DeadLetters
 from processors.admission import Admission
 from processors.budgets import Budgets
-from processors.configuring import check_group_config, check_topic_config
 from processors.consume.broadcast import Broadcasting, Member, is_member
 from processors.consume.receive_rules import check_enabled, wait_until
 from processors.consume.resets import Reset, ResetListeners
@@ -46,7 +47,6 @@ from processors.limits import Limits
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
 from processors.produce.routing import Routing
-from processors.redriving import DeadLetters
 from processors.requests import Pull
 
 _LONGEST_ID = 1024

@@ -1,4 +1,4 @@
-"""processors.explaining: why a group is stuck, and freeing what it holds without undoing anything."""
+"""processors.admin.stuck: why a group is stuck, and freeing what it holds without undoing anything."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import BROADCAST_GROUP, Held, Standing, TopicConfig
 from popgate.naming import member_group
 from popgate.receipt import Receipt
+from processors.admin.held_messages import Grip, choose
 from processors.clients.client_registry import ClientKind
 from processors.consume.broadcast import BROADCAST_CLIENT
-from processors.grasping import Grip, choose
 from processors.requests import Receive
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Standing
-from processors.grasping import Grasp, Grip, MemberStanding
+from processors.admin.held_messages import Grasp, Grip, MemberStanding
 
 _MOST_NAMED = 5
 

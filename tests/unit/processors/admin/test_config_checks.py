@@ -1,4 +1,4 @@
-"""processors.configuring: settings that could not be kept to, or not be told, are refused."""
+"""processors.admin.config_checks: settings that could not be kept to, or not be told, are refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from popgate.errors import BadRequest
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig, TopicConfig
-from processors.configuring import check_group_config, check_topic_config
+from processors.admin.config_checks import check_group_config, check_topic_config
 from processors.limits import Limits
 
 YEAR_MS = 366 * 86_400_000
