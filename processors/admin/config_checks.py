@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from popgate.errors import BadRequest
 from popgate.model import CustomizedRetry, GroupConfig, TopicConfig
-from processors.consume.broadcast import check_broadcast
 from processors.limits import Limits
+from processors.members.broadcast import check_broadcast
 
 _LONGEST_REST_MS = 366 * 86_400_000
 """What a failed message may rest: longer ones some clients cannot even be told."""

@@ -40,10 +40,10 @@ from processors.admin.config_checks import check_group_config, check_topic_confi
 from processors.admin.redrive import DeadLetters
 from processors.admission import Admission
 from processors.budgets import Budgets
-from processors.consume.broadcast import Broadcasting, Member, is_member
 from processors.consume.receive_rules import check_enabled, wait_until
 from processors.consume.resets import Reset, ResetListeners
 from processors.limits import Limits
+from processors.members.broadcast import Broadcasting, Member, is_member
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
 from processors.produce.routing import Routing

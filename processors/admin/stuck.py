@@ -32,9 +32,9 @@ from processors.admin.held_messages import (
 )
 from processors.admin.reasons import Reasons
 from processors.clients.client_registry import ClientKind
-from processors.consume.broadcast import Member
 from processors.consume.settlement import Settling
 from processors.limits import Limits
+from processors.members.broadcast import Member
 from processors.observer import Observer, Watch
 from processors.policies.registry import Policies
 

@@ -23,8 +23,8 @@ from processors.admin.stuck import Explaining
 from processors.classic.queue_numbers import Numbering
 from processors.classic.relay import Relaying
 from processors.classic.retry_reclaim import Reclaiming
-from processors.consume.broadcast import is_member
 from processors.limits import Limits
+from processors.members.broadcast import is_member
 from processors.observer import Latest, Observer, Watch
 from processors.policies.registry import Policies
 from processors.produce.message_checks import check_message, finish_message

@@ -17,7 +17,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
 from popgate.model import GroupConfig, StartFrom, TopicConfig
 from popgate.naming import check_group, check_topic, is_derived_topic, is_system_topic
-from processors.consume.broadcast import is_member
+from processors.members.broadcast import is_member
 from processors.messaging import MessagingProcessor
 from proxy.admin.fields import Fields, read_object
 from proxy.admin.groups import retry_in, start_in

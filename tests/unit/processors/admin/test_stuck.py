@@ -21,7 +21,7 @@ from popgate.naming import member_group
 from popgate.receipt import Receipt
 from processors.admin.held_messages import Grip, choose
 from processors.clients.client_registry import ClientKind
-from processors.consume.broadcast import BROADCAST_CLIENT
+from processors.members.broadcast import BROADCAST_CLIENT
 from processors.requests import Receive
 
 

@@ -33,7 +33,7 @@ from proxy.tracing import exporting
 from proxy.tracing.processor import TracedProcessor
 from proxy.tracing.spans import Spans
 from proxy.wrong import SettingsWrong
-from tests.unit.processors.test_batch_forwarder import Forwarder
+from tests.unit.processors.produce.test_batch_forwarder import Forwarder
 
 ROOT = Path(__file__).parents[4]
 SERVICE = "/apache.rocketmq.v2.MessagingService/"

@@ -15,8 +15,8 @@ from popgate.message_id import make_message_id
 from popgate.model import CustomizedRetry, GroupConfig, Message, StartFrom, StoredMessage
 from popgate.naming import MEMBER_PREFIX, member_group, told_group
 from popgate.testing.clock import MovableClock
-from processors.consume.broadcast import LONGEST_BROADCAST_GROUP
 from processors.limits import Limits
+from processors.members.broadcast import LONGEST_BROADCAST_GROUP
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 
