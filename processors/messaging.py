@@ -2,54 +2,78 @@
 
 Every method is the same five steps in the same order, written down in each and hidden by no
 chain: admit (permission, rate) → check → route → ask the broker → observe. `with self._watch_…`
-reports a request that fails in any of them. What becomes of deliveries is in `processors.consume.settlement`,
-topics, groups, positions and look-ups are in `processors.admin.metadata`.
+reports a request that fails in any of them.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 
 from brokers.port import Broker
 from popgate.clock import Clock, Timer
 from popgate.context import Context
-from popgate.errors import Forbidden, GatewayError, GroupNotFound, IllegalFilter, NotFound, TopicNotFound
+from popgate.errors import GatewayError
 from popgate.kinds import Action
-from popgate.lite import takes_lite_topics
-from popgate.model import EndTransaction, GroupConfig, Message, MessageType, Queue, Route, Sent, StoredMessage
+from popgate.model import (
+    EndTransaction,
+    GroupConfig,
+    Message,
+    Pulled,
+    Route,
+    Sent,
+    StoredMessage,
+)
 from popgate.naming import check_group, check_topic
 from popgate.packed import PackedMessages
-from processors.classic.classic import Classic
-from processors.classic.retry_reclaim import Reclaiming
-from processors.clients.check_router import Checking
-from processors.clients.client_queries import Asking
-from processors.clients.client_registry import ClientHandle
-from processors.clients.settings_push import Announcing
-from processors.consume.arrivals import Noticing
-from processors.consume.lite import LiteSubscribing
+from processors.admin.lookup import MessageLookup
+from processors.admin.metadata import Metadata
+from processors.admin.redrive import DeadLetters
+from processors.admin.stuck import StuckGroups
+from processors.budgets import Budgets
+from processors.classic.classic import ClassicRequests
+from processors.classic.queue_numbers import QueueNumbering
+from processors.classic.relay import CommandRelay
+from processors.classic.retry_reclaim import RetryReclaimer
+from processors.clients.check_router import CheckRouter
+from processors.clients.client_queries import ClientQueries
+from processors.clients.client_registry import ClientHandle, ClientRegistry
+from processors.clients.settings_push import SettingsPush
+from processors.consume.arrivals import ArrivalNotices
+from processors.consume.lite import LiteSubscriptions
+from processors.consume.offsets import GroupOffsets
+from processors.consume.pull import Puller
 from processors.consume.push import PushSession
-from processors.consume.receive_rules import check_goodbye, pop_of, surely_held_until
+from processors.consume.receive import Receiver
+from processors.consume.receive_rules import check_goodbye
+from processors.consume.settlement import Settlement
+from processors.core import ProcessorCore
+from processors.deliveries.auto_renewal import AutoRenewal
 from processors.limits import Limits
-from processors.members.cluster_registration import Registering
+from processors.members.broadcast import BroadcastGroups
+from processors.members.cluster_registration import ClusterRegistration
+from processors.members.group_members import GroupMembers
 from processors.members.mapped_groups import MappedGroups
 from processors.members.mapping_rules import NamedGroups
-from processors.members.queue_assignment import Assigning
+from processors.members.queue_assignment import QueueAssignment
 from processors.observer import DoorSums, NullObserver, Observer, Watch
-from processors.policies.picking import GroupsThenTurns
 from processors.policies.registry import Policies
 from processors.produce.batch_forwarder import BatchForwarder
-from processors.produce.message_checks import check_count, check_message, finish_message, topic_of
-from processors.produce.routing import check_queue, check_type, place
+from processors.produce.send import Sender
 from processors.produce.transaction_checks import check_end, check_recall
-from processors.requests import Assignments, Receive, Taken
+from processors.requests import NOTHING_SAID, Assignments, Pull, Receive, Said, Taken
 
 _SWEEP_S = 10.0
 
 
-class MessagingProcessor(Classic):
-    """What doors call. Of one broker, and of as many doors as there are."""
+class MessagingProcessor:
+    """What doors call. Of one broker, and of as many doors as there are.
+
+    What is not on the way of a message is asked of a part: `metadata` (topics and groups), `offsets`,
+    `lookup` (messages by id, key and place), `group_members`, `classic` (locks, retries sent back, replies),
+    `stuck`.
+    """
 
     def __init__(
         self,
@@ -60,14 +84,39 @@ class MessagingProcessor(Classic):
         policies: Policies | None = None,
         observer: Observer | None = None,
     ) -> None:
-        limits = limits if limits is not None else Limits()
-        observer = observer if observer is not None else NullObserver()
-        super().__init__(broker, clock, limits, policies if policies is not None else Policies(), observer)
+        self._broker = broker
+        self._clock = clock
+        self._limits = limits = limits if limits is not None else Limits()
+        self._observer = observer = observer if observer is not None else NullObserver()
+        self._policies = policies if policies is not None else Policies()
+        core = ProcessorCore(broker, clock, limits, self._policies, observer)
+        self._core = core
+        self._admit, self._routing = core.admit, core.routing
+        self.budgets = Budgets(
+            process_bytes=limits.process_bytes,
+            group_bytes=limits.group_bytes,
+            connection_bytes=limits.connection_bytes,
+        )
+        self.clients = ClientRegistry(
+            clock,
+            max_clients=limits.max_clients,
+            max_topics=limits.max_topics_per_client,
+            expiry_s=limits.client_expiry_s,
+        )
+        self.broadcasting = BroadcastGroups(
+            broker,
+            self._routing,
+            clock,
+            expiry_s=limits.broadcast_expiry_s,
+            max_members=limits.max_broadcast_members,
+        )
+        self.renewing = AutoRenewal(broker, self.clients, clock, limits, observer)
         self.batches = BatchForwarder(broker, self._routing, clock, limits, observer, self._admit)
-        self.checking = Checking(self.clients, observer)
-        self.asking = Asking(broker, self.clients, clock, self._admit)
-        self.assigning = Assigning(broker, self._routing, self._admit, self.consumers)
-        self.noticing = Noticing(broker, self._routing, clock, limits, self._admit)
+        self.checking = CheckRouter(self.clients, observer)
+        self.asking = ClientQueries(broker, self.clients, clock, self._admit)
+        self.group_members = GroupMembers(core, self.clients)
+        self.assigning = QueueAssignment(broker, self._routing, self._admit, self.group_members.consumers)
+        self.noticing = ArrivalNotices(broker, self._routing, clock, limits, self._admit)
         self.mapping = MappedGroups(
             broker,
             self.clients,
@@ -76,27 +125,43 @@ class MessagingProcessor(Classic):
             lambda group: self._routing.settings(group, make=False),
             self._admit,
         )
-        self.reclaiming = Reclaiming(broker, self.clients, clock, self.mapping)
-        self._registering = Registering(broker, self.clients, self.asking, self.mapping)
-        self._announcing = Announcing(self.clients, clock)
-        self.lite = LiteSubscribing(broker, self._routing, self.clients, limits, self._admit, observer)
+        self.reclaiming = RetryReclaimer(broker, self.clients, clock, self.mapping)
+        self.relaying = CommandRelay(broker, self._admit)
+        self.numbering = QueueNumbering(broker, clock, self._admit)
+        self.classic = ClassicRequests(core)
+        self.lite = LiteSubscriptions(broker, self._routing, self.clients, limits, self._admit, observer)
+        self.letters = DeadLetters(broker, self._admit, observer)
+        self.metadata = Metadata(core, self.broadcasting)
+        self.lookup = MessageLookup(core)
+        self.offsets = GroupOffsets(core, self.broadcasting, self.reclaiming)
+        self.stuck = StuckGroups(core, self.broadcasting, self.clients, self.renewing)
+        self._sender = Sender(core, self.clients)
+        self._receiver = Receiver(core, self.broadcasting, self.clients, self.renewing, self.lite)
+        self._puller = Puller(core)
+        self.settlement = Settlement(core, self.broadcasting, self.clients, self.renewing)
+        self._registering = ClusterRegistration(broker, self.clients, self.asking, self.mapping)
+        self._announcing = SettingsPush(self.clients, clock)
         self.clients.on_leave = self._left
-        self._topic_changed = self._announcing.topic_changed
-        self._group_changed = self._announcing.group_changed
+        self.metadata.topic_changed = self._announcing.topic_changed
+        self.metadata.group_changed = self._announcing.group_changed
         self._sweep: Timer | None = None
         self.door_figures = DoorSums()
         self._watch_route = Watch(observer, "route")
-        self._watch_receive = Watch(observer, "receive")
         self._watch_recall = Watch(observer, "recall")
         self._watch_end = Watch(observer, "end_transaction")
 
     def __repr__(self) -> str:
         soft = f"{self.clients!r} {self.renewing!r}"
-        return f"<MessagingProcessor {self._broker.name} waiting {self._waiting} {soft}>"
+        return f"<MessagingProcessor {self._broker.name} waiting {self._core.polls.count} {soft}>"
 
     @property
     def limits(self) -> Limits:
         return self._limits
+
+    @property
+    def tells_deliveries(self) -> bool:
+        """Whether the broker knows what is held: else figures of that mean nothing, and are not shown."""
+        return self._broker.traits.tells_deliveries
 
     @property
     def broker_name(self) -> str:
@@ -108,10 +173,8 @@ class MessagingProcessor(Classic):
         self._registering.start()
         self.mapping.start()
         self.reclaiming.start()
-        if self._tells_consumers is not None:
-            self._tells_consumers.on_members(self.clients.members_changed)
-        if self._carries_replies is not None:
-            self._carries_replies.on_reply(self.hand_reply)
+        self.group_members.start()
+        self.classic.start()
         self.lite.start()
         self._arm_sweep()
 
@@ -134,15 +197,14 @@ class MessagingProcessor(Classic):
         await self.mapping.stop()
         await self.renewing.stop()
         await self.broadcasting.stop()
-        while under_way := {*self._returns, *self._finishing}:
-            await asyncio.wait(under_way)
+        await self.settlement.stop()
 
     def figures(self) -> dict[str, float]:
         """Gauges for the metrics: plain names, no labels, cheap to read."""
         return {
             **self.door_figures.figures(),
             "clients": len(self.clients),
-            "waiting_receives": self._waiting,
+            "waiting_receives": self._core.polls.count,
             **self.mapping.figures(),
             **self.reclaiming.figures(),
             "bytes_under_way": self.budgets.used,
@@ -180,83 +242,15 @@ class MessagingProcessor(Classic):
         Raises the first fault of the first bad message (protocol facts 2.2), and then nothing is
         stored; TopicNotFound, Forbidden, and what the broker raises.
         """
-        clock, limits = self._clock, self._limits
-        began = clock.monotonic()
-        try:
-            topic = topic_of(messages, limits, system=system)
-            self._admit(context, Action.PUBLISH, topic=topic, amount=len(messages))
-            now_ms = clock.now_ms()
-            max_delay_ms = min(limits.max_delay_ms, self._broker.traits.max_delay_ms)
-            try:
-                for message in messages:
-                    check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
-            except GatewayError as error:
-                limits = await self._routing.for_tombstones(topic, limits, error)
-                for message in messages:
-                    check_message(message, limits, now_ms=now_ms, max_delay_ms=max_delay_ms)
-            route = await self._routing.route(topic, system=system)
-            place(messages, route, self._pick(), began, check_types=limits.check_message_types)
-            size = 0
-            for message in messages:
-                finish_message(message)
-                size += len(message.body)
-                if message.type is MessageType.TRANSACTION:
-                    self.clients.produces(context.client_id, topic)
-            try:
-                results = await self._broker.send(context, messages)
-            except TopicNotFound:
-                self._routing.forget_topic(topic)
-                raise
-        except GatewayError as error:  # as `Watch` does it, without its calls
-            self._observer.failed("send", error.fault)
-            raise
-        self._sent(topic, results, size, began)
-        return results
+        return await self._sender.send(context, messages, system=system)
 
     def takes_packed(self, count: int) -> bool:
         """Whether so many go to the broker as they are, packed: whoever chooses queues would unpack them."""
-        return self._pick() is None or (
-            count > 1 and self._broker.traits.stores_packed and type(self._policies.queues) is GroupsThenTurns
-        )
+        return self._sender.takes_packed(count)
 
     async def send_packed(self, context: Context, packed: PackedMessages) -> list[Sent | GatewayError]:
         """As `send`, of messages whose door has found that nothing is wrong with them."""
-        clock, limits = self._clock, self._limits
-        began = clock.monotonic()
-        try:
-            topic, count = check_topic(packed.topic), len(packed.message_ids)
-            check_count(count, limits)
-            self._admit(context, Action.PUBLISH, topic=topic, amount=count)
-            route = await self._routing.route(topic)
-            if limits.check_message_types:
-                check_type(MessageType.NORMAL, route.route)
-            if packed.queue_id >= 0:
-                check_queue(packed.broker, packed.queue_id, topic, route.writable)
-            try:
-                results = await self._broker.send_packed(context, packed)
-            except TopicNotFound:
-                self._routing.forget_topic(topic)
-                raise
-        except GatewayError as error:
-            self._observer.failed("send", error.fault)
-            raise
-        self._sent(topic, results, packed.body_bytes, began)
-        return results
-
-    def _sent(self, topic: str, results: Sequence[Sent | GatewayError], size: int, began: float) -> None:
-        stored = len(results)
-        for result in results:
-            if isinstance(result, GatewayError):
-                stored -= 1
-                self._observer.failed("send", result.fault)
-        self._observer.sent(topic, stored, size, self._clock.monotonic() - began)
-
-    def _pick(self) -> Callable[[Message, Sequence[Queue], float], Queue] | None:
-        """Who chooses queues; None: the broker, where it knows more than the house's own policy."""
-        queues = self._policies.queues
-        if self._broker.traits.chooses_queues and type(queues) is GroupsThenTurns:
-            return None
-        return queues.pick
+        return await self._sender.send_packed(context, packed)
 
     async def receive(self, context: Context, request: Receive) -> list[StoredMessage]:
         """Take messages; empty when none came in time, a margin before the request's deadline.
@@ -268,65 +262,58 @@ class MessagingProcessor(Classic):
         return (await self._receive(context, request)).messages
 
     async def _receive(self, context: Context, request: Receive) -> Taken:
-        began = self._clock.monotonic()
-        with self._watch_receive:
-            topic, group = check_topic(request.topic), check_group(request.group)
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=group)
-            config = await self._routing.group(group)
-            pop = pop_of(context, request, config, self._limits, began)
-            readable = (await self._routing.route(topic)).readable
-            if not readable:
-                raise Forbidden(f"topic {topic} has no readable queue", "no readable queue")
-            lite = takes_lite_topics(config, topic)
-            if lite and not pop.filter.everything:
-                raise IllegalFilter(pop.filter.expression, "lite topics are received whole")
-            if config.broadcast:
-                pop.group = await self.broadcasting.join(context, config)
-            if pop.broker and pop.queue_id < 0 and not any(q.broker == pop.broker for q in readable):
-                # An older route of the client may name a broker that is gone (protocol facts 1.5, 7).
-                pop.broker = ""
-            if context.allowance is not None:
-                context.allowance.for_group(group)
-                pop.max_bytes = min(pop.max_bytes, context.allowance.room())
-            self._check_waiting()
-            self._waiting += 1
-            if request.auto_renew:
-                self.clients.polling(context.client_id)
-                self.renewing.releasing.came_back(context.client_id)
-            asked = self._clock.monotonic()
-            try:
-                if lite:
-                    messages = await self.lite.topics.pop_lite(context, pop)
-                else:
-                    messages = await self._broker.pop(context, pop)
-            except NotFound as error:
-                # Deleted elsewhere: the next request finds out, or makes them anew.
-                self._routing.forget_topic(topic)
-                self._routing.forget_group(group)
-                self.broadcasting.left(pop.group)
-                if isinstance(error, GroupNotFound) and pop.group != group:
-                    raise GroupNotFound(group) from error
-                raise
-            finally:
-                self._waiting -= 1
-                if request.auto_renew:
-                    self.clients.polled(context.client_id)
-        # From here on nothing waits: a receive that is cancelled is cancelled inside the pop.
-        answered = self._clock.monotonic()
-        until = surely_held_until(asked, answered, pop.invisible_ms)
-        if messages and request.auto_renew:
-            self.renewing.delivered(
-                context,
-                topic,
-                pop.group,
-                messages,
-                ordered=pop.ordered,
-                hold_ms=pop.invisible_ms,
-                until=until,
-            )
-        size = sum([len(message.body) for message in messages])
-        self._observer.received(topic, group, len(messages), size, answered - began)
-        return Taken(messages, until)
+        return await self._receiver.receive(context, request)
+
+    async def pull(self, context: Context, request: Pull) -> Pulled:
+        return await self._puller.pull(context, request)
+
+    async def ack(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipts: Sequence[str],
+        *,
+        said: Said = NOTHING_SAID,
+    ) -> list[GatewayError | None]:
+        return await self.settlement.ack(context, topic, group, receipts, said=said)
+
+    async def change_invisible(
+        self,
+        context: Context,
+        topic: str,
+        group: str,
+        receipt: str,
+        invisible_ms: int,
+        *,
+        said: Said = NOTHING_SAID,
+        suspend: bool = False,
+    ) -> str:
+        return await self.settlement.change_invisible(
+            context, topic, group, receipt, invisible_ms, said=said, suspend=suspend
+        )
+
+    async def dead_letter(
+        self, context: Context, topic: str, group: str, receipt: str, *, said: Said = NOTHING_SAID
+    ) -> None:
+        await self.settlement.dead_letter(context, topic, group, receipt, said=said)
+
+    async def give_back(
+        self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
+    ) -> None:
+        await self.settlement.give_back(context, topic, group, messages)
+
+    async def not_taken(self, context: Context, topic: str, group: str, message: StoredMessage) -> None:
+        """A message of a `receive` is one that its client cannot take: this attempt failed.
+
+        It rests as the group's policy has it, and is a dead letter when its attempts are used up.
+        Given back it would be there again at once, without end, and keep others from coming.
+        Failures are not told: then it comes back when its time is over.
+        """
+        with contextlib.suppress(GatewayError):
+            config = await self._routing.settings(group)
+            rest_ms = min(config.retry.delay_ms(max(message.attempt, 1)), self._limits.max_invisible_ms)
+            await self.change_invisible(context, topic, group, message.receipt, rest_ms)
 
     async def recall(self, context: Context, topic: str, recall_handle: str) -> str:
         """Take back a delayed message; its id. Raises BadRequest, MessageTypeMismatch, NotFound."""
@@ -381,7 +368,7 @@ class MessagingProcessor(Classic):
         return handle
 
     def _left(self, handle: ClientHandle, said_so: bool) -> None:
-        """A client said good-bye, or its stream ended. The `Clients.on_leave` listener."""
+        """A client said good-bye, or its stream ended. The `ClientRegistry.on_leave` listener."""
         self.renewing.releasing.left(handle, said_so)
         self.lite.left(handle.client_id, said_so=said_so)
         self._registering.left(handle)

@@ -165,7 +165,7 @@ class App:
                     self.processor.checking.ask,
                     self.processor.lite.gone,
                     self.processor.clients.members_changed,
-                    self.processor.hand_reply,
+                    self.processor.classic.hand_reply,
                 )
             except OSError as error:
                 raise CannotStart(f"{_reason(error)} (choose another --share-broker)") from None
@@ -212,7 +212,7 @@ class App:
         begin = self.clock.monotonic() if since is None else since
         ends = begin + self.drain_s if ends is None else ends
         self.deadline.begin(ends)
-        self._before = self.processor.given_back, self.processor.not_returned
+        self._before = self.processor.settlement.given_back, self.processor.settlement.not_returned
         if lame_s := self.lame_s:
             self.leave()
             await pause(self.clock, begin + lame_s - self.clock.monotonic())
@@ -236,8 +236,8 @@ class App:
             "clients_told_to_move": self._told,
             "streams_ended": doors.streams,
             "requests_finished": doors.finished,
-            "messages_returned": self.processor.given_back - self._before[0],
-            "returns_failed": self.processor.not_returned - self._before[1],
+            "messages_returned": self.processor.settlement.given_back - self._before[0],
+            "returns_failed": self.processor.settlement.not_returned - self._before[1],
             "requests_cut_off": doors.cut_off,
         }
 

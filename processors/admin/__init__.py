@@ -1,1 +1,1 @@
-"""What operators and tools ask for: topics and groups, stuck groups, dead letters, commands for brokers."""
+"""What operators and tools request: topics and groups, lookups, stuck groups, dead letters."""

@@ -15,7 +15,7 @@ MOST_HELD = 256
 
 
 @unique
-class Grip(Enum):
+class HeldState(Enum):
     """What is known of a message that nobody gets now."""
 
     HELD = "held"
@@ -24,12 +24,12 @@ class Grip(Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class Grasp:
+class HeldMessage:
     """A held message of a group. `group`: of a broadcast group the hidden one of its client, `client`."""
 
     group: str
     held: Held
-    grip: Grip
+    grip: HeldState
     client: str = ""
 
 
@@ -57,7 +57,7 @@ class Explanation:
     ordered: bool
     consumers: int
     standings: tuple[Standing, ...]
-    grasps: tuple[Grasp, ...]
+    grasps: tuple[HeldMessage, ...]
     reasons: tuple[str, ...]
     members: tuple[MemberStanding, ...] = ()
     whole: bool = True
@@ -67,7 +67,7 @@ class Explanation:
 class Freed:
     """A message that an operator freed. `dead_lettered`: that was its last attempt, so it went there."""
 
-    grasp: Grasp
+    grasp: HeldMessage
     dead_lettered: bool
 
 
@@ -77,7 +77,7 @@ def is_delivery(receipt: str, held: Held) -> bool:
     return _place(found) == _place(own) and found.pop_ms == own.pop_ms
 
 
-def choose(group: str, grasps: Sequence[Grasp], which: str) -> Grasp:
+def choose(group: str, grasps: Sequence[HeldMessage], which: str) -> HeldMessage:
     """The one that is meant. Raises NotFound, BadRequest, ReceiptExpired."""
     if not which:
         fitting = list(grasps)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import GroupConfig, Standing
-from processors.admin.held_messages import Grasp, Grip, MemberStanding
+from processors.admin.held_messages import HeldMessage, HeldState, MemberStanding
 
 _MOST_NAMED = 5
 
@@ -22,7 +22,7 @@ class Reasons:
         config: GroupConfig,
         consumers: int,
         standings: Sequence[Standing],
-        grasps: Sequence[Grasp],
+        grasps: Sequence[HeldMessage],
         now_ms: int,
         members: Sequence[MemberStanding] = (),
         *,
@@ -51,7 +51,7 @@ class Reasons:
             self._tell_members(members)
         for standing in standings:
             self._tell(standing)
-        resting = [grasp for grasp in grasps if grasp.grip is Grip.RESTING]
+        resting = [grasp for grasp in grasps if grasp.grip is HeldState.RESTING]
         if resting:
             next_ms = min(grasp.held.until_ms for grasp in resting)
             self._say(

@@ -11,8 +11,6 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from brokers.port import Broker
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, GroupNotFound, NotFound, Unsupported, shown
 from popgate.kinds import Action
@@ -23,20 +21,19 @@ from processors.admin.held_messages import (
     MOST_HELD,
     Explanation,
     Freed,
-    Grasp,
-    Grip,
+    HeldMessage,
+    HeldState,
     MemberStanding,
     choose,
     is_delivery,
     together,
 )
 from processors.admin.reasons import Reasons
-from processors.clients.client_registry import ClientKind
-from processors.consume.settlement import Settling
-from processors.limits import Limits
-from processors.members.broadcast import Member
-from processors.observer import Observer, Watch
-from processors.policies.registry import Policies
+from processors.clients.client_registry import ClientKind, ClientRegistry
+from processors.core import ProcessorCore
+from processors.deliveries.auto_renewal import AutoRenewal
+from processors.members.broadcast import BroadcastGroups, Member
+from processors.observer import Watch
 
 _MOST_TOPICS = 256
 _MOST_MEMBERS = 2_048
@@ -51,19 +48,25 @@ class _Seen:
     """`grasps`: longest held first. `members`: of a broadcast group, those that hold the most first."""
 
     standings: list[Standing]
-    grasps: list[Grasp]
+    grasps: list[HeldMessage]
     members: list[MemberStanding]
 
 
-class Explaining(Settling):
-    """The floor of the `MessagingProcessor` for operators. Nothing here is on the way of a message."""
+class StuckGroups:
+    """Why groups are stuck. Nothing here is on the way of a message."""
 
     def __init__(
-        self, broker: Broker, clock: Clock, limits: Limits, policies: Policies, observer: Observer
+        self, core: ProcessorCore, broadcast: BroadcastGroups, clients: ClientRegistry, renewing: AutoRenewal
     ) -> None:
-        super().__init__(broker, clock, limits, policies, observer)
-        self._watch_explain = Watch(observer, "explain")
-        self._watch_free = Watch(observer, "free")
+        self._broker = core.broker
+        self._clock = core.clock
+        self._observer = core.observer
+        self._admit = core.admit
+        self._broadcast = broadcast
+        self._clients = clients
+        self._renewing = renewing
+        self._watch_explain = Watch(core.observer, "explain")
+        self._watch_free = Watch(core.observer, "free")
 
     async def explain(
         self, context: Context, group: str, topic: str = "", *, client: str = "", limit: int = 20
@@ -79,7 +82,7 @@ class Explaining(Settling):
             config = await self._broker.group(group)
             limit = min(max(limit, 1), MOST_HELD)
             seen = await self._look(config, topic, client, limit)
-        consumers = self.clients.consumers_of(group)
+        consumers = self._clients.consumers_of(group)
         reasons = Reasons(
             config,
             len(consumers),
@@ -87,7 +90,7 @@ class Explaining(Settling):
             seen.grasps,
             self._clock.now_ms(),
             seen.members,
-            whole=self.tells_deliveries,
+            whole=self._broker.traits.tells_deliveries,
         ).told
         return Explanation(
             group=group,
@@ -99,7 +102,7 @@ class Explaining(Settling):
             grasps=tuple(seen.grasps),
             reasons=tuple(reasons),
             members=tuple(seen.members[:limit]),
-            whole=self.tells_deliveries,
+            whole=self._broker.traits.tells_deliveries,
         )
 
     async def free(
@@ -116,7 +119,7 @@ class Explaining(Settling):
         with self._watch_free:
             self._admit(context, Action.UPDATE, topic=topic, group=check_group(group))
             config = await self._broker.group(group)
-            if not self.tells_deliveries:
+            if not self._broker.traits.tells_deliveries:
                 raise Unsupported(
                     "to free a message of a RocketMQ cluster",
                     "its brokers tell nobody who holds one; it comes back by itself when its invisible time"
@@ -142,7 +145,7 @@ class Explaining(Settling):
 
     async def _look_at_members(self, config: GroupConfig, topic: str, client: str, limit: int) -> _Seen:
         """Of a broadcast group: what its clients hold, of those first that hold the most."""
-        members = await self.broadcasting.members(config.name)
+        members = await self._broadcast.members(config.name)
         if client:
             members = [member for member in members if member.client_id == client]
             if not members:
@@ -164,7 +167,7 @@ class Explaining(Settling):
             )
             seen.append((told, member, standings))
         seen.sort(key=lambda one: (-one[0].in_flight, -one[0].lag, one[0].client_id))
-        grasps: list[Grasp] = []
+        grasps: list[HeldMessage] = []
         for _, member, standings in seen[:_MOST_HOLDERS]:
             with suppress(GroupNotFound):
                 grasps += await self._grasps(member.member_group, standings, limit, member.client_id)
@@ -177,12 +180,12 @@ class Explaining(Settling):
 
     async def _grasps(
         self, name: str, standings: list[Standing], limit: int, client: str = ""
-    ) -> list[Grasp]:
-        grasps: list[Grasp] = []
+    ) -> list[HeldMessage]:
+        grasps: list[HeldMessage] = []
         for standing in standings:
             if standing.in_flight:
                 found = await self._broker.held(name, standing.topic, limit)
-                grasps += [Grasp(name, held, self._grip(name, held), client) for held in found]
+                grasps += [HeldMessage(name, held, self._grip(name, held), client) for held in found]
         return grasps
 
     async def _topics_of(self, config: GroupConfig, name: str) -> list[str]:
@@ -195,27 +198,27 @@ class Explaining(Settling):
                 topics.append(bound)
         return topics
 
-    def _grip(self, group: str, held: Held) -> Grip:
+    def _grip(self, group: str, held: Held) -> HeldState:
         """A push consumer never changes a time but to give a message back, and the gateway renews only
         what it remembers; of other clients nothing more is known than that the message is invisible.
         """
         if not held.renewals:
-            return Grip.HELD
-        client = self.clients.get(held.holder)
+            return HeldState.HELD
+        client = self._clients.get(held.holder)
         if client is None or client.kind is not ClientKind.PUSH_CONSUMER:
-            return Grip.HELD
-        holder = self.renewing.holdings.holder(held.holder)
+            return HeldState.HELD
+        holder = self._renewing.holdings.holder(held.holder)
         for delivery in holder.deliveries if holder is not None else ():
             if delivery.group == group and any(is_delivery(one, held) for one in delivery.newest):
-                return Grip.HELD
-        return Grip.RESTING
+                return HeldState.HELD
+        return HeldState.RESTING
 
-    def _check_release(self, grasp: Grasp) -> None:
+    def _check_release(self, grasp: HeldMessage) -> None:
         """Raises Unsupported where freeing could bring back what was acknowledged elsewhere."""
         if self._broker.traits.acks_are_checked:
             return
         held = grasp.held
-        delivery = self.renewing.holdings.find(held.topic, grasp.group, held.receipt)
+        delivery = self._renewing.holdings.find(held.topic, grasp.group, held.receipt)
         if delivery is None or not delivery.holder.may_be_freed(said_so=False, acks_are_checked=False):
             raise Unsupported(
                 "to free a message whose acknowledgement may have gone another way: this broker does not"
@@ -224,5 +227,5 @@ class Explaining(Settling):
             )
 
 
-def _longest(grasps: list[Grasp], limit: int) -> list[Grasp]:
+def _longest(grasps: list[HeldMessage], limit: int) -> list[HeldMessage]:
     return sorted(grasps, key=lambda grasp: grasp.held.since_ms)[:limit]

@@ -1,1 +1,1 @@
-"""What only classic clients and RocketMQ's tools ask for: queue locks, retries sent back, replies."""
+"""What only classic clients and RocketMQ's tools request: locks of queues, messages sent back, replies, commands."""

@@ -1,67 +1,50 @@
-"""What classic clients ask for beside sends, pulls and positions: retries, locks, members, replies.
-
-A floor of the `MessagingProcessor`, with the same five steps in every method.
-"""
+"""What only classic clients ask for: messages sent back, locks of queues, replies."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler, TellsConsumers, TellsReaders
-from brokers.port import Broker
-from brokers.resets import HoldsResets
-from popgate.clock import Clock
+from brokers.capabilities import CarriesReplies, LeasesQueues, ReplyHandler
 from popgate.context import Context
-from popgate.errors import AlreadyExists, BadRequest, GroupNotFound, TopicNotFound, Unsupported
+from popgate.errors import AlreadyExists, BadRequest, TopicNotFound, Unsupported
 from popgate.kinds import Action
 from popgate.model import Message, SendBack, Sent, StoredMessage, TopicConfig
 from popgate.naming import check_group, check_topic, retry_topic
-from processors.admin.stuck import Explaining
-from processors.classic.queue_numbers import Numbering
-from processors.classic.relay import Relaying
-from processors.classic.retry_reclaim import Reclaiming
-from processors.limits import Limits
-from processors.members.broadcast import is_member
-from processors.observer import Latest, Observer, Watch
-from processors.policies.registry import Policies
+from processors.core import ProcessorCore
+from processors.observer import Latest, Watch
 from processors.produce.message_checks import check_message, finish_message
 
 _MOST_QUEUES = 16_384
 """Queues that one request may lock: all those of many topics."""
 _HIGHEST = 1 << 31
-_AT_ONCE = 64
 
 Named = tuple[str, str, int]
 """topic, broker, queue"""
 
 
-class Classic(Explaining):
-    """Retries by a topic of the group's own, locks of queues, members of groups, replies.
+class ClassicRequests:
+    """Retries by a topic of the group's own, locks of queues, replies to requests."""
 
-    `relaying` passes commands of tools on to brokers, `numbering` numbers those and their queues.
-    """
-
-    reclaiming: Reclaiming
-
-    def __init__(
-        self, broker: Broker, clock: Clock, limits: Limits, policies: Policies, observer: Observer
-    ) -> None:
-        super().__init__(broker, clock, limits, policies, observer)
-        self._tells_consumers = broker.capability(TellsConsumers)
-        self._holds_resets = broker.capability(HoldsResets)
-        self._carries_replies = broker.capability(CarriesReplies)
-        self._leases = broker.capability(LeasesQueues)
-        self._tells_readers = broker.capability(TellsReaders)
+    def __init__(self, core: ProcessorCore) -> None:
+        self._broker = core.broker
+        self._clock = core.clock
+        self._limits = core.limits
+        self._observer = core.observer
+        self._admit = core.admit
+        self._routing = core.routing
+        self._leases = core.broker.capability(LeasesQueues)
+        self._carries_replies = core.broker.capability(CarriesReplies)
         self._reply_handlers: Latest[ReplyHandler] = Latest(_nobody_waits)
-        self.relaying = Relaying(broker, self._admit)
-        self.numbering = Numbering(broker, clock, self._admit)
-        self._watch_send_back = Watch(observer, "send_back")
-        self._watch_lock = Watch(observer, "lock")
-        self._watch_members = Watch(observer, "members")
-        self._watch_reply = Watch(observer, "reply")
+        self._watch_send_back = Watch(core.observer, "send_back")
+        self._watch_lock = Watch(core.observer, "lock")
+        self._watch_members = Watch(core.observer, "members")
+        self._watch_reply = Watch(core.observer, "reply")
+
+    def start(self) -> None:
+        if self._carries_replies is not None:
+            self._carries_replies.on_reply(self.hand_reply)
 
     async def send_back(self, context: Context, request: SendBack) -> None:
         """Have a pulled message come again, or be a dead letter: `brokers.port.Store.send_back`.
@@ -79,49 +62,6 @@ class Classic(Explaining):
             await self._broker.send_back(context, request)
         if request.delay_level < 0:
             self._observer.dead_lettered(retry_topic(group), group)
-
-    async def committed(
-        self, context: Context, group: str, topic: str, broker: str, queue_id: int
-    ) -> int | None:
-        """A position that is about to change is told when it has."""
-        if self.reclaiming.is_moving(group):
-            await self.reclaiming.settled(group)
-        return await super().committed(context, group, topic, broker, queue_id)
-
-    async def begin_read(
-        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> int:
-        """A member of a group continues at an offset: `HoldsResets.begin_read`."""
-        if self._holds_resets is None:
-            return offset
-        with self._watch_offsets:
-            self._admit(context, Action.SUBSCRIBE, topic=topic, group=check_group(group))
-            return await self._holds_resets.begin_read(context, group, topic, broker, queue_id, offset)
-
-    async def commit_read(
-        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> int | None:
-        """As `commit`, by a member that reads the queue: `HoldsResets.commit_read`.
-
-        None: it is kept; always, where the broker does not hold resets.
-        """
-        if self._holds_resets is None:
-            await self.commit(context, group, topic, broker, queue_id, offset)
-            return None
-        with self._watch_offsets:
-            reader = await self._committer(context, group, topic, broker, queue_id, offset)
-            return await self._holds_resets.commit_read(context, reader, topic, broker, queue_id, offset)
-
-    async def reset_queue(
-        self, context: Context, group: str, topic: str, broker: str, queue_id: int, offset: int
-    ) -> None:
-        """Set a group to an offset on one queue, as `reset` sets it on all of them. Raises as `reset`."""
-        with self._watch_directory:
-            self._admit(context, Action.UPDATE, group=check_group(group), topic=topic)
-            if self._holds_resets is None:
-                await self._broker.commit(context, group, topic, broker, queue_id, offset)
-            else:
-                await self._holds_resets.reset_queue(context, group, topic, broker, queue_id, offset)
 
     async def lock(
         self, context: Context, group: str, client_id: str, queues: Sequence[Named]
@@ -152,11 +92,6 @@ class Classic(Explaining):
             take = self._leases.lease if self._leases is not None else self._broker.lock
             return await take(context, group, owner, queues)
 
-    @property
-    def pops_group_retries(self) -> bool:
-        """Whether `%RETRY%group` can be popped as any topic."""
-        return self._broker.traits.pops_group_retries
-
     async def end_lease(self, context: Context, group: str, owner: str, queues: Sequence[Named]) -> None:
         """Give queues up; those of others stay. Raises IllegalGroup, BadRequest."""
         with self._watch_lock:
@@ -164,34 +99,10 @@ class Classic(Explaining):
             give_up = self._leases.end_lease if self._leases is not None else self._broker.unlock
             await give_up(context, group, owner, queues)
 
-    async def consumers(self, context: Context, group: str) -> list[str]:
-        """The ids of the clients of a consumer group, sorted: of all doors, and of all that the broker knows.
-
-        Raises IllegalGroup, BrokerUnavailable, BrokerTimeout: then it is not known who shares its queues.
-        """
-        with self._watch_members:
-            self._admit(context, Action.SUBSCRIBE, group=check_group(group))
-            found = {client.client_id for client in self.clients.consumers_of(group)}
-            if self._tells_consumers is not None:
-                found.update(await self._tells_consumers.consumers(group))
-        return sorted(found)
-
-    async def readers_of(self, context: Context, topic: str) -> list[str]:
-        """The groups that have read a topic, or subscribe to it now, sorted. Raises TopicNotFound."""
-        with self._watch_members:
-            self._admit(context, Action.GET, topic=topic)
-            await self._broker.topic(topic)
-            found = {one.group for one in self.clients.all() if one.group and topic in one.topics}
-            if self._tells_readers is not None:
-                return sorted(found.union(await self._tells_readers.readers(topic)))
-            for number, group in enumerate(await self._broker.groups()):
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)  # there may be many, and the broker may answer at once
-                if group.name not in found and not is_member(group):
-                    with contextlib.suppress(GroupNotFound):  # deleted meanwhile
-                        if topic in await self._broker.topics_of(group.name):
-                            found.add(group.name)
-        return sorted(found)
+    @property
+    def pops_group_retries(self) -> bool:
+        """Whether `%RETRY%group` can be popped as any topic."""
+        return self._broker.traits.pops_group_retries
 
     async def prepare_group(self, context: Context, group: str) -> None:
         """Have the group, made on first use where that is allowed, and its topic `%RETRY%group`.

@@ -28,7 +28,7 @@ _REFRESH_S: Final = 120.0
 _log = logging.getLogger(__name__)
 
 
-class Numbering:
+class QueueNumbering:
     """What the broker keeps of it, if it is one that has several."""
 
     def __init__(self, broker: Broker, clock: Clock, admit: Callable[..., None]) -> None:

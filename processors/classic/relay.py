@@ -11,7 +11,7 @@ from popgate.errors import Unsupported
 from popgate.kinds import Action
 
 
-class Relaying:
+class CommandRelay:
     """`admit` is the first step of every request, as in `processors.messaging`."""
 
     def __init__(self, broker: Broker, admit: Callable[..., None]) -> None:
@@ -21,7 +21,7 @@ class Relaying:
         self._admit = admit
 
     def __repr__(self) -> str:
-        return f"<Relaying to {self._name if self.available else 'nobody'}>"
+        return f"<CommandRelay to {self._name if self.available else 'nobody'}>"
 
     @property
     def available(self) -> bool:

@@ -24,7 +24,7 @@ from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, NotFound, TopicNotFound
 from popgate.model import Reading
 from popgate.naming import pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
-from processors.clients.client_registry import ClientHandle, ClientKind, Clients
+from processors.clients.client_registry import ClientHandle, ClientKind, ClientRegistry
 from processors.members.mapped_groups import MappedGroups
 from processors.members.mapping_rules import hindrance
 from processors.members.queue_assignment import POPPED
@@ -60,10 +60,10 @@ class _Group:
     unread: dict[_Place, tuple[int, float]] = field(default_factory=dict)
 
 
-class Reclaiming:
+class RetryReclaimer:
     """Looks at groups with classic consumers here. Other replicas do the same; nothing is moved twice."""
 
-    def __init__(self, broker: Broker, clients: Clients, clock: Clock, mapping: MappedGroups) -> None:
+    def __init__(self, broker: Broker, clients: ClientRegistry, clock: Clock, mapping: MappedGroups) -> None:
         self._broker = broker
         self._mover = broker.capability(ReclaimsRetries)
         self._tells = broker.capability(TellsConsumers)
@@ -83,7 +83,7 @@ class Reclaiming:
         """How many messages, since the start."""
 
     def __repr__(self) -> str:
-        return f"<Reclaiming groups {len(self._groups)} moving {len(self._moving)} moved {self.moved}>"
+        return f"<RetryReclaimer groups {len(self._groups)} moving {len(self._moving)} moved {self.moved}>"
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -128,7 +128,7 @@ class Reclaiming:
     # -- when -------------------------------------------------------------------------------------
 
     def _joined(self, group: str) -> None:
-        """A classic consumer joined. The `Clients.on_retries` listener."""
+        """A classic consumer joined. The `ClientRegistry.on_retries` listener."""
         if group not in self._groups and not self._stopped and self._classic(group):
             self._begin(group, _Group(self._clock.monotonic()))
 

@@ -1,1 +1,1 @@
-"""Clients of this gateway: who they are, what the cluster is told of them, and what they are asked."""
+"""Clients of this gateway: who they are, and what they are told and asked."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from popgate.model import TransactionCheck
-from processors.clients.client_registry import Clients
+from processors.clients.client_registry import ClientRegistry
 from processors.observer import Observer
 
 
-class Checking:
+class CheckRouter:
     """Asks one of the producers, another one each time; the next when one cannot take it."""
 
     __slots__ = ("_clients", "_observer")
 
-    def __init__(self, clients: Clients, observer: Observer) -> None:
+    def __init__(self, clients: ClientRegistry, observer: Observer) -> None:
         self._clients = clients
         self._observer = observer
 

@@ -26,8 +26,8 @@ from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
 from popgate.verdict import Verdict
-from processors.clients.client_registry import ClientHandle, Clients
-from processors.clients.query import Question, StackQuestion, VerifyQuestion
+from processors.clients.client_registry import ClientHandle, ClientRegistry
+from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 
 ANSWER_S = 5.0
 """How long a client may take. Source: protocol facts 1.7."""
@@ -35,13 +35,13 @@ _MOST_OPEN = 256
 """Questions without an answer at a time, to all clients together."""
 
 
-class Asking:
+class ClientQueries:
     """`admit` is the first step of every request, as in `processors.messaging`."""
 
     def __init__(
         self,
         broker: Broker,
-        clients: Clients,
+        clients: ClientRegistry,
         clock: Clock,
         admit: Callable[..., None],
         *,
@@ -56,7 +56,7 @@ class Asking:
         self._moved: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<Asking open {self._open}>"
+        return f"<ClientQueries open {self._open}>"
 
     async def stack(self, context: Context, client_id: str) -> str:
         """What the threads of a client are doing, in its own words.
@@ -133,7 +133,7 @@ class Asking:
         answer = await self._asked(client, VerifyQuestion(message))
         return answer if isinstance(answer, Verdict) else Verdict.FAILED
 
-    async def _asked(self, client: ClientHandle, question: Question) -> object:
+    async def _asked(self, client: ClientHandle, question: ClientQuery) -> object:
         if self._open >= self._most:
             raise TooManyRequests(f"the limit of {self._most} questions without an answer is reached")
         if not client.ask(question):

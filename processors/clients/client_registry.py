@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.early_topics import EarlyTopics
-from processors.clients.query import Question
+from processors.clients.query import ClientQuery
 from processors.observer import Latest
 from processors.requests import LastSettled
 
@@ -100,7 +100,7 @@ class ClientHandle(Protocol):
         """Queue the question on the client's stream; False when it cannot take it."""
         ...
 
-    def ask(self, question: Question) -> bool:
+    def ask(self, question: ClientQuery) -> bool:
         """Put a question to the client, and settle it; False when it cannot take it, and nothing follows.
 
         It fails with ClientNotFound when the client leaves. One that is settled otherwise is forgotten.
@@ -143,7 +143,7 @@ LeaveListener = Callable[[ClientHandle, bool], None]
 """Told that a client left; True: it said so itself, False: its stream broke, or it fell silent."""
 
 
-class Clients:
+class ClientRegistry:
     """Clients by key and id, producers by topic or group, consumers by group. `now` is in loop seconds."""
 
     def __init__(
@@ -175,7 +175,7 @@ class Clients:
 
     def __repr__(self) -> str:
         topics, groups = len(self._producers), len(self._consumers)
-        return f"<Clients {len(self._entries)} topics-produced-to {topics} groups {groups}>"
+        return f"<ClientRegistry {len(self._entries)} topics-produced-to {topics} groups {groups}>"
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,7 +1,7 @@
 """What a connected client may be asked, and the answer to come. Source: protocol facts 1.7.
 
-Made by `processors.clients.client_queries`; a door takes a question through `ClientHandle.ask`, hands it to the
-client and settles it. How an answer finds its question on the wire is the door's business.
+Made by `processors.clients.client_queries`; a door takes a question through `ClientHandle.ask`, hands it to
+the client and settles it. How an answer finds its question on the wire is the door's business.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from popgate.model import StoredMessage
 from popgate.verdict import Verdict
 
 
-class Question:
+class ClientQuery:
     """A question to one client. Settled once: with an answer, or with why there is none."""
 
     def __init__(self) -> None:
@@ -42,11 +42,11 @@ class Question:
             self.answer.exception()
 
 
-class StackQuestion(Question):
+class StackQuestion(ClientQuery):
     """What are your threads doing? The answer is text."""
 
 
-class VerifyQuestion(Question):
+class VerifyQuestion(ClientQuery):
     """Consume this message now, outside of all order. The answer is a `Verdict`."""
 
     def __init__(self, message: StoredMessage) -> None:

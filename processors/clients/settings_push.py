@@ -6,7 +6,7 @@ Changes of one moment are told together, once to each client, and only to those 
 from __future__ import annotations
 
 from popgate.clock import Clock, Timer
-from processors.clients.client_registry import ClientHandle, Clients
+from processors.clients.client_registry import ClientHandle, ClientRegistry
 
 _TOGETHER_S = 0.1
 """How long a change waits for others; a file of settings changes hundreds."""
@@ -14,10 +14,10 @@ _MOST_NAMES = 4_096
 """Changed names that are remembered; with more all clients are told."""
 
 
-class Announcing:
+class SettingsPush:
     """Remembers what was changed, and for a moment only."""
 
-    def __init__(self, clients: Clients, clock: Clock) -> None:
+    def __init__(self, clients: ClientRegistry, clock: Clock) -> None:
         self._clients = clients
         self._clock = clock
         self._topics: set[str] = set()
@@ -25,7 +25,7 @@ class Announcing:
         self._timer: Timer | None = None
 
     def __repr__(self) -> str:
-        return f"<Announcing topics {len(self._topics)} groups {len(self._groups)}>"
+        return f"<SettingsPush topics {len(self._topics)} groups {len(self._groups)}>"
 
     def topic_changed(self, name: str) -> None:
         """The topic was created, updated or deleted."""

@@ -1,1 +1,4 @@
-"""Receives, acknowledgements, and the groups that need more than a pop: lite, broadcast, classic."""
+"""Receives, pulls, and the end of a delivery.
+
+*Settlement* is any end of a delivery: acknowledged, hidden for longer, a dead letter, given back.
+"""

@@ -14,7 +14,7 @@ from popgate.model import Standing
 from popgate.naming import check_group, check_topic
 from processors.consume.receive_rules import wait_until
 from processors.limits import Limits
-from processors.produce.routing import Routing
+from processors.routing import Routing
 
 _AGAIN_S: Final = 0.25
 """How often it is looked. Who asks this is another gateway or proxy, and one for many of its clients."""
@@ -22,7 +22,7 @@ _EACH_S: Final = 0.002
 """So much longer is it for each that waits: however many ask, a bounded part of the time is spent on it."""
 
 
-class Noticing:
+class ArrivalNotices:
     """Answers by where a group stands with a topic, which a broker that shares nothing knows."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Noticing:
         self._waiting = 0
 
     def __repr__(self) -> str:
-        return f"<Noticing waiting {self._waiting}>"
+        return f"<ArrivalNotices waiting {self._waiting}>"
 
     async def anything(self, context: Context, topic: str, group: str, wait_s: float) -> bool:
         """Whether a receive would get something, now or within this time; others may be quicker.

@@ -30,10 +30,10 @@ from popgate.lite import (
 )
 from popgate.model import GroupConfig, MessageType
 from popgate.naming import check_group, check_lite_topic, check_topic
-from processors.clients.client_registry import ClientHandle, Clients
+from processors.clients.client_registry import ClientHandle, ClientRegistry
 from processors.limits import Limits
 from processors.observer import Observer, Watch
-from processors.produce.routing import Routing
+from processors.routing import Routing
 
 _MOST_LISTED = 1_000
 _MOST_VERSIONS = 64
@@ -51,14 +51,14 @@ def lite_quota(group: GroupConfig, limits: Limits) -> int:
     return limits.max_lite_subscriptions_per_client
 
 
-class LiteSubscribing:
+class LiteSubscriptions:
     """The part of the processor that is about lite topics."""
 
     def __init__(
         self,
         broker: Broker,
         routing: Routing,
-        clients: Clients,
+        clients: ClientRegistry,
         limits: Limits,
         admit: Callable[..., None],
         observer: Observer,
@@ -73,7 +73,7 @@ class LiteSubscribing:
         self._versions: dict[str, dict[tuple[str, str], int]] = {}
 
     def __repr__(self) -> str:
-        return f"<LiteSubscribing {'on' if self._lites is not None else 'not on'} {self._broker.name}>"
+        return f"<LiteSubscriptions {'on' if self._lites is not None else 'not on'} {self._broker.name}>"
 
     def start(self) -> None:
         if self._lites is not None:

@@ -1,55 +1,54 @@
-"""What becomes of a delivery: finished, hidden for longer, given up, or given back.
-
-The middle floor of the `MessagingProcessor`, with the same five steps in every method.
-"""
+"""The end of a delivery: acknowledged, hidden for longer, a dead letter, or given back."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 
-from brokers.port import Broker
-from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, IllegalReceipt
 from popgate.kinds import Action
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic, told_group
-from processors.admin.metadata import Directing
-from processors.clients.client_registry import ClientKind, Clients
+from processors.clients.client_registry import ClientKind, ClientRegistry
 from processors.consume.ack_retry import insist
 from processors.consume.receive_rules import check_attempts, check_change, check_receipts, is_node
-from processors.deliveries.auto_renewal import Renewing
-from processors.limits import Limits
-from processors.observer import Observer, Watch
-from processors.policies.registry import Policies
+from processors.core import ProcessorCore
+from processors.deliveries.auto_renewal import AutoRenewal
+from processors.members.broadcast import BroadcastGroups
+from processors.observer import Watch
 from processors.requests import NOTHING_SAID, LastSettled, Said
 
 
-class Settling(Directing):
+class Settlement:
     """Deliveries, and what is softly remembered of them and of the clients that hold them."""
 
     def __init__(
-        self, broker: Broker, clock: Clock, limits: Limits, policies: Policies, observer: Observer
+        self, core: ProcessorCore, broadcast: BroadcastGroups, clients: ClientRegistry, renewing: AutoRenewal
     ) -> None:
-        super().__init__(broker, clock, limits, policies, observer)
-        self.clients = Clients(
-            clock,
-            max_clients=limits.max_clients,
-            max_topics=limits.max_topics_per_client,
-            expiry_s=limits.client_expiry_s,
-        )
-        self.renewing = Renewing(broker, self.clients, clock, limits, observer)
-        self.clients.on_leave = self.renewing.releasing.left
+        self._broker = core.broker
+        self._clock = core.clock
+        self._limits = core.limits
+        self._policies = core.policies
+        self._observer = core.observer
+        self._admit = core.admit
+        self._routing = core.routing
+        self._broadcast = broadcast
+        self._clients = clients
+        self._renewing = renewing
         self._returns: dict[asyncio.Task[int], int] = {}
         """Those that are under way, with the number of their messages."""
         self._not_returned = 0
         self._finishing: set[asyncio.Task[None]] = set()
         self.given_back = 0
         """Messages that did not reach their client and are there again, since the start."""
-        self._watch_change = Watch(observer, "change_invisible")
-        self._watch_dead_letter = Watch(observer, "dead_letter")
+        self._watch_change = Watch(core.observer, "change_invisible")
+        self._watch_dead_letter = Watch(core.observer, "dead_letter")
+
+    async def stop(self) -> None:
+        """What is under way is finished."""
+        while under_way := {*self._returns, *self._finishing}:
+            await asyncio.wait(under_way)
 
     async def give_back(
         self, context: Context, topic: str, group: str, messages: Sequence[StoredMessage]
@@ -83,8 +82,8 @@ class Settling(Directing):
         task.add_done_callback(self._finishing.discard)
 
     async def _give_back(self, context: Context, topic: str, group: str, receipts: Sequence[str]) -> int:
-        reader = await self.broadcasting.of(context, group)
-        self.renewing.returned(topic, reader, receipts)
+        reader = await self._broadcast.of(context, group)
+        self._renewing.returned(topic, reader, receipts)
         return await self._broker.give_back(context, topic, reader, receipts)
 
     def _came_back(self, task: asyncio.Task[int]) -> None:
@@ -125,15 +124,15 @@ class Settling(Directing):
             check_receipts(receipts, self._limits)
             reader = group
             if not self._routing.is_one_reader(group, began):
-                reader = await self.broadcasting.of(context, group)
-            claim = self.renewing.newest(context, topic, reader, receipts)
+                reader = await self._broadcast.of(context, group)
+            claim = self._renewing.newest(context, topic, reader, receipts)
             results: list[GatewayError | None] | None = None
             try:
                 results = await self._broker.ack(context, topic, reader, claim.handles)
             except (BrokerUnavailable, BrokerTimeout) as error:
                 results = await self._insist_on_ack(error, context, topic, reader, claim.handles)
             finally:
-                self.renewing.settled(topic, reader, claim, results)
+                self._renewing.settled(topic, reader, claim, results)
         except GatewayError as error:  # as `Watch` does it, without its calls
             self._observer.failed("ack", error.fault)
             raise
@@ -190,10 +189,10 @@ class Settling(Directing):
             check_change(invisible_ms, self._limits)
             if not receipt:
                 raise said.contradiction or IllegalReceipt(receipt, "it must not be blank")
-            reader = await self.broadcasting.of(context, group)
+            reader = await self._broadcast.of(context, group)
             if is_node(context):
                 invisible_ms = await self._rest_of(context, topic, reader, receipt, invisible_ms)
-            claim = self.renewing.newest(context, topic, reader, (receipt,))
+            claim = self._renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None
             try:
                 handle = await self._broker.change_invisible(
@@ -204,23 +203,11 @@ class Settling(Directing):
                 results = [error]
                 raise
             finally:
-                self.renewing.settled(topic, reader, claim, results)
+                self._renewing.settled(topic, reader, claim, results)
                 if said is not NOTHING_SAID and results is not None:
                     self._settled(context, "change_invisible", topic, group, said, results[0])
         self._observer.changed(topic, group, self._clock.monotonic() - began)
         return handle
-
-    async def not_taken(self, context: Context, topic: str, group: str, message: StoredMessage) -> None:
-        """A message of a `receive` is one that its client cannot take: this attempt failed.
-
-        It rests as the group's policy has it, and is a dead letter when its attempts are used up.
-        Given back it would be there again at once, without end, and keep others from coming.
-        Failures are not told: then it comes back when its time is over.
-        """
-        with contextlib.suppress(GatewayError):
-            config = await self._routing.settings(group)
-            rest_ms = min(config.retry.delay_ms(max(message.attempt, 1)), self._limits.max_invisible_ms)
-            await self.change_invisible(context, topic, group, message.receipt, rest_ms)
 
     async def dead_letter(
         self, context: Context, topic: str, group: str, receipt: str, *, said: Said = NOTHING_SAID
@@ -239,8 +226,8 @@ class Settling(Directing):
             check_attempts(said)
             if not receipt:
                 raise said.contradiction or IllegalReceipt(receipt, "it must not be blank")
-            reader = await self.broadcasting.of(context, group)
-            claim = self.renewing.newest(context, topic, reader, (receipt,))
+            reader = await self._broadcast.of(context, group)
+            claim = self._renewing.newest(context, topic, reader, (receipt,))
             results: list[GatewayError | None] | None = None
             try:
                 await self._broker.dead_letter(context, topic, reader, claim.handles[0])
@@ -249,7 +236,7 @@ class Settling(Directing):
                 results = [error]
                 raise
             finally:
-                self.renewing.settled(topic, reader, claim, results)
+                self._renewing.settled(topic, reader, claim, results)
                 if said is not NOTHING_SAID and results is not None:
                     self._settled(context, "dead_letter", topic, group, said, results[0])
         self._observer.dead_lettered(topic, group)
@@ -260,7 +247,7 @@ class Settling(Directing):
         """Keep what the client says of the delivery that it settled, with what came of it."""
         answer = "OK" if error is None else error.fault.name
         settled = LastSettled(what, topic, group, said.bounded(), answer, self._clock.now_ms())
-        self.clients.settled(context.client_id, settled)
+        self._clients.settled(context.client_id, settled)
 
     async def _rest_of(self, context: Context, topic: str, group: str, receipt: str, asked_ms: int) -> int:
         """For how long a message rests that a push consumer of Node.js gives up.
@@ -268,10 +255,10 @@ class Settling(Directing):
         It asks for 0, or for as many milliseconds as the policy has seconds, and never for what a user
         chose: so the group's policy counts. Of a client that is not known here 0 is taken for that.
         """
-        client = self.clients.get(context.client_id)
+        client = self._clients.get(context.client_id)
         pushed = not asked_ms if client is None else client.kind is ClientKind.PUSH_CONSUMER
         if not pushed:
             return asked_ms
-        attempt = self.renewing.attempt_of(topic, group, receipt)
+        attempt = self._renewing.attempt_of(topic, group, receipt)
         config = await self._routing.settings(told_group(group))
         return min(config.retry.delay_ms(attempt or 1), self._limits.max_invisible_ms)

@@ -1,1 +1,4 @@
-"""Messages that clients of this gateway hold: renewed while the client is there, released when it is gone."""
+"""Messages that clients of this gateway hold.
+
+*Auto-renewal* prolongs the invisible time while the client is there; the *release* frees them when it is gone.
+"""

@@ -18,9 +18,9 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, NotFound
 from popgate.model import StoredMessage
 from popgate.naming import told_group
-from processors.clients.client_registry import ClientKind, Clients, connection_of
-from processors.deliveries.delivery_table import Delivery, Holdings
-from processors.deliveries.release import AT_ONCE, OURS, Releasing, raise_bugs
+from processors.clients.client_registry import ClientKind, ClientRegistry, connection_of
+from processors.deliveries.delivery_table import Delivery, DeliveryTable
+from processors.deliveries.release import AT_ONCE, OURS, Releaser, raise_bugs
 from processors.limits import Limits
 from processors.observer import Observer
 
@@ -36,13 +36,13 @@ class Claim:
     deliveries: Sequence[Delivery]
 
 
-class Renewing:
-    """Drives the `Holdings` of one processor: one timer for all renewals."""
+class AutoRenewal:
+    """Drives the `DeliveryTable` of one processor: one timer for all renewals."""
 
     def __init__(
-        self, broker: Broker, clients: Clients, clock: Clock, limits: Limits, observer: Observer
+        self, broker: Broker, clients: ClientRegistry, clock: Clock, limits: Limits, observer: Observer
     ) -> None:
-        self.holdings = Holdings(max_held=limits.max_held, max_clients=limits.max_clients)
+        self.holdings = DeliveryTable(max_held=limits.max_held, max_clients=limits.max_clients)
         self._broker = broker
         self._clients = clients
         self._clock = clock
@@ -51,7 +51,7 @@ class Renewing:
         self._alarm: Timer | None = None
         self._alarm_ms = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self.releasing = Releasing(
+        self.releasing = Releaser(
             broker,
             clients,
             self.holdings,
@@ -63,7 +63,7 @@ class Renewing:
         self._stopped = False
 
     def __repr__(self) -> str:
-        return f"<Renewing {self.holdings!r} {self.releasing!r} tasks {len(self._tasks)}>"
+        return f"<AutoRenewal {self.holdings!r} {self.releasing!r} tasks {len(self._tasks)}>"
 
     def now_ms(self) -> int:
         """The time that holdings go by: no wall time."""

@@ -83,7 +83,7 @@ class Delivery:
         return self.attempts.get(receipt, 1)
 
 
-class Holdings:
+class DeliveryTable:
     """Deliveries by handle, by client and by the time of their renewal."""
 
     def __init__(self, *, max_held: int, max_clients: int) -> None:
@@ -97,7 +97,7 @@ class Holdings:
         self.held = 0
 
     def __repr__(self) -> str:
-        return f"<Holdings held {self.held} clients {len(self._holders)}>"
+        return f"<DeliveryTable held {self.held} clients {len(self._holders)}>"
 
     def deliver(
         self,

@@ -14,8 +14,8 @@ from popgate.clock import Clock, Timer
 from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.naming import told_group
-from processors.clients.client_registry import ClientHandle, Clients
-from processors.deliveries.delivery_table import Delivery, Holdings
+from processors.clients.client_registry import ClientHandle, ClientRegistry
+from processors.deliveries.delivery_table import Delivery, DeliveryTable
 from processors.observer import Observer
 
 AT_ONCE = 64
@@ -27,14 +27,14 @@ OURS = Context(door="gateway")
 Spawn = Callable[[Coroutine[object, object, None]], None]
 
 
-class Releasing:
+class Releaser:
     """Decides about clients that left. A timer per client whose stream broke, none for others."""
 
     def __init__(
         self,
         broker: Broker,
-        clients: Clients,
-        holdings: Holdings,
+        clients: ClientRegistry,
+        holdings: DeliveryTable,
         clock: Clock,
         observer: Observer,
         *,
@@ -53,10 +53,10 @@ class Releasing:
         self._stopped = False
 
     def __repr__(self) -> str:
-        return f"<Releasing graces {len(self._graces)}>"
+        return f"<Releaser graces {len(self._graces)}>"
 
     def left(self, handle: ClientHandle, said_so: bool) -> None:
-        """A client said good-bye, or its stream ended. A `Clients.on_leave` listener."""
+        """A client said good-bye, or its stream ended. A `ClientRegistry.on_leave` listener."""
         if self._holdings.holder(handle.key) is None or self._stopped:
             return
         self.came_back(handle.key)

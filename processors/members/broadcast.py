@@ -21,7 +21,7 @@ from popgate.errors import AlreadyExists, BadRequest, GatewayError, GroupNotFoun
 from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import BROADCAST_GROUP, GroupConfig
 from popgate.naming import MEMBER_PREFIX, member_group
-from processors.produce.routing import Routing
+from processors.routing import Routing
 
 BROADCAST_CLIENT = "popgate.broadcast.client"
 BROADCAST_SEEN = "popgate.broadcast.seen"
@@ -47,7 +47,7 @@ class _Known:
     until: float
 
 
-class Broadcasting:
+class BroadcastGroups:
     """Finds, makes and forgets member groups."""
 
     def __init__(
@@ -65,7 +65,7 @@ class Broadcasting:
         self._sweeping: asyncio.Task[int] | None = None
 
     def __repr__(self) -> str:
-        return f"<Broadcasting known {len(self._known)}>"
+        return f"<BroadcastGroups known {len(self._known)}>"
 
     def __len__(self) -> int:
         return len(self._known)

@@ -10,22 +10,24 @@ from brokers.capabilities import ConnectedClient, RegistersClients
 from brokers.port import Broker
 from popgate.model import StoredMessage
 from popgate.verdict import Verdict
-from processors.clients.client_queries import Asking
-from processors.clients.client_registry import ClientHandle, ClientKind, Clients
+from processors.clients.client_queries import ClientQueries
+from processors.clients.client_registry import ClientHandle, ClientKind, ClientRegistry
 from processors.members.mapped_groups import MappedGroups
 
 
-class Registering:
+class ClusterRegistration:
     """Passes on who comes, changes and goes. Also an `AsksClients`: it passes on what is asked of them."""
 
-    def __init__(self, broker: Broker, clients: Clients, asking: Asking, mapping: MappedGroups) -> None:
+    def __init__(
+        self, broker: Broker, clients: ClientRegistry, asking: ClientQueries, mapping: MappedGroups
+    ) -> None:
         self._broker = broker.capability(RegistersClients)
         self._clients = clients
         self._asking = asking
         self._mapping = mapping
 
     def __repr__(self) -> str:
-        return f"<Registering {'on' if self._broker is not None else 'not wanted'}>"
+        return f"<ClusterRegistration {'on' if self._broker is not None else 'not wanted'}>"
 
     def start(self) -> None:
         if self._broker is not None:
@@ -34,7 +36,7 @@ class Registering:
             self._broker.on_question(self)
 
     def changed(self, handle: ClientHandle, topics: frozenset[str]) -> None:
-        """A client came or changed. The `Clients.on_change` listener."""
+        """A client came or changed. The `ClientRegistry.on_change` listener."""
         if self._broker is None or not handle.alive:
             return
         producer, mapping = handle.kind is ClientKind.PRODUCER, self._mapping

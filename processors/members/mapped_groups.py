@@ -23,7 +23,7 @@ from popgate.errors import GatewayError
 from popgate.kinds import Action
 from popgate.model import GroupConfig, Reading
 from popgate.naming import check_group
-from processors.clients.client_registry import ClientHandle, Clients
+from processors.clients.client_registry import ClientHandle, ClientRegistry
 from processors.members.mapping_rules import Choice as Choice
 from processors.members.mapping_rules import NamedGroups, choose, hindrance, unfit
 
@@ -55,7 +55,7 @@ class MappedGroups:
     def __init__(
         self,
         broker: Broker,
-        clients: Clients,
+        clients: ClientRegistry,
         clock: Clock,
         names: NamedGroups,
         settings: Callable[[str], Awaitable[GroupConfig]],

@@ -18,7 +18,7 @@ from popgate.errors import BadRequest, Forbidden, shown
 from popgate.kinds import Action
 from popgate.model import Queue
 from popgate.naming import RETRY_PREFIX, check_group, check_topic
-from processors.produce.routing import Routing
+from processors.routing import Routing
 
 POPPED: Final = "popgate.popped."
 """Begins the attributes of a group that name a topic which it pops; the value: clients that share a queue."""
@@ -28,7 +28,7 @@ _MOST_SHARED: Final = 10_000
 Consumers = Callable[[Context, str], Awaitable[Sequence[str]]]
 
 
-class Assigning:
+class QueueAssignment:
     """`consumers`: the ids of all clients of a group."""
 
     def __init__(

@@ -1,1 +1,1 @@
-"""What is decided before a message is stored: limits, route, batch, and whom a transaction check goes to."""
+"""Sends: what is checked before a message goes to the broker, and in which form it goes there."""

@@ -15,7 +15,7 @@ from popgate.naming import check_topic
 from processors.limits import Limits
 from processors.observer import Observer
 from processors.produce.message_checks import check_count
-from processors.produce.routing import Routing, check_type
+from processors.routing import Routing, check_type
 
 
 class BatchForwarder:

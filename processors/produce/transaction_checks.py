@@ -5,7 +5,7 @@ from __future__ import annotations
 from popgate.errors import BadRequest, IllegalTransactionId, shown
 from popgate.model import EndTransaction, MessageType, Route
 from popgate.receipt import NO_RECALL_HANDLE
-from processors.produce.routing import check_type
+from processors.routing import check_type
 
 _LONGEST_ID = 4096
 """Characters of a transaction id or recall handle that is worth looking at."""

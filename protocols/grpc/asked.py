@@ -9,7 +9,7 @@ import itertools
 
 from popgate.errors import ClientNotFound, Forbidden, GatewayError, Unsupported, shown
 from popgate.verdict import Verdict
-from processors.clients.query import Question, StackQuestion, VerifyQuestion
+from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 from protocols.grpc.convert import message_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.service_pb2 import (
@@ -43,12 +43,12 @@ class Asked:
 
     def __init__(self, client_id: str) -> None:
         self._client_id = client_id
-        self._open: dict[str, Question] = {}
+        self._open: dict[str, ClientQuery] = {}
 
     def __repr__(self) -> str:
         return f"<Asked {self._client_id} open {len(self._open)}>"
 
-    def command_for(self, question: Question) -> tuple[str, TelemetryCommand] | None:
+    def command_for(self, question: ClientQuery) -> tuple[str, TelemetryCommand] | None:
         """The nonce and the command to write; None when too many wait, or it is no question for a client."""
         if len(self._open) >= _MOST:
             return None

@@ -78,7 +78,7 @@ class Positions:
         self, request: rpc.UpdateOffsetRequest, context: Context
     ) -> rpc.UpdateOffsetResponse:
         queue = request.message_queue
-        await self._processor.commit(
+        await self._processor.offsets.commit(
             context, request.group.name, queue.topic.name, queue.broker.name, queue.id, request.offset
         )
         return rpc.UpdateOffsetResponse(status=OK)
@@ -86,7 +86,7 @@ class Positions:
     async def get_offset(self, request: rpc.GetOffsetRequest, context: Context) -> rpc.GetOffsetResponse:
         """Raises NotFound OFFSET_NOT_FOUND."""
         group, queue = request.group.name, request.message_queue
-        offset = await self._processor.committed(
+        offset = await self._processor.offsets.committed(
             context, group, queue.topic.name, queue.broker.name, queue.id
         )
         if offset is None:
@@ -107,9 +107,9 @@ class Positions:
             if not request.HasField("timestamp"):
                 raise BadRequest("an offset by time needs a timestamp")
             time_ms = convert.time_ms(request.timestamp)
-            offset = await self._processor.offset_at(context, *where, time_ms)
+            offset = await self._processor.offsets.offset_at(context, *where, time_ms)
         elif policy in (pb.BEGINNING, pb.END):
-            bounds = await self._processor.bounds(context, *where)
+            bounds = await self._processor.offsets.bounds(context, *where)
             offset = bounds.minimum if policy == pb.BEGINNING else bounds.maximum
         else:
             raise BadRequest(f"there is no offset policy {policy}: it is BEGINNING, END or TIMESTAMP")

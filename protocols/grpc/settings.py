@@ -181,7 +181,8 @@ def retry_out(group: GroupConfig, *, exponential: bool) -> pb.RetryPolicy:
     """The group's retry policy in the one form that the client understands.
 
     The Python client reads customized backoffs only, and whole seconds of them; the Node.js client
-    reads exponential ones only; what it asks for is replaced by the group's (`processors.consume.settlement`).
+    reads exponential ones only; what it asks for is replaced by the group's
+    (`processors.consume.settlement`).
     """
     retry = group.retry
     attempts = max(group.max_attempts, 1)

@@ -15,7 +15,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError
 from popgate.model import FilterKind, Reading, TransactionCheck
 from processors.clients.client_registry import ClientKind, connection_of
-from processors.clients.query import Question
+from processors.clients.query import ClientQuery
 from processors.consume.receive_rules import is_node, is_rust
 from processors.messaging import MessagingProcessor
 from protocols.draining import Waits
@@ -187,7 +187,7 @@ class TelemetryStream:
         size = len(question.message.body)
         return self._outbox.put(TelemetryCommand(recover_orphaned_transaction_command=question), size)
 
-    def question(self, question: Question) -> bool:
+    def question(self, question: ClientQuery) -> bool:
         """Put a question of an operator to the client; False when it cannot be asked now."""
         made = None if self._outbox.closed else self._asked.command_for(question)
         if made is None:
@@ -226,7 +226,10 @@ class TelemetryStream:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class TelemetryClient:
-    """What a client said of itself in one settings command; a `processors.clients.client_registry.ClientHandle`."""
+    """What a client said of itself in one settings command.
+
+    A `processors.clients.client_registry.ClientHandle`.
+    """
 
     client_id: str
     language: str
@@ -254,7 +257,7 @@ class TelemetryClient:
     def check_transaction(self, check: TransactionCheck) -> bool:
         return self.stream.ask(check)
 
-    def ask(self, question: Question) -> bool:
+    def ask(self, question: ClientQuery) -> bool:
         return self.stream.question(question)
 
     def reconnect(self) -> bool:

@@ -245,7 +245,7 @@ class Asking:
             return at
         place = queue.topic, queue.broker, queue.queue_id
         with contextlib.suppress(GatewayError):
-            done = await self._processor.committed(request.context, group, *place)
+            done = await self._processor.offsets.committed(request.context, group, *place)
             return done if done is not None else -1
         return -1
 
@@ -282,7 +282,7 @@ class Asking:
         if not self._behind.know_clients:
             return _answer(request, _unknown(group, client_id))
         named = request.fields.get("topic", "")
-        topics = [named] if named else await self._processor.topics_of(request.context, group)
+        topics = [named] if named else await self._processor.metadata.topics_of(request.context, group)
         message = await self._message(request, topics, text(request.fields, "msgId"))
         asked = {
             "consumerGroup": group,
@@ -298,7 +298,7 @@ class Asking:
         named = request.fields.get("topic", "")
         for topic in (named,) if named else sorted(topics):
             try:
-                found = await self._processor.find_by_id(request.context, topic, message_id)
+                found = await self._processor.lookup.find_by_id(request.context, topic, message_id)
             except NotFound:
                 continue  # a topic that the client expects and that is not there
             if found:
@@ -313,7 +313,7 @@ class Asking:
         if offset >= 0:
             context = request.context
             broker, place = await place_in(request, self._brokers, self._processor, offset)
-            found = await self._processor.at_place(context, broker, place)
+            found = await self._processor.lookup.at_place(context, broker, place)
             if host in (found.store_host, self._address(context), self._brokers.door(context)):
                 return found
         raise NotFound("nothing is there")

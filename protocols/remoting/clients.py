@@ -26,7 +26,7 @@ from popgate.wire.heartbeats import (
 from popgate.wire.remoting import Command
 from popgate.wire.running import SUCCESS, ConsumeResult, ConsumerRunningInfo
 from processors.clients.client_registry import ClientHandle, ClientKind
-from processors.clients.query import Question, StackQuestion, VerifyQuestion
+from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 from protocols.remoting.marks import Origin
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import Peer
@@ -59,7 +59,9 @@ def _nowhere() -> Origin:
 
 @dataclass(slots=True, frozen=True, eq=False)
 class RemotingClient:
-    """A membership of a client, as its last heartbeat told it; a `processors.clients.client_registry.ClientHandle`.
+    """A membership of a client, as its last heartbeat told it.
+
+    A `processors.clients.client_registry.ClientHandle`.
 
     `told`: its filters by topic as they came, of consumers. `checks`: asks a producer about a half message.
     `origin`: where it is told that messages lie, which it gets unasked.
@@ -109,7 +111,7 @@ class RemotingClient:
     def check_transaction(self, check: TransactionCheck) -> bool:
         return self.checks(self.peer, check, self.origin())
 
-    def ask(self, question: Question) -> bool:
+    def ask(self, question: ClientQuery) -> bool:
         if self.kind is ClientKind.PRODUCER:
             question.failed(
                 Unsupported(
@@ -161,7 +163,7 @@ class RemotingClient:
         return {"consumerGroup": self.group, "clientId": self.client_id}
 
     def _settle(
-        self, question: Question, done: asyncio.Future[Command], read: Callable[[bytes], str | Verdict]
+        self, question: ClientQuery, done: asyncio.Future[Command], read: Callable[[bytes], str | Verdict]
     ) -> None:
         if done.cancelled():
             return

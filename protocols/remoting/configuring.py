@@ -85,20 +85,22 @@ class Configuring:
         name = _name(check_topic, text(fields, "topic"))
         processor = self._processor
         try:
-            there = await processor.topic(context, name)
+            there = await processor.metadata.topic(context, name)
         except TopicNotFound:
             with contextlib.suppress(AlreadyExists):
-                await _legal(processor.create_topic(context, _legal_now(lambda: topic_in(fields, None))))
+                await _legal(
+                    processor.metadata.create_topic(context, _legal_now(lambda: topic_in(fields, None)))
+                )
                 return
-            there = await processor.topic(context, name)
+            there = await processor.metadata.topic(context, name)
         wanted = _legal_now(lambda: topic_in(fields, there))
         if wanted != there:
-            await _legal(processor.update_topic(context, wanted))
+            await _legal(processor.metadata.update_topic(context, wanted))
 
     async def delete_topic(self, request: Request) -> Command:
         """What is not there is deleted already: every broker of it is asked to."""
         with contextlib.suppress(TopicNotFound):
-            await self._processor.delete_topic(request.context, text(request.fields, "topic"))
+            await self._processor.metadata.delete_topic(request.context, text(request.fields, "topic"))
         return request.answer()
 
     async def forget_topic(self, request: Request) -> Command:
@@ -107,11 +109,11 @@ class Configuring:
         return request.answer()
 
     async def topic(self, request: Request) -> Command:
-        config = await self._processor.topic(request.context, text(request.fields, "topic"))
+        config = await self._processor.metadata.topic(request.context, text(request.fields, "topic"))
         return request.answer(body=topic_out(config).encode())
 
     async def topics(self, request: Request) -> Command:
-        found = await self._processor.topics(request.context)
+        found = await self._processor.metadata.topics(request.context)
         return request.answer(
             body=encode_topic_configs({one.name: topic_out(one) for one in found}, self._data_version())
         )
@@ -121,10 +123,10 @@ class Configuring:
         topic, context = text(request.fields, "topic"), request.context
         broker = request.fields.get("bname", "")
         offsets: dict[MessageQueue, QueueOffsets] = {}
-        for queue in await self._processor.queues(context, topic):
+        for queue in await self._processor.metadata.queues(context, topic):
             if broker not in ("", queue.broker):
                 continue
-            bounds = await self._processor.bounds(context, topic, queue.broker, queue.queue_id)
+            bounds = await self._processor.offsets.bounds(context, topic, queue.broker, queue.queue_id)
             last_ms = await stored_ms(
                 self._processor, context, (topic, queue.broker, queue.queue_id), bounds, bounds.maximum - 1
             )
@@ -149,28 +151,30 @@ class Configuring:
         name = _name(check_group, told.group)
         processor = self._processor
         try:
-            there = await processor.group(context, name)
+            there = await processor.metadata.group(context, name)
         except GroupNotFound:
             with contextlib.suppress(AlreadyExists):
-                await _legal(processor.create_group(context, _legal_now(lambda: group_in(told, None))))
+                await _legal(
+                    processor.metadata.create_group(context, _legal_now(lambda: group_in(told, None)))
+                )
                 return
-            there = await processor.group(context, name)
+            there = await processor.metadata.group(context, name)
         wanted = _legal_now(lambda: group_in(told, there))
         if wanted != there:
-            await _legal(processor.update_group(context, wanted))
+            await _legal(processor.metadata.update_group(context, wanted))
 
     async def delete_group(self, request: Request) -> Command:
         """As `delete_topic`; its own topics stay, as with RocketMQ."""
         with contextlib.suppress(GroupNotFound):
-            await self._processor.delete_group(request.context, text(request.fields, "groupName"))
+            await self._processor.metadata.delete_group(request.context, text(request.fields, "groupName"))
         return request.answer()
 
     async def group(self, request: Request) -> Command:
-        config = await self._processor.group(request.context, text(request.fields, "group"))
+        config = await self._processor.metadata.group(request.context, text(request.fields, "group"))
         return request.answer(body=group_out(config).encode())
 
     async def groups(self, request: Request) -> Command:
-        found = await self._processor.groups(request.context)
+        found = await self._processor.metadata.groups(request.context)
         return request.answer(
             body=encode_group_configs({one.name: group_out(one) for one in found}, self._data_version())
         )
@@ -179,11 +183,11 @@ class Configuring:
         """Where a group stands on a topic, or on all that it read, its own retries among them."""
         group, context = text(request.fields, "consumerGroup"), request.context
         topic, broker = request.fields.get("topic", ""), request.fields.get("bname", "")
-        wanted = [topic] if topic else await self._processor.topics_of(context, group)
+        wanted = [topic] if topic else await self._processor.metadata.topics_of(context, group)
         standings: dict[MessageQueue, QueueStanding] = {}
         for name in dict.fromkeys((*wanted, retry_topic(group))):
             try:
-                progress = await self._processor.progress(context, group, name)
+                progress = await self._processor.metadata.progress(context, group, name)
             except TopicNotFound:
                 if name == topic:
                     raise

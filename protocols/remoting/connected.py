@@ -20,7 +20,7 @@ from popgate.wire.heartbeats import (
     ConsumerConnection,
     SubscriptionData,
 )
-from processors.clients.client_registry import ClientHandle, ClientKind, Clients
+from processors.clients.client_registry import ClientHandle, ClientKind, ClientRegistry
 from protocols.remoting.clients import RemotingClient
 
 
@@ -77,14 +77,14 @@ def _said_much(one: ConsumerConnection) -> tuple[bool, bool, str, str, str]:
     return classic, not plain, one.consume_type, one.model, one.start_from
 
 
-def producers_of(clients: Clients, group: str) -> list[Connection]:
+def producers_of(clients: ClientRegistry, group: str) -> list[Connection]:
     """Those of a producer group; over gRPC the group of a producer is each of its topics."""
     here = {handle.key: handle for handle in (*clients.producers_in(group), *clients.producers_of(group))}
     return list(map(connection_of, here.values()))
 
 
 def all_producers(
-    clients: Clients, clock: Clock, most: int | None = None
+    clients: ClientRegistry, clock: Clock, most: int | None = None
 ) -> dict[str, list[tuple[Connection, int]]]:
     """By group, with when each was last heard of (wall time in ms).
 

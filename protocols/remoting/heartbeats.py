@@ -269,7 +269,7 @@ class Heartbeats:
         """The group, and its retry topic: consumers ask for its route when they start."""
         group = member.handle.group
         try:
-            await self._processor.prepare_group(request.context, group)
+            await self._processor.classic.prepare_group(request.context, group)
         except (GroupNotFound, Forbidden, BadRequest) as error:
             self._leave(connection, member.handle.key)
             wrong.append(error)

@@ -32,7 +32,7 @@ class Locking:
         """Those of the queues that the client has now."""
         locks = _locks_in(request)
         named = [(one.topic, one.broker, one.queue_id) for one in locks.queues]
-        held = await self._processor.lock(request.context, locks.group, locks.client_id, named)
+        held = await self._processor.classic.lock(request.context, locks.group, locks.client_id, named)
         # Before it is answered, and so before it pulls: it wants them in their order.
         self._processor.mapping.told(consumer_key(locks.client_id, locks.group), Reading.TRUE_PULL)
         return request.answer(body=encode_locked(_queues(held)))
@@ -40,7 +40,7 @@ class Locking:
     async def unlock(self, request: Request) -> Command:
         locks = _locks_in(request)
         named = [(one.topic, one.broker, one.queue_id) for one in locks.queues]
-        await self._processor.unlock(request.context, locks.group, locks.client_id, named)
+        await self._processor.classic.unlock(request.context, locks.group, locks.client_id, named)
         return request.answer()
 
 

@@ -51,11 +51,11 @@ class Looking:
         if unique or fields.get("indexType") == _UNIQUE_INDEX:
             found = [
                 message
-                for message in await self._processor.find_by_id(context, topic, key)
+                for message in await self._processor.lookup.find_by_id(context, topic, key)
                 if begin_ms <= message.store_ms <= end_ms
             ][:_MOST_COPIES]
         else:
-            found = await self._processor.find_by_key(
+            found = await self._processor.lookup.find_by_key(
                 context, topic, key, begin_ms=begin_ms, end_ms=end_ms, limit=most
             )
         if not found:
@@ -78,7 +78,7 @@ class Looking:
         topic = fields.get("topic", "")
         broker, place = await place_in(request, self._brokers, self._processor, offset, topic)
         try:
-            message = await self._processor.at_place(context, broker, place)
+            message = await self._processor.lookup.at_place(context, broker, place)
         except NotFound as error:
             if error.fault is not Fault.MESSAGE_NOT_FOUND:
                 raise

@@ -81,7 +81,7 @@ class Members:
         self._clients = house.processor.clients
         self._changed: set[str] = set()
         house.ends.callback(self._clients.on_members.add(self.changed))
-        house.ends.callback(self._processor.on_reset.add(self.resetting))
+        house.ends.callback(self._processor.offsets.on_reset.add(self.resetting))
         self._mapped.on_reset_elsewhere = self._gather
         self._late: dict[tuple[Peer, str, str], dict[MessageQueue, int]] = {}
         """Of members that have not heard of a reset, by group and topic."""
@@ -131,7 +131,7 @@ class Members:
             member = self._push_member(request.peer, group)
             if member is not None and (await mapping.current(request.context, group)).mapped:
                 return request.answer(body=dumps({"consumerIdList": [member.client_id]}))
-        found = await self._processor.consumers(request.context, group)
+        found = await self._processor.group_members.consumers(request.context, group)
         if not found:
             return request.refusal(ResponseCode.SYSTEM_ERROR, f"no consumer for this group, {group}")
         return request.answer(body=dumps({"consumerIdList": sorted(set(found))}))
@@ -139,7 +139,7 @@ class Members:
     async def consumer_connections(self, request: Request) -> Command:
         """Of clients of other replicas what those, or the brokers of a cluster, know."""
         group = text(request.fields, "consumerGroup")
-        found = await self._processor.consumers(request.context, group)
+        found = await self._processor.group_members.consumers(request.context, group)
         here = self._clients.consumers_of(group)
         if not found and not here:
             return request.refusal(
@@ -193,7 +193,7 @@ class Members:
         broker = fields.get("bname", "")
         queues = [
             queue
-            for queue in _readable(await self._processor.queues(context, topic))
+            for queue in _readable(await self._processor.metadata.queues(context, topic))
             if broker in ("", queue.broker)
         ]
         queue_id, offset = number(fields, "queueId", -1), long_number(fields, "offset", -1)
@@ -202,7 +202,7 @@ class Members:
             raise BadRequest("the field bname does not say which broker's queue is meant")
         if not one_queue and flag(fields, "isForce", default=True):
             to = StartFrom.LAST if time_ms < 0 else time_ms
-            was_set = await self._processor.reset(context, group, topic, to)
+            was_set = await self._processor.offsets.reset(context, group, topic, to)
             return request.answer(body=encode_offsets(_offsets_of(topic, queues, was_set)))
         async with self._mapped.resets.under_way(group, topic):
             if one_queue:
@@ -214,9 +214,11 @@ class Members:
                 stay, change = await self._those_ahead(context, group, topic, queues, time_ms)
             if change:
                 reset = Reset(context, group, topic, frozenset(change))
-                async with self._processor.on_reset.during(reset):
+                async with self._processor.offsets.on_reset.during(reset):
                     for (name, number_of), to_offset in change.items():
-                        await self._processor.reset_queue(context, group, topic, name, number_of, to_offset)
+                        await self._processor.offsets.reset_queue(
+                            context, group, topic, name, number_of, to_offset
+                        )
                     reset.offsets.update(stay | change)
         return request.answer(body=encode_offsets(_offsets_of(topic, queues, stay | change)))
 
@@ -228,11 +230,11 @@ class Members:
         change: QueueOffsets = {}
         for queue in queues:
             place = topic, queue.broker, queue.queue_id
-            position = await self._processor.committed(context, group, *place)
+            position = await self._processor.offsets.committed(context, group, *place)
             if time_ms < 0:
-                at = (await self._processor.bounds(context, *place)).maximum
+                at = (await self._processor.offsets.bounds(context, *place)).maximum
             else:
-                at = await self._processor.offset_at(context, *place, time_ms)
+                at = await self._processor.offsets.offset_at(context, *place, time_ms)
             if position is None or at < position:
                 change[queue.broker, queue.queue_id] = at
             else:
@@ -251,7 +253,7 @@ class Members:
             peers = [peer for peer in peers_of(self._clients.consumers_of(group)) if self._is_here(peer)]
             if peers:
                 with contextlib.suppress(GatewayError):  # it is done, whoever can be told
-                    queues = _readable(await self._processor.queues(context, topic))
+                    queues = _readable(await self._processor.metadata.queues(context, topic))
                     offsets = _offsets_of(topic, queues, reset.offsets)
                     await self._tell_positions(context, group, topic, offsets, peers)
 
@@ -281,7 +283,7 @@ class Members:
         telling = self._tell_positions(context, group, topic, offsets, [peer])
         task = asyncio.get_running_loop().create_task(telling)
         self._telling.add(task)
-        self._processor.finishes(task)
+        self._processor.settlement.finishes(task)
         task.add_done_callback(self._telling.discard)
 
     def _rests(self, peer: Peer) -> None:

@@ -32,7 +32,7 @@ class Places:
         known = self._known.get(topic)
         if known is not None and now < known[0]:
             return known[1]
-        queues = await self._processor.queues(context, topic)
+        queues = await self._processor.metadata.queues(context, topic)
         if len(self._known) >= _MOST:
             self._known.clear()
         self._known[topic] = now + _FRESH_S, queues

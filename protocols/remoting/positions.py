@@ -61,7 +61,7 @@ class Positions:
         context, fields = request.context, request.fields
         key = QueueKey(group, *queue)
         self._mapped.asks_position(request.peer, key)
-        offset = await self._processor.committed(context, group, *queue)
+        offset = await self._processor.offsets.committed(context, group, *queue)
         if offset is None and flag(fields, "setZeroIfNotFound", default=True):
             offset = await self._start(context, queue)
         self._mapped.told_position(request.peer, key, offset, clean=True)
@@ -104,7 +104,7 @@ class Positions:
             position = await mapped.commit(request, group, queue, offset)
             if position is None:
                 return request.answer()
-            await self._processor.group(context, group)
+            await self._processor.metadata.group(context, group)
             try:
                 await mapped.keep_position(request, key, max(position, 0))
             except IllegalOffset as error:
@@ -117,11 +117,11 @@ class Positions:
         time_ms = long_number(fields, "timestamp")
         queue = await self._places.queue_in(request)
         if fields.get("boundaryType", "").upper() != _UPPER:
-            offset = await self._processor.offset_at(context, *queue, time_ms)
+            offset = await self._processor.offsets.offset_at(context, *queue, time_ms)
             self._mapped.seeks.searched(request.peer, *queue, offset)
         else:
-            behind = await self._processor.offset_at(context, *queue, time_ms + 1)
-            bounds = await self._processor.bounds(context, *queue)
+            behind = await self._processor.offsets.offset_at(context, *queue, time_ms + 1)
+            bounds = await self._processor.offsets.bounds(context, *queue)
             # As a broker has it: past the end it is the end itself.
             offset = behind if behind >= bounds.maximum else max(behind - 1, bounds.minimum)
         return request.answer({"offset": str(offset)})
@@ -129,26 +129,26 @@ class Positions:
     async def maximum(self, request: Request) -> Command:
         queue = await self._places.queue_in(request)
         return request.answer(
-            {"offset": str((await self._processor.bounds(request.context, *queue)).maximum)}
+            {"offset": str((await self._processor.offsets.bounds(request.context, *queue)).maximum)}
         )
 
     async def minimum(self, request: Request) -> Command:
         queue = await self._places.queue_in(request)
         return request.answer(
-            {"offset": str((await self._processor.bounds(request.context, *queue)).minimum)}
+            {"offset": str((await self._processor.offsets.bounds(request.context, *queue)).minimum)}
         )
 
     async def earliest(self, request: Request) -> Command:
         """When the first message that is kept was stored; -1: there is none."""
         queue, context = await self._places.queue_in(request), request.context
-        bounds = await self._processor.bounds(context, *queue)
+        bounds = await self._processor.offsets.bounds(context, *queue)
         return request.answer({"timestamp": str(await self._stored_at(context, queue, bounds))})
 
     # -- inside -------------------------------------------------------------------------------
 
     async def _start(self, context: Context, queue: Named) -> int | None:
         """Where RocketMQ says 0 is while its first message is still in memory; this goes by its age."""
-        bounds = await self._processor.bounds(context, *queue)
+        bounds = await self._processor.offsets.bounds(context, *queue)
         if bounds.minimum > 0:
             return None
         stored_ms = await self._stored_at(context, queue, bounds)

@@ -167,7 +167,7 @@ class Pulling:
             if pulled is not None:
                 return pulled
             # Called back: the gateway closes.
-            bounds = await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
+            bounds = await self._processor.offsets.bounds(context, asked.topic, asked.broker, asked.queue_id)
             return Pulled([], asked.offset, bounds)
         waits, asked.wait_s = asked.wait_s is not None, None
         pulled = await self._processor.pull(context, asked)
@@ -218,7 +218,7 @@ class Pulling:
         """Where the client can go on, or is to."""
         context = request.context
         try:
-            bounds = await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
+            bounds = await self._processor.offsets.bounds(context, asked.topic, asked.broker, asked.queue_id)
         except NotFound:
             bounds = Bounds(to, to)
         self._mapped.told_position(request.peer, key_of(asked), to)
@@ -230,12 +230,12 @@ class Pulling:
     async def _anew(self, request: Request, asked: Pull) -> Command:
         """A number of when the group was mapped: its client is to begin where the group is."""
         context, place = request.context, (asked.topic, asked.broker, asked.queue_id)
-        bounds = await self._processor.bounds(context, *place)
+        bounds = await self._processor.offsets.bounds(context, *place)
         key = key_of(asked)
         done = self._mapped.resets.target(request.peer, key, within_s=_RECENT_S)
         if done is None:
             self._mapped.resets.arrived(request.peer, key)
-            done = await self._processor.committed(context, key.group, *place)
+            done = await self._processor.offsets.committed(context, key.group, *place)
         at = done if done is not None else bounds.minimum
         self._mapped.told_position(request.peer, key, at)
         fields = _fields(at, bounds)

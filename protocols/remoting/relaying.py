@@ -152,7 +152,7 @@ class BrokersBehind:
                 raise failures[0]
             return min(there, key=lambda one: one.code != ResponseCode.SUCCESS, default=None)
         until = self._clock.monotonic() + _TRYING_S
-        names = [broker] if broker else [one.name for one in await self._processor.brokers(context)]
+        names = [broker] if broker else [one.name for one in await self._processor.metadata.brokers(context)]
         for name in dict.fromkeys(names[:_MOST_TRIED]):
             if self._clock.monotonic() > until:
                 break

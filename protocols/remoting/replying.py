@@ -34,7 +34,7 @@ class Replying:
         self._processor = house.processor
         self._clients = house.processor.clients
         self._clock = house.clock
-        house.ends.callback(self._processor.on_reply(self.push))
+        house.ends.callback(self._processor.classic.on_reply(self.push))
 
     def handlers(self) -> Mapping[int, Handler]:
         return {
@@ -62,7 +62,7 @@ class Replying:
                 ResponseCode.SYSTEM_ERROR, "reply message properties[REPLY_TO_CLIENT] is null: nobody waits"
             )
         try:
-            sent = await self._processor.reply(request.context, message)
+            sent = await self._processor.classic.reply(request.context, message)
         except NotFound as error:
             if error.fault is not Fault.CLIENT_NOT_FOUND:
                 raise

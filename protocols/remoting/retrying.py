@@ -64,7 +64,7 @@ class Retrying:
             broker = await broker_in(request, self._brokers, self._processor, topic)
             back = replace(back, broker=broker)
         try:
-            await self._processor.send_back(context, back)
+            await self._processor.classic.send_back(context, back)
         except NotFound as error:
             if error.fault is not Fault.MESSAGE_NOT_FOUND:
                 raise

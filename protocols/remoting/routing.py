@@ -69,7 +69,7 @@ class Brokers:
         if known is not None and now < known.until:
             return known.brokers
         try:
-            brokers = await self._house.processor.brokers(context)
+            brokers = await self._house.processor.metadata.brokers(context)
         except BrokerUnavailable:
             if known is None:
                 raise
@@ -148,7 +148,7 @@ class Routing:
         # While there is one broker, so that it is the first, and its places stay as they are.
         await self._brokers.marks(context)
         try:
-            queues = _queue_data(await self._processor.queues(context, topic))
+            queues = _queue_data(await self._processor.metadata.queues(context, topic))
         except TopicNotFound:
             queues = _made_up(topic, brokers, self._processor.limits)
         if not queues:
@@ -174,7 +174,7 @@ class Routing:
         """All topics by name; as of a name server, those that brokers and clusters have are among them."""
         brokers = await self._brokers.known(request.context)
         pseudo = [TEMPLATE_TOPIC, *[one.cluster for one in brokers], *[one.name for one in brokers]]
-        found = [topic.name for topic in await self._processor.topics(request.context)]
+        found = [topic.name for topic in await self._processor.metadata.topics(request.context)]
         return request.answer(body=TopicList(tuple(dict.fromkeys((*found, *pseudo)))).encode())
 
     async def kv_config(self, request: Request) -> Command:

@@ -118,7 +118,7 @@ class Sending:
         again = topic.startswith(RETRY_PREFIX)
         if again:
             # Its broker makes a dead letter of what came often enough (protocol facts 7.8, rule 7).
-            await self._processor.prepare_group(context, check_group(topic[len(RETRY_PREFIX) :]))
+            await self._processor.classic.prepare_group(context, check_group(topic[len(RETRY_PREFIX) :]))
         elif not head.broker:
             head.broker = await self._only_broker(request, topic)
         if head.batch and head.queue_id < 0:
@@ -208,14 +208,14 @@ class Sending:
     async def _only_broker(self, request: Request, topic: str) -> str:
         """For a client that names none. Empty: the topic is about to be made."""
         try:
-            return broker_of(request, await self._processor.queues(request.context, topic))
+            return broker_of(request, await self._processor.metadata.queues(request.context, topic))
         except TopicNotFound:
             return ""
 
     async def _one_queue(self, context: Context, topic: str, broker: str) -> tuple[str, int]:
         """A queue for a batch that names none: one for all of it."""
         try:
-            queues = await self._processor.queues(context, topic)
+            queues = await self._processor.metadata.queues(context, topic)
         except TopicNotFound:
             return broker, 0
         writable = [

@@ -155,7 +155,7 @@ class Surveying:
         cluster = text(request.fields, "cluster")
         if all(cluster != one.cluster for one in await self._brokers.known(request.context)):
             return request.refusal(ResponseCode.SYSTEM_ERROR, f"there is no cluster {shown(cluster)}")
-        names = tuple(topic.name for topic in await self._processor.topics(request.context))
+        names = tuple(topic.name for topic in await self._processor.metadata.topics(request.context))
         return request.answer(body=TopicList(names).encode())
 
     async def system_topics(self, request: Request) -> Command:
@@ -163,19 +163,21 @@ class Surveying:
         context = request.context
         brokers = await self._brokers.known(context)
         pseudo = [TEMPLATE_TOPIC, *[one.cluster for one in brokers], *[one.name for one in brokers]]
-        found = [one.name for one in await self._processor.topics(context) if is_system_topic(one.name)]
+        found = [
+            one.name for one in await self._processor.metadata.topics(context) if is_system_topic(one.name)
+        ]
         told = TopicList(tuple(dict.fromkeys((*pseudo, *found))), self._house.address(context))
         return request.answer(body=told.encode())
 
     async def readers(self, request: Request) -> Command:
         """The groups that read a topic."""
-        found = await self._processor.readers_of(request.context, text(request.fields, "topic"))
+        found = await self._processor.group_members.readers_of(request.context, text(request.fields, "topic"))
         return request.answer(body=encode_group_list(found))
 
     async def topics_read(self, request: Request) -> Command:
         """The topics that a group reads."""
         context, group = request.context, check_group(text(request.fields, "group"))
-        found = tuple(await self._processor.topics_of(context, group))
+        found = tuple(await self._processor.metadata.topics_of(context, group))
         return request.answer(body=TopicList(found, self._house.address(context)).encode())
 
     async def standings(self, request: Request) -> Command:
@@ -184,12 +186,15 @@ class Surveying:
         ordered = flag(request.fields, "isOrder")
         left = in_flight = 0
         groups: dict[str, list[ConsumeStats]] = {}
-        for group in (await self._processor.groups(context))[:_MOST_GROUPS]:
+        for group in (await self._processor.metadata.groups(context))[:_MOST_GROUPS]:
             groups[group.name] = []
             try:
-                topics = await self._processor.topics_of(context, group.name)
+                topics = await self._processor.metadata.topics_of(context, group.name)
                 for topic in topics:
-                    if ordered and (await self._processor.topic(context, topic)).message_types != _ORDERED:
+                    if (
+                        ordered
+                        and (await self._processor.metadata.topic(context, topic)).message_types != _ORDERED
+                    ):
                         continue
                     stats = await self._standing(context, group.name, topic, broker)
                     groups[group.name].append(stats)
@@ -207,7 +212,7 @@ class Surveying:
                 MessageQueue(topic, one.broker, one.queue_id): await standing_of(
                     self._processor, context, topic, one
                 )
-                for one in await self._processor.progress(context, group, topic)
+                for one in await self._processor.metadata.progress(context, group, topic)
                 if not one.retry and broker in ("", one.broker)
             }
         )
@@ -234,7 +239,7 @@ class Surveying:
         topic, broker, queue_id = await self._places.queue_in(request)
         start = long_number(fields, "index")
         count = min(max(number(fields, "count", 10), 1), _MOST_ENTRIES)
-        bounds = await self._processor.bounds(context, topic, broker, queue_id)
+        bounds = await self._processor.offsets.bounds(context, topic, broker, queue_id)
         origin = await self._brokers.origin(context)
         entries: list[IndexEntry] = []
         at = max(start, bounds.minimum)

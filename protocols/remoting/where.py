@@ -26,7 +26,7 @@ async def broker_in(
     found = {place.name for place in await brokers.known(request.context)}
     if len(found) > 1 and topic and not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
         try:
-            found = {queue.broker for queue in await processor.queues(request.context, topic)}
+            found = {queue.broker for queue in await processor.metadata.queues(request.context, topic)}
         except NotFound:
             found = set()
     if len(found) != 1:

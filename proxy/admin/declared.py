@@ -84,7 +84,7 @@ class Declared:
                 try:
                     before = there.get(name)
                     after = self._wanted(kind, name, Fields(thing, f"{kind} {name}"), before)
-                    self._processor.check_config(after)
+                    self._processor.metadata.check_config(after)
                     _check_change(before, after)
                     if after != before:
                         changes.append(Change(before, after))
@@ -115,12 +115,12 @@ class Declared:
         """What users made: nothing of the system, no dead letters, no retries, no members of broadcasts."""
         topics: dict[str, Config] = {
             one.name: one
-            for one in await self._processor.topics(context)
+            for one in await self._processor.metadata.topics(context)
             if not is_derived_topic(one.name) and not is_system_topic(one.name)
         }
         groups: dict[str, Config] = {
             one.name: one
-            for one in await self._processor.groups(context)
+            for one in await self._processor.metadata.groups(context)
             if not is_member(one) and not one.name.startswith(_SYSTEM_GROUPS)
         }
         return topics, groups
@@ -148,17 +148,17 @@ class Declared:
         try:
             match after, before:
                 case TopicConfig(), None:
-                    await processor.create_topic(context, after)
+                    await processor.metadata.create_topic(context, after)
                 case TopicConfig(), _:
-                    await processor.update_topic(context, after)
+                    await processor.metadata.update_topic(context, after)
                 case GroupConfig(), None:
-                    await processor.create_group(context, after)
+                    await processor.metadata.create_group(context, after)
                 case GroupConfig(), _:
-                    await processor.update_group(context, after)
+                    await processor.metadata.update_group(context, after)
                 case None, TopicConfig():
-                    await processor.delete_topic(context, before.name)
+                    await processor.metadata.delete_topic(context, before.name)
                 case None, GroupConfig():
-                    await processor.delete_group(context, before.name)
+                    await processor.metadata.delete_group(context, before.name)
         except GatewayError as error:
             change.error = error
 

@@ -36,18 +36,18 @@ class Groups:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        groups = await self._processor.groups(context_of(request))
+        groups = await self._processor.metadata.groups(context_of(request))
         found = [group_out(group) for group in sorted(groups, key=lambda one: one.name)]
         return web.json_response({"groups": found})
 
     async def _create(self, request: web.Request) -> web.Response:
         config = self._config(await read_object(request))
-        await self._processor.create_group(context_of(request), config)
+        await self._processor.metadata.create_group(context_of(request), config)
         return web.json_response(group_out(config), status=201)
 
     async def _show(self, request: web.Request) -> web.Response:
         context, name = context_of(request), request.match_info["group"]
-        config = await self._processor.group(context, name)
+        config = await self._processor.metadata.group(context, name)
         try:
             choice = await self._processor.mapping.judge(context, name, action=Action.GET)
         except IllegalGroup:  # it is there all the same: a group of the cluster's own
@@ -70,7 +70,7 @@ class Groups:
         return web.json_response({"progress": await self._all_progress(context, name, topics)})
 
     async def _delete(self, request: web.Request) -> web.Response:
-        await self._processor.delete_group(context_of(request), request.match_info["group"])
+        await self._processor.metadata.delete_group(context_of(request), request.match_info["group"])
         return web.Response(status=204)
 
     async def _reset(self, request: web.Request) -> web.Response:
@@ -78,18 +78,18 @@ class Groups:
         fields = await read_object(request)
         to, topics = _target(fields), list(fields.texts("topics"))
         fields.end()
-        await self._processor.group(context, name)
+        await self._processor.metadata.group(context, name)
         topics = topics or await self._topics_of(context, name)
         for topic in topics:
-            await self._processor.topic(context, topic)
+            await self._processor.metadata.topic(context, topic)
         for topic in topics:
-            await self._processor.reset(context, name, topic, to)
+            await self._processor.offsets.reset(context, name, topic, to)
         told = to.value if isinstance(to, StartFrom) else to
         return web.json_response({"group": name, "to": told, "topics": topics})
 
     async def _members(self, context: Context, group: str) -> list[dict[str, object]]:
         """The clients of a broadcast group, and how far each one is."""
-        members = await self._processor.members(context, group)
+        members = await self._processor.metadata.members(context, group)
         told: list[dict[str, object]] = []
         for at, one in enumerate(members[:_MOST_MEMBERS_SHOWN]):
             if at % _MEMBERS_AT_ONCE == 0:
@@ -101,12 +101,12 @@ class Groups:
         return told
 
     async def _topics_of(self, context: Context, group: str) -> list[str]:
-        return sorted(await self._processor.topics_of(context, group))
+        return sorted(await self._processor.metadata.topics_of(context, group))
 
     async def _all_progress(self, context: Context, group: str, topics: list[str]) -> list[dict[str, object]]:
         whole = self._processor.tells_deliveries
         return [
-            progress_out(topic, await self._processor.progress(context, group, topic), whole=whole)
+            progress_out(topic, await self._processor.metadata.progress(context, group, topic), whole=whole)
             for topic in topics
         ]
 

@@ -90,8 +90,8 @@ class Messages:
         return web.json_response({"messages": [message_out(one) for one in found]})
 
     async def _found_by_id(self, context: Context, topic: str, message_id: str) -> list[StoredMessage]:
-        await self._processor.topic(context, topic)
-        found = await self._processor.find_by_id(context, topic, message_id)
+        await self._processor.metadata.topic(context, topic)
+        found = await self._processor.lookup.find_by_id(context, topic, message_id)
         if not found:
             raise NotFound(f"no message {shown(message_id)} on topic {topic}")
         return found
@@ -101,8 +101,8 @@ class Messages:
         context, topic = context_of(request), request.match_info["topic"]
         key = request.query.get("key", "")
         begin, end, limit = (query_number(request, name) for name in ("from", "to", "limit"))
-        await self._processor.topic(context, topic)
-        found = await self._processor.find_by_key(
+        await self._processor.metadata.topic(context, topic)
+        found = await self._processor.lookup.find_by_key(
             context,
             topic,
             key,

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from popgate.errors import BadRequest, shown
 from popgate.model import Standing
-from processors.admin.held_messages import Explanation, Grasp
+from processors.admin.held_messages import Explanation, HeldMessage
 from processors.messaging import MessagingProcessor
 from proxy.admin.fields import read_object
 from proxy.admin.server import context_of
@@ -30,7 +30,7 @@ class Stuck:
         ]
 
     async def _explain(self, request: web.Request) -> web.Response:
-        found = await self._processor.explain(
+        found = await self._processor.stuck.explain(
             context_of(request),
             request.match_info["group"],
             request.query.get("topic", ""),
@@ -47,7 +47,7 @@ class Stuck:
         fields = await read_object(request)
         topic, which, client = fields.text("topic"), fields.text("which"), fields.text("client")
         fields.end()
-        freed = await self._processor.free(
+        freed = await self._processor.stuck.free(
             context_of(request), request.match_info["group"], topic, which=which, client=client
         )
         return web.json_response({**grasp_out(freed.grasp), "dead_lettered": freed.dead_lettered})
@@ -73,7 +73,7 @@ def standing_out(standing: Standing, *, whole: bool) -> dict[str, Any]:
     return told if whole else {name: told[name] if name in _ALWAYS_TOLD else None for name in told}
 
 
-def grasp_out(grasp: Grasp) -> dict[str, Any]:
+def grasp_out(grasp: HeldMessage) -> dict[str, Any]:
     return {"state": grasp.grip.value, "client": grasp.client, **asdict(grasp.held)}
 
 

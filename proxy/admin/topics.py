@@ -37,32 +37,35 @@ class Topics:
         ]
 
     async def _list(self, request: web.Request) -> web.Response:
-        topics = await self._processor.topics(context_of(request))
+        topics = await self._processor.metadata.topics(context_of(request))
         found = [topic_out(topic) for topic in sorted(topics, key=lambda one: one.name)]
         return web.json_response({"topics": found})
 
     async def _create(self, request: web.Request) -> web.Response:
         config = self._config(await read_object(request))
-        await self._processor.create_topic(context_of(request), config)
+        await self._processor.metadata.create_topic(context_of(request), config)
         return web.json_response(topic_out(config), status=201)
 
     async def _show(self, request: web.Request) -> web.Response:
         context, name = context_of(request), request.match_info["topic"]
-        config = await self._processor.topic(context, name)
+        config = await self._processor.metadata.topic(context, name)
         return web.json_response({**topic_out(config), "places": await self._places(context, config)})
 
     async def _delete(self, request: web.Request) -> web.Response:
-        await self._processor.delete_topic(context_of(request), request.match_info["topic"])
+        await self._processor.metadata.delete_topic(context_of(request), request.match_info["topic"])
         return web.Response(status=204)
 
     async def _places(self, context: Context, config: TopicConfig) -> list[dict[str, str | int]]:
         """Every queue with its broker, and where what it keeps begins and ends."""
-        queues = await self._processor.queues(context, config.name)
+        queues = await self._processor.metadata.queues(context, config.name)
         places: list[dict[str, str | int]] = []
         for at in range(0, len(queues), _AT_ONCE):
             some = queues[at : at + _AT_ONCE]
             bounds = await asyncio.gather(
-                *(self._processor.bounds(context, config.name, one.broker, one.queue_id) for one in some)
+                *(
+                    self._processor.offsets.bounds(context, config.name, one.broker, one.queue_id)
+                    for one in some
+                )
             )
             places += [
                 {

@@ -203,7 +203,7 @@ async def test_the_retry_topic_of_a_group_that_is_prepared_has_a_route_at_once(u
     processor = MessagingProcessor(user.broker, clock=user.site.clock, limits=Limits(auto_create_groups=True))
     group, context = f"group-{uuid.uuid4().hex[:12]}", Context(client_id="c", door="remoting")
     for _ in range(2):
-        await processor.prepare_group(context, group)
+        await processor.classic.prepare_group(context, group)
         route = await processor.route(context, f"%RETRY%{group}")
         assert route.readable
         assert route.writable

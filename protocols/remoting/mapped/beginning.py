@@ -63,7 +63,7 @@ class Beginnings:
         """
         group = asked.group or ""
         place = asked.topic, asked.broker, asked.queue_id
-        if await self._processor.committed(context, group, *place) is not None:
+        if await self._processor.offsets.committed(context, group, *place) is not None:
             return True
         key = (group, *place)
         task = self._under_way.get(key)
@@ -79,15 +79,15 @@ class Beginnings:
         place = asked.topic, asked.broker, asked.queue_id
         owner = f"popgate-begins-{uuid4()}"
         for _ in range(_TRIES):
-            if await processor.lease(context, group, owner, [place]):
+            if await processor.classic.lease(context, group, owner, [place]):
                 try:
-                    if await processor.committed(context, group, *place) is None:
+                    if await processor.offsets.committed(context, group, *place) is None:
                         await self._set(context, group, asked)
                 finally:
-                    await processor.end_lease(context, group, owner, [place])
+                    await processor.classic.end_lease(context, group, owner, [place])
                 return True
             await pause(self._clock, _PAUSE_S)
-            if await processor.committed(context, group, *place) is not None:
+            if await processor.offsets.committed(context, group, *place) is not None:
                 return True
         return False
 
@@ -99,6 +99,6 @@ class Beginnings:
     async def _set(self, context: Context, group: str, asked: Pull) -> None:
         place = asked.topic, asked.broker, asked.queue_id
         try:
-            await self._processor.commit(context, group, *place, max(asked.offset, 0))
+            await self._processor.offsets.commit(context, group, *place, max(asked.offset, 0))
         except IllegalOffset as error:
-            await self._processor.commit(context, group, *place, error.nearest)
+            await self._processor.offsets.commit(context, group, *place, error.nearest)

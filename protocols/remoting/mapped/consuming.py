@@ -126,7 +126,7 @@ class Mapped(Deciding):
     def _closed(self, forget: Callable[[], None]) -> None:
         """The door is closed. Who moves what a group has unfinished waits for what is told brokers still."""
         telling = asyncio.get_running_loop().create_task(self._ending.all_told())
-        self._house.processor.finishes(telling)
+        self._house.processor.settlement.finishes(telling)
         telling.add_done_callback(lambda _: forget())
 
     # -- pulls ------------------------------------------------------------------------------------

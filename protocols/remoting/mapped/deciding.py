@@ -97,21 +97,21 @@ class Deciding:
         if not self.members(peer, key.group):
             waits = not request.command.is_oneway and request.command.code != RequestCode.PULL_MESSAGE
             if waits or peer.client_id or self.resets.is_stranger(peer):
-                await self._processor.commit(context, *key, offset)
+                await self._processor.offsets.commit(context, *key, offset)
             else:
-                await self._processor.commit_read(context, *key, offset)
+                await self._processor.offsets.commit_read(context, *key, offset)
             return
         begins = self.resets.take_unread(peer, key)
         if begins is not None:
             try:
-                begun = await self._processor.begin_read(context, *key, begins)
+                begun = await self._processor.offsets.begin_read(context, *key, begins)
             except GatewayError:
                 self.resets.not_read(peer, key, begins)
                 raise
             if begun != begins:
                 self._send_elsewhere(request, key, begun)
                 return
-        to = await self._processor.commit_read(context, *key, offset)
+        to = await self._processor.offsets.commit_read(context, *key, offset)
         if to is not None and self.resets.target(peer, key) != to:
             self._send_elsewhere(request, key, to)
 
@@ -126,7 +126,7 @@ class Deciding:
         if self.resets.is_under_way(group, key.topic):
             return offset  # and it is sent elsewhere when that is over
         try:
-            return await self._processor.begin_read(request.context, *key, offset)
+            return await self._processor.offsets.begin_read(request.context, *key, offset)
         except GatewayError:
             self.resets.not_read(peer, key, offset)
             return offset
@@ -160,8 +160,8 @@ class Deciding:
         Raises as `MessagingProcessor.commit`.
         """
         peer, group, context = request.peer, key.group, request.context
-        await self._processor.group(context, group)
-        bounds = await self._processor.bounds(context, key.topic, key.broker, key.queue_id)
+        await self._processor.metadata.group(context, group)
+        bounds = await self._processor.offsets.bounds(context, key.topic, key.broker, key.queue_id)
         offset = min(max(offset, bounds.minimum), bounds.maximum)
         _log.info("client %s of group %s set a position by itself", peer.client_id, group)
         self._groups.told(consumer_key(peer.client_id, group), Reading.TRUE_PULL)

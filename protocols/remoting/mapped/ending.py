@@ -185,12 +185,12 @@ class Ending:
         receipts = [one.receipt for one in held]
         for one in held:
             one.fate = Fate.GONE
-        await self._processor.free_held(connection.context, topic, group, receipts)
+        await self._processor.settlement.free_held(connection.context, topic, group, receipts)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        self._processor.finishes(task)
+        self._processor.settlement.finishes(task)
         task.add_done_callback(self._over)
 
     def _over(self, task: asyncio.Task[None]) -> None:

@@ -116,7 +116,7 @@ class Renewing:
         if there and now + HOLD_MS / 1000 <= kept[0].delivered + longest_s:
             task = asyncio.get_running_loop().create_task(self._renew(batch))
             self._tasks.add(task)
-            self._processor.finishes(task)
+            self._processor.settlement.finishes(task)
             task.add_done_callback(self._over)
         else:
             # It may be heard of again before the time is over.

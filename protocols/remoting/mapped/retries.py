@@ -58,14 +58,14 @@ class Retries:
         """
         if key not in self._leased and key not in self._asked:
             # What is kept of queues, here and at the broker, is of queues that there are.
-            await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
+            await self._processor.offsets.bounds(context, asked.topic, asked.broker, asked.queue_id)
         if not await self._has(context, key):
-            bounds = await self._processor.bounds(context, asked.topic, asked.broker, asked.queue_id)
+            bounds = await self._processor.offsets.bounds(context, asked.topic, asked.broker, asked.queue_id)
             if asked.wait_s:
                 await waits.wait(pause(self._house.clock, min(asked.wait_s, _ASK_S)))
             return Pulled([], asked.offset, bounds)
         place = asked.topic, asked.broker, asked.queue_id
-        done = await self._processor.committed(context, key.group, *place)
+        done = await self._processor.offsets.committed(context, key.group, *place)
         # Who read before it finished what is below: it was not there then, and asks from where it came.
         asked.offset = max(asked.offset, done or 0)
         if asked.wait_s is not None:
@@ -78,10 +78,10 @@ class Retries:
         if key not in self._leased or offset < 0 or not await self._has(context, key):
             return
         place = key.topic, key.broker, key.queue_id
-        done = await self._processor.committed(context, key.group, *place)
+        done = await self._processor.offsets.committed(context, key.group, *place)
         if done is None or offset > done:
             try:
-                await self._processor.commit(context, key.group, *place, offset)
+                await self._processor.offsets.commit(context, key.group, *place, offset)
             except IllegalOffset as error:
                 _log.info("a position of group %s is out of bounds: %s", key.group, error.sentence)
 
@@ -98,7 +98,7 @@ class Retries:
             del self._leased[key]
             task = asyncio.get_running_loop().create_task(self._end(context, key))
             self._tasks.add(task)
-            self._processor.finishes(task)
+            self._processor.settlement.finishes(task)
             task.add_done_callback(self._tasks.discard)
 
     # -- inside -------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class Retries:
         self._asked[key] = now + _ASK_S
         place = key.topic, key.broker, key.queue_id
         try:
-            got = await self._processor.lease(context, key.group, self.owner, [place])
+            got = await self._processor.classic.lease(context, key.group, self.owner, [place])
         except GatewayError:
             got = []
         if got:
@@ -126,7 +126,7 @@ class Retries:
     async def _end(self, context: Context, key: QueueKey) -> None:
         place = key.topic, key.broker, key.queue_id
         try:
-            await self._processor.end_lease(context, key.group, self.owner, [place])
+            await self._processor.classic.end_lease(context, key.group, self.owner, [place])
         except GatewayError as error:
             # It ends by itself.
             _log.info("a lease of group %s lasts for its time: %s", key.group, error.sentence)
@@ -134,4 +134,4 @@ class Retries:
 
 def reads_apart(processor: MessagingProcessor, key: QueueKey) -> bool:
     """Whether a queue is one of those that are read so."""
-    return not processor.pops_group_retries and key.topic == retry_topic(key.group)
+    return not processor.classic.pops_group_retries and key.topic == retry_topic(key.group)

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from brokers.remote.broker import RemoteBroker
+from processors.messaging import MessagingProcessor
 
 ROOT = Path(__file__).resolve().parents[3]
 FLOORS = ("popgate", "brokers", "processors", "protocols", "proxy")
 HARD_CEILING = 400
 EMPTY_NAMES = {"utils", "helpers", "common", "base", "impl", "manager", "misc"}
-ROOMS = ("brokers/embedded", "brokers/remote")
+ROOMS = ("brokers/embedded", "brokers/remote", "processors")
 """Packages that are divided into rooms, each of which is small."""
 MOST_MODULES = 14
 MOST_ANCESTORS = 7
@@ -62,8 +63,9 @@ def test_packages_that_have_rooms_stay_small() -> None:
             assert len(found) <= MOST_MODULES, folder
 
 
-def test_the_remote_broker_is_put_together_by_composition() -> None:
-    assert len(RemoteBroker.__mro__) <= MOST_ANCESTORS
+@pytest.mark.parametrize("whole", [RemoteBroker, MessagingProcessor])
+def test_what_has_many_parts_is_put_together_by_composition(whole: type) -> None:
+    assert len(whole.__mro__) <= MOST_ANCESTORS
 
 
 def test_folders_that_are_no_packages_have_no_init() -> None:

@@ -49,7 +49,7 @@ from popgate.model import (
 from popgate.receipt import Receipt
 from popgate.testing.clock import MovableClock
 from processors.clients.client_registry import ClientKind
-from processors.clients.query import Question
+from processors.clients.query import ClientQuery
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.observer import NullObserver
@@ -383,7 +383,7 @@ class FakeClient:
     alive: bool = True
     full: bool = False
     checks: list[TransactionCheck] = field(default_factory=list)
-    questions: list[Question] = field(default_factory=list)
+    questions: list[ClientQuery] = field(default_factory=list)
     left_lite: list[str] = field(default_factory=list)
     reconnects: int = 0
     refreshes: int = 0
@@ -401,7 +401,7 @@ class FakeClient:
         self.checks.append(check)
         return True
 
-    def ask(self, question: Question) -> bool:
+    def ask(self, question: ClientQuery) -> bool:
         if not self.full:
             self.questions.append(question)
         return not self.full

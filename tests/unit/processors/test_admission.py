@@ -67,7 +67,7 @@ async def test_what_is_about_no_topic_and_no_group_is_about_the_cluster(
 ) -> None:
     only = Only()
     with pytest.raises(Forbidden, match="no permission 'List' on this"):
-        await make_processor(policies=Policies(authorizer=only)).topics(context)
+        await make_processor(policies=Policies(authorizer=only)).metadata.topics(context)
     assert only.asked == [(Action.LIST, Resource(ResourceKind.CLUSTER, ""))]
 
 

@@ -49,7 +49,7 @@ async def replicas(
     one, other = MessagingProcessor(embedded, clock=clock), MessagingProcessor(embedded, clock=clock)
     await other.start()
     await one.start()
-    await one.create_group(
+    await one.metadata.create_group(
         Context(),
         GroupConfig("readers", consume_timeout_ms=60_000, max_attempts=3, retry=CustomizedRetry((1_000,))),
     )
@@ -183,8 +183,8 @@ async def test_a_message_given_up_by_node_js_rests_and_then_is_a_dead_letter(
 async def test_an_ordered_group_gives_go_one_message_of_each_message_group(
     one: MessagingProcessor, context: Context
 ) -> None:
-    await one.create_topic(context, TopicConfig("orders", (MessageType.FIFO,), 1, 1))
-    await one.create_group(context, GroupConfig("strict", ordered=True))
+    await one.metadata.create_topic(context, TopicConfig("orders", (MessageType.FIFO,), 1, 1))
+    await one.metadata.create_group(context, GroupConfig("strict", ordered=True))
     await send(
         one, context, *(made(body.encode(), message_group=body[0]) for body in ("a1", "a2", "b1", "b2", "a3"))
     )

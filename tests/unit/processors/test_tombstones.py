@@ -29,7 +29,7 @@ async def processor(tmp_path: Path):
     await broker.start()
     processor = MessagingProcessor(broker, clock=clock, limits=Limits())
     for config in (COMPACTED, replace(COMPACTED, name="plain", attributes={})):
-        await processor.create_topic(Context(), config)
+        await processor.metadata.create_topic(Context(), config)
     yield processor
     await broker.stop()
 
@@ -56,7 +56,7 @@ async def test_every_other_topic_refuses_them_and_none_is_made(
     with pytest.raises(BadRequest, match="body is empty") as told:
         await processor.send(Context(), [message(topic)])
     assert told.value.fault is Fault.BODY_EMPTY
-    assert {one.name for one in await processor.topics(Context())} == {"compacted", "plain"}
+    assert {one.name for one in await processor.metadata.topics(Context())} == {"compacted", "plain"}
 
 
 async def test_a_broker_that_tells_nothing_of_them_takes_none() -> None:

@@ -92,7 +92,7 @@ async def test_a_pull_makes_its_group_and_topic_on_first_use_as_a_receive_does(
 async def test_a_group_that_is_switched_off_does_not_pull(
     processor: MessagingProcessor, context: Context, broker: Any
 ) -> None:
-    await processor.create_group(context, GroupConfig("off", consume_enabled=False))
+    await processor.metadata.create_group(context, GroupConfig("off", consume_enabled=False))
     with pytest.raises(Forbidden, match="consumer group off is not allowed to consume now"):
         await processor.pull(context, Pull("orders", "fake", 0, 0, group="off"))
     assert broker.asked("pull") == []
@@ -133,10 +133,10 @@ async def test_a_group_that_would_be_made_on_first_use_has_read_nothing(
 ) -> None:
     processor = make_processor(Limits(auto_create_groups=False))
     with pytest.raises(GroupNotFound):
-        await processor.committed(context, "nobody", "orders", "fake", 1)
+        await processor.offsets.committed(context, "nobody", "orders", "fake", 1)
     assert broker.asked("bounds") == []
     processor = make_processor(Limits())
-    assert await processor.committed(context, "nobody", "orders", "fake", 1) is None
+    assert await processor.offsets.committed(context, "nobody", "orders", "fake", 1) is None
     # The broker was asked for the queue too: what is wrong with that is told all the same.
     assert broker.asked("bounds") == [("orders", "fake", 1)]
     assert "nobody" not in broker.kept_groups
@@ -145,17 +145,17 @@ async def test_a_group_that_would_be_made_on_first_use_has_read_nothing(
 async def test_positions_are_asked_of_the_broker(
     processor: MessagingProcessor, context: Context, broker: Any
 ) -> None:
-    assert await processor.bounds(context, "orders", "fake", 1) == Bounds(0, 7)
-    assert await processor.offset_at(context, "orders", "fake", 1, 5) == 3
-    assert await processor.committed(context, "readers", "orders", "fake", 1) == 4
-    await processor.commit(context, "newcomers", "orders", "fake", 1, 6)
+    assert await processor.offsets.bounds(context, "orders", "fake", 1) == Bounds(0, 7)
+    assert await processor.offsets.offset_at(context, "orders", "fake", 1, 5) == 3
+    assert await processor.offsets.committed(context, "readers", "orders", "fake", 1) == 4
+    await processor.offsets.commit(context, "newcomers", "orders", "fake", 1, 6)
     assert broker.asked("commit") == [("newcomers", "orders", "fake", 1, 6)]
     assert "newcomers" in broker.kept_groups
     asked = len(broker.asked("bounds"))
-    await processor.commit(context, "newcomers", "orders", "fake", 1, 7)
+    await processor.offsets.commit(context, "newcomers", "orders", "fake", 1, 7)
     assert len(broker.asked("bounds")) == asked, "asked for groups that would be made alone"
     with pytest.raises(BadRequest, match="offset -1 is out of range") as caught:
-        await processor.commit(context, "readers", "orders", "fake", 1, -1)
+        await processor.offsets.commit(context, "readers", "orders", "fake", 1, -1)
     assert caught.value.fault is Fault.ILLEGAL_OFFSET
 
 
@@ -163,55 +163,55 @@ async def test_messages_are_found_by_id_and_by_key(
     processor: MessagingProcessor, context: Context, broker: Any
 ) -> None:
     await processor.send(context, [Message("orders", b"abc", message_id="m")])
-    assert len(await processor.find_by_id(context, "orders", "m")) == 1
-    await processor.find_by_key(context, "orders", "k", begin_ms=-5, end_ms=10, limit=1 << 30)
+    assert len(await processor.lookup.find_by_id(context, "orders", "m")) == 1
+    await processor.lookup.find_by_key(context, "orders", "k", begin_ms=-5, end_ms=10, limit=1 << 30)
     assert broker.asked("find_by_key") == [("orders", "k", 0, 10, 1024)]
     with pytest.raises(BadRequest) as caught:
-        await processor.find_by_id(context, "orders", " ")
+        await processor.lookup.find_by_id(context, "orders", " ")
     assert caught.value.fault is Fault.ILLEGAL_MESSAGE_ID
     with pytest.raises(BadRequest) as caught:
-        await processor.find_by_key(context, "orders", "", begin_ms=0, end_ms=1, limit=1)
+        await processor.lookup.find_by_key(context, "orders", "", begin_ms=0, end_ms=1, limit=1)
     assert caught.value.fault is Fault.ILLEGAL_KEY
 
 
 async def test_what_lies_in_a_topic_of_the_system_can_be_read(
     processor: MessagingProcessor, context: Context
 ) -> None:
-    assert await processor.find_by_id(context, "TRANS_CHECK_MAX_TIME_TOPIC", "m") == []
+    assert await processor.lookup.find_by_id(context, "TRANS_CHECK_MAX_TIME_TOPIC", "m") == []
     with pytest.raises(IllegalTopic):
-        await processor.find_by_id(context, "a b", "m")
+        await processor.lookup.find_by_id(context, "a b", "m")
 
 
 async def test_topics_are_made_shown_changed_and_deleted(
     processor: MessagingProcessor, context: Context
 ) -> None:
     config = TopicConfig("bills", (MessageType.FIFO,), 2, 2)
-    await processor.create_topic(context, config)
+    await processor.metadata.create_topic(context, config)
     with pytest.raises(AlreadyExists):
-        await processor.create_topic(context, config)
-    assert await processor.topic(context, "bills") == config
-    assert {topic.name for topic in await processor.topics(context)} == {"orders", "bills"}
-    await processor.update_topic(context, TopicConfig("bills", (), 4, 4))
-    assert (await processor.topic(context, "bills")).queues == 4
-    await processor.delete_topic(context, "bills")
+        await processor.metadata.create_topic(context, config)
+    assert await processor.metadata.topic(context, "bills") == config
+    assert {topic.name for topic in await processor.metadata.topics(context)} == {"orders", "bills"}
+    await processor.metadata.update_topic(context, TopicConfig("bills", (), 4, 4))
+    assert (await processor.metadata.topic(context, "bills")).queues == 4
+    await processor.metadata.delete_topic(context, "bills")
     with pytest.raises(TopicNotFound):
-        await processor.topic(context, "bills")
+        await processor.metadata.topic(context, "bills")
 
 
 async def test_groups_are_made_shown_changed_and_deleted(
     processor: MessagingProcessor, context: Context
 ) -> None:
     config = GroupConfig("strict", ordered=True)
-    await processor.create_group(context, config)
+    await processor.metadata.create_group(context, config)
     with pytest.raises(AlreadyExists):
-        await processor.create_group(context, config)
-    assert await processor.group(context, "strict") == config
-    assert {group.name for group in await processor.groups(context)} == {"readers", "strict"}
-    await processor.update_group(context, GroupConfig("strict"))
-    assert not (await processor.group(context, "strict")).ordered
-    await processor.delete_group(context, "strict")
+        await processor.metadata.create_group(context, config)
+    assert await processor.metadata.group(context, "strict") == config
+    assert {group.name for group in await processor.metadata.groups(context)} == {"readers", "strict"}
+    await processor.metadata.update_group(context, GroupConfig("strict"))
+    assert not (await processor.metadata.group(context, "strict")).ordered
+    await processor.metadata.delete_group(context, "strict")
     with pytest.raises(GroupNotFound):
-        await processor.group(context, "strict")
+        await processor.metadata.group(context, "strict")
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ async def test_groups_are_made_shown_changed_and_deleted(
 async def test_topic_settings_that_cannot_be_are_refused(
     processor: MessagingProcessor, context: Context, config: TopicConfig, words: str
 ) -> None:
-    for operation in (processor.create_topic, processor.update_topic):
+    for operation in (processor.metadata.create_topic, processor.metadata.update_topic):
         with pytest.raises(BadRequest, match=words):
             await operation(context, config)
 
@@ -250,7 +250,7 @@ async def test_topic_settings_that_cannot_be_are_refused(
 async def test_group_settings_that_cannot_be_are_refused(
     processor: MessagingProcessor, context: Context, config: GroupConfig, words: str
 ) -> None:
-    for operation in (processor.create_group, processor.update_group):
+    for operation in (processor.metadata.create_group, processor.metadata.update_group):
         with pytest.raises(BadRequest, match=words):
             await operation(context, config)
 
@@ -259,20 +259,22 @@ async def test_a_group_name_that_cannot_be_is_refused(
     processor: MessagingProcessor, context: Context
 ) -> None:
     with pytest.raises(IllegalGroup):
-        await processor.create_group(context, GroupConfig("a b"))
+        await processor.metadata.create_group(context, GroupConfig("a b"))
 
 
 async def test_progress_and_reset_reach_the_broker(
     processor: MessagingProcessor, context: Context, broker: Any
 ) -> None:
-    (progress,) = await processor.progress(context, "readers", "orders")
+    (progress,) = await processor.metadata.progress(context, "readers", "orders")
     assert progress.lag == 6
-    assert await processor.topics_of(context, "readers") == ["orders"]
-    assert await processor.reset(context, "readers", "orders", StartFrom.LAST) == {(broker.name, 0): 4}
-    await processor.reset(context, "readers", "orders", 17)
+    assert await processor.metadata.topics_of(context, "readers") == ["orders"]
+    assert await processor.offsets.reset(context, "readers", "orders", StartFrom.LAST) == {
+        (broker.name, 0): 4
+    }
+    await processor.offsets.reset(context, "readers", "orders", 17)
     assert broker.asked("reset") == [("readers", "orders", StartFrom.LAST), ("readers", "orders", 17)]
     with pytest.raises(BadRequest, match="time -1 ms is out of range"):
-        await processor.reset(context, "readers", "orders", -1)
+        await processor.offsets.reset(context, "readers", "orders", -1)
 
 
 async def test_asking_for_a_topic_does_not_make_it(
@@ -280,18 +282,18 @@ async def test_asking_for_a_topic_does_not_make_it(
 ) -> None:
     processor = make_processor(Limits())
     with pytest.raises(TopicNotFound):
-        await processor.topic(context, "fresh")
+        await processor.metadata.topic(context, "fresh")
     assert "fresh" not in broker.kept_topics
 
 
 async def test_a_broker_that_is_none_of_many_is_told_by_its_name(
     processor: MessagingProcessor, context: Context
 ) -> None:
-    assert [*await processor.brokers(context)] == [BrokerPlace("DefaultCluster", "fake", (0,))]
+    assert [*await processor.metadata.brokers(context)] == [BrokerPlace("DefaultCluster", "fake", (0,))]
 
 
 async def test_a_broker_that_finds_nothing_by_place_says_so(
     processor: MessagingProcessor, context: Context
 ) -> None:
     with pytest.raises(Unsupported):
-        await processor.at_place(context, "fake", 7)
+        await processor.lookup.at_place(context, "fake", 7)

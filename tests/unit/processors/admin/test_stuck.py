@@ -19,7 +19,7 @@ from popgate.lite import LITE_BIND_TOPIC
 from popgate.model import BROADCAST_GROUP, Held, Standing, TopicConfig
 from popgate.naming import member_group
 from popgate.receipt import Receipt
-from processors.admin.held_messages import Grip, choose
+from processors.admin.held_messages import HeldState, choose
 from processors.clients.client_registry import ClientKind
 from processors.members.broadcast import BROADCAST_CLIENT
 from processors.requests import Receive
@@ -54,12 +54,12 @@ OPERATOR = Context(client_id="admin@127.0.0.1", door="admin", peer="127.0.0.1:9"
 
 
 async def reasons(processor: Any) -> str:
-    return " | ".join((await processor.explain(OPERATOR, "readers")).reasons)
+    return " | ".join((await processor.stuck.explain(OPERATOR, "readers")).reasons)
 
 
 async def test_a_group_that_is_done_is_not_stuck(broker, processor):
     broker.told_standing = standing()
-    found = await processor.explain(OPERATOR, "readers")
+    found = await processor.stuck.explain(OPERATOR, "readers")
     assert (found.group, found.enabled, found.consumers, found.grasps) == ("readers", True, 0, ())
     assert found.reasons == ("nothing waits: the group is done with everything",)
 
@@ -67,7 +67,7 @@ async def test_a_group_that_is_done_is_not_stuck(broker, processor):
 async def test_what_is_held_is_told_with_the_longest_first(broker, processor):
     broker.told_standing = standing(lag=5, in_flight=2, behind=3)
     broker.told_held = [held(offset=8, since_ms=9_000), held(since_ms=5_000)]
-    found = await processor.explain(OPERATOR, "readers", "orders", limit=5)
+    found = await processor.stuck.explain(OPERATOR, "readers", "orders", limit=5)
     assert [grasp.held.since_ms for grasp in found.grasps] == [5_000, 9_000]
     assert broker.asked("held") == [("readers", "orders", 5)]
     assert any("kept back" in reason for reason in found.reasons)
@@ -75,7 +75,7 @@ async def test_what_is_held_is_told_with_the_longest_first(broker, processor):
 
 async def test_nothing_is_looked_for_where_nothing_is_in_flight(broker, processor):
     broker.told_standing = standing(lag=5, unread=5)
-    await processor.explain(OPERATOR, "readers")
+    await processor.stuck.explain(OPERATOR, "readers")
     assert broker.asked("held") == []
 
 
@@ -110,14 +110,14 @@ async def test_what_a_push_consumer_gave_back_rests_and_what_the_gateway_renewed
     broker.told_standing = standing(lag=1, in_flight=1)
     now_ms = clock.now_ms()
     broker.told_held = [held(renewals=1, until_ms=now_ms + 9_000)]
-    (grasp,) = (await processor.explain(OPERATOR, "readers")).grasps
-    assert grasp.grip is Grip.RESTING
+    (grasp,) = (await processor.stuck.explain(OPERATOR, "readers")).grasps
+    assert grasp.grip is HeldState.RESTING
     assert "rest after a failure, the first of them for 9.0 s more" in await reasons(processor)
     await processor.send(context, [message])
     (taken,) = await processor.receive(context, Receive("orders", "readers", auto_renew=True, wait_s=0))
     broker.told_held = [held(receipt=taken.receipt, since_ms=now_ms, renewals=3)]
-    (grasp,) = (await processor.explain(OPERATOR, "readers")).grasps
-    assert grasp.grip is Grip.HELD
+    (grasp,) = (await processor.stuck.explain(OPERATOR, "readers")).grasps
+    assert grasp.grip is HeldState.HELD
 
 
 async def test_a_group_that_takes_lite_topics_is_looked_at_by_the_topic_that_it_is_bound_to(
@@ -128,14 +128,14 @@ async def test_a_group_that_takes_lite_topics_is_looked_at_by_the_topic_that_it_
     broker.kept_groups["readers"] = replace(broker.kept_groups["readers"], attributes=bound)
     broker.told_standing = standing(lag=3, in_flight=1, behind=2)
     broker.told_held = [held(topic="rooms", lite_topic="a")]
-    found = await processor.explain(OPERATOR, "readers")
+    found = await processor.stuck.explain(OPERATOR, "readers")
     assert ("readers", "rooms", 20) in broker.asked("held")
     assert {one.topic for one in found.standings} == {"orders", "rooms"}
     assert any("of their lite topic is held" in reason for reason in found.reasons)
     broker.kept_groups["readers"] = replace(
         broker.kept_groups["readers"], attributes={LITE_BIND_TOPIC: "nowhere"}
     )
-    assert {one.topic for one in (await processor.explain(OPERATOR, "readers")).standings} == {"orders"}
+    assert {one.topic for one in (await processor.stuck.explain(OPERATOR, "readers")).standings} == {"orders"}
 
 
 async def test_messages_at_the_same_place_of_two_lite_topics_are_told_apart_by_their_receipts(
@@ -145,7 +145,8 @@ async def test_messages_at_the_same_place_of_two_lite_topics_are_told_apart_by_t
     one, other = (Receipt(0, 1_000, 60_000, 0, 0, "fake", 1 << 20, 0, lite).encode() for lite in (1, 2))
     broker.told_held = [held(receipt=one, lite_topic="a"), held(receipt=other, lite_topic="b")]
     assert (
-        choose("readers", (await processor.explain(OPERATOR, "readers")).grasps, other).held.lite_topic == "b"
+        choose("readers", (await processor.stuck.explain(OPERATOR, "readers")).grasps, other).held.lite_topic
+        == "b"
     )
 
 
@@ -160,7 +161,7 @@ async def test_the_only_held_message_is_freed_once(broker, processor, clock, con
     broker.told_held = [
         held(offset=taken.offset, queue_id=taken.queue_id, receipt=taken.receipt, since_ms=clock.now_ms())
     ]
-    found = await processor.free(OPERATOR, "readers")
+    found = await processor.stuck.free(OPERATOR, "readers")
     assert found.grasp.held.receipt == taken.receipt
     assert not found.dead_lettered
     assert len(await freed(broker)) == 1
@@ -178,7 +179,7 @@ async def test_scenario_04_a_release_by_an_operator_never_undoes_an_acknowledgem
     ]
     assert await processor.ack(context, "orders", "readers", [taken.receipt]) == [None]
     with pytest.raises(ReceiptExpired):
-        await processor.free(OPERATOR, "readers", which=taken.receipt)
+        await processor.stuck.free(OPERATOR, "readers", which=taken.receipt)
     assert broker.messages["orders"] == []
 
 
@@ -194,7 +195,7 @@ async def test_a_broker_that_does_not_check_acknowledgements_frees_only_what_sur
         held(offset=taken.offset, queue_id=taken.queue_id, receipt=taken.receipt, since_ms=clock.now_ms())
     ]
     with pytest.raises(Unsupported):
-        await processor.free(OPERATOR, "readers")
+        await processor.stuck.free(OPERATOR, "readers")
     assert await freed(broker) == []
 
 
@@ -202,14 +203,14 @@ async def test_which_one_is_meant_is_said_by_message_id_or_receipt(broker, proce
     broker.told_standing = standing(lag=2, in_flight=2)
     broker.told_held = [held(), held(offset=8, message_id="01DEF")]
     with pytest.raises(BadRequest, match="holds 2 messages that fit"):
-        await processor.free(OPERATOR, "readers")
+        await processor.stuck.free(OPERATOR, "readers")
     with pytest.raises(NotFound, match="01GHI"):
-        await processor.free(OPERATOR, "readers", which="01GHI")
+        await processor.stuck.free(OPERATOR, "readers", which="01GHI")
     older = Receipt(7, 500, 60_000, 0, 0, "fake", 0, 7).encode()
     with pytest.raises(ReceiptExpired, match="delivered again"):
-        await processor.free(OPERATOR, "readers", which=older)
+        await processor.stuck.free(OPERATOR, "readers", which=older)
     with pytest.raises(BadRequest):
-        await processor.free(OPERATOR, "readers", which="no handle at all")
+        await processor.stuck.free(OPERATOR, "readers", which="no handle at all")
     assert await freed(broker) == []
 
 
@@ -229,14 +230,14 @@ async def test_the_last_attempt_that_is_freed_becomes_a_dead_letter(
             attempt=most,
         )
     ]
-    assert (await processor.free(OPERATOR, "readers", which="01ABC")).dead_lettered
+    assert (await processor.stuck.free(OPERATOR, "readers", which="01ABC")).dead_lettered
 
 
 async def test_a_group_that_does_not_exist_is_told_so(processor):
     with pytest.raises(GroupNotFound):
-        await processor.explain(OPERATOR, "no-such-group")
+        await processor.stuck.explain(OPERATOR, "no-such-group")
     with pytest.raises(GroupNotFound):
-        await processor.free(OPERATOR, "no-such-group")
+        await processor.stuck.free(OPERATOR, "no-such-group")
 
 
 # -- broadcast groups
@@ -263,7 +264,7 @@ def members(broker: Any, in_flight: dict[str, int]) -> None:
 async def test_a_broadcast_group_is_told_client_by_client_those_that_hold_something_first(broker, processor):
     members(broker, {"ann@1": 0, "bob@2": 1, "eve@3": 2})
     broker.told_held = [held()]
-    found = await processor.explain(OPERATOR, "readers")
+    found = await processor.stuck.explain(OPERATOR, "readers")
     assert [(one.client_id, one.lag, one.in_flight) for one in found.members] == [
         ("eve@3", 3, 2),
         ("bob@2", 2, 1),
@@ -277,16 +278,16 @@ async def test_a_broadcast_group_is_told_client_by_client_those_that_hold_someth
     assert [(one.group, one.lag, one.in_flight) for one in found.standings] == [("readers", 6, 3)]
     told = "a broadcast group of 3 clients: 2 of them hold something: eve@3 (2 messages), bob@2 (1 message)"
     assert told in found.reasons
-    (alone,) = (await processor.explain(OPERATOR, "readers", client="bob@2")).members
+    (alone,) = (await processor.stuck.explain(OPERATOR, "readers", client="bob@2")).members
     assert alone.client_id == "bob@2"
     with pytest.raises(NotFound, match="zoe@4"):
-        await processor.explain(OPERATOR, "readers", client="zoe@4")
+        await processor.stuck.explain(OPERATOR, "readers", client="zoe@4")
 
 
 async def test_of_a_large_broadcast_group_so_many_clients_are_asked_what_they_hold(broker, processor):
     """Those that hold nothing are not asked, and those that hold the most come first."""
     members(broker, {f"c{number:03}@1": number % 100 for number in range(200)})
-    found = await processor.explain(OPERATOR, "readers", limit=7)
+    found = await processor.stuck.explain(OPERATOR, "readers", limit=7)
     assert len(broker.asked("held")) == 64
     assert [one.in_flight for one in found.members] == [99, 99, 98, 98, 97, 97, 96]
     assert any("198 of them hold something" in reason and "and others" in reason for reason in found.reasons)
@@ -302,9 +303,11 @@ async def test_a_member_that_is_forgotten_meanwhile_is_left_out(broker, processo
         return await there(group, topic)
 
     broker.standing = ask
-    assert [one.client_id for one in (await processor.explain(OPERATOR, "readers")).members] == ["bob@2"]
+    assert [one.client_id for one in (await processor.stuck.explain(OPERATOR, "readers")).members] == [
+        "bob@2"
+    ]
 
 
 async def test_a_client_is_asked_for_of_broadcast_groups_only(broker, processor):
     with pytest.raises(BadRequest, match="no broadcast group"):
-        await processor.explain(OPERATOR, "readers", client="ann@1")
+        await processor.stuck.explain(OPERATOR, "readers", client="ann@1")

@@ -73,10 +73,10 @@ async def gateway(cluster: Any, clock: MovableClock) -> Any:
 
 async def test_a_message_is_sent_back(processor: MessagingProcessor, broker: Any, observer: Any) -> None:
     request = SendBack("readers", "b", 7, 3)
-    await processor.send_back(CONTEXT, request)
+    await processor.classic.send_back(CONTEXT, request)
     assert broker.asked("send_back") == [request]
     assert observer.of("dead_lettered") == []
-    await processor.send_back(CONTEXT, SendBack("readers", "b", 7, -1))
+    await processor.classic.send_back(CONTEXT, SendBack("readers", "b", 7, -1))
     assert observer.of("dead_lettered") == [("%RETRY%readers", "readers")]
 
 
@@ -88,24 +88,24 @@ async def test_numbers_out_of_range_are_refused(
     processor: MessagingProcessor, broker: Any, request_: SendBack
 ) -> None:
     with pytest.raises(BadRequest, match="out of range"):
-        await processor.send_back(CONTEXT, request_)
+        await processor.classic.send_back(CONTEXT, request_)
     assert broker.asked("send_back") == []
 
 
 async def test_locks_are_asked_of_the_broker_for_groups_that_are_there(
     processor: MessagingProcessor, broker: Any, clock: MovableClock
 ) -> None:
-    assert await processor.lock(CONTEXT, "readers", "c", QUEUES) == QUEUES
-    await processor.unlock(CONTEXT, "readers", "c", QUEUES)
+    assert await processor.classic.lock(CONTEXT, "readers", "c", QUEUES) == QUEUES
+    await processor.classic.unlock(CONTEXT, "readers", "c", QUEUES)
     with pytest.raises(IllegalGroup):
-        await processor.lock(CONTEXT, "no group", "c", QUEUES)
+        await processor.classic.lock(CONTEXT, "no group", "c", QUEUES)
     with pytest.raises(BadRequest, match="the id of its client"):
-        await processor.lock(CONTEXT, "readers", "", QUEUES)
+        await processor.classic.lock(CONTEXT, "readers", "", QUEUES)
     with pytest.raises(BadRequest, match="the limit is"):
-        await processor.unlock(CONTEXT, "readers", "c", QUEUES * 10_000)
+        await processor.classic.unlock(CONTEXT, "readers", "c", QUEUES * 10_000)
     strict = MessagingProcessor(broker, clock=clock, limits=Limits(auto_create_groups=False))
     with pytest.raises(GroupNotFound):
-        await strict.lock(CONTEXT, "others", "c", QUEUES)
+        await strict.classic.lock(CONTEXT, "others", "c", QUEUES)
 
 
 async def test_who_reads_a_topic_is_asked_of_every_group_and_client(
@@ -115,9 +115,9 @@ async def test_who_reads_a_topic_is_asked_of_every_group_and_client(
     member = member_group("late", "digest")
     broker.kept_groups[member] = GroupConfig(member)
     processor.clients.register(make_client("c", group="now", topics=frozenset({"orders"})))
-    assert await processor.readers_of(CONTEXT, "orders") == ["late", "now", "readers"]
+    assert await processor.group_members.readers_of(CONTEXT, "orders") == ["late", "now", "readers"]
     with pytest.raises(TopicNotFound):
-        await processor.readers_of(CONTEXT, "unknown")
+        await processor.group_members.readers_of(CONTEXT, "unknown")
 
 
 async def test_who_reads_a_topic_is_asked_of_a_broker_that_knows(
@@ -131,7 +131,7 @@ async def test_who_reads_a_topic_is_asked_of_a_broker_that_knows(
     knowing.kept_groups, knowing.kept_topics = broker.kept_groups, broker.kept_topics
     processor = MessagingProcessor(knowing, clock=clock)
     processor.clients.register(make_client("c", group="now", topics=frozenset({"orders"})))
-    assert await processor.readers_of(CONTEXT, "orders") == ["now", "reader of orders"]
+    assert await processor.group_members.readers_of(CONTEXT, "orders") == ["now", "reader of orders"]
 
 
 async def test_scenario_14_consumers_of_all_doors_and_replicas_are_told(
@@ -141,17 +141,17 @@ async def test_scenario_14_consumers_of_all_doors_and_replicas_are_told(
     gateway.clients.register(make_client("both", group="readers"))
     gateway.clients.register(make_client("other", group="others"))
     cluster.ids = ["both", "elsewhere"]
-    assert await gateway.consumers(CONTEXT, "readers") == ["both", "elsewhere", "here"]
+    assert await gateway.group_members.consumers(CONTEXT, "readers") == ["both", "elsewhere", "here"]
     cluster.failure = BrokerUnavailable("nobody is there")
     with pytest.raises(BrokerUnavailable):
-        await gateway.consumers(CONTEXT, "readers")
+        await gateway.group_members.consumers(CONTEXT, "readers")
 
 
 async def test_only_those_of_this_replica_are_known_where_the_broker_knows_none(
     processor: MessagingProcessor, make_client: Any
 ) -> None:
     processor.clients.register(make_client("here", group="readers"))
-    assert await processor.consumers(CONTEXT, "readers") == ["here"]
+    assert await processor.group_members.consumers(CONTEXT, "readers") == ["here"]
 
 
 async def test_changes_elsewhere_are_told_like_those_here(cluster: Any, gateway: MessagingProcessor) -> None:
@@ -163,7 +163,7 @@ async def test_changes_elsewhere_are_told_like_those_here(cluster: Any, gateway:
 
 async def test_a_group_is_prepared_with_its_retry_topic(processor: MessagingProcessor, broker: Any) -> None:
     for _ in range(2):
-        await processor.prepare_group(CONTEXT, "newcomers")
+        await processor.classic.prepare_group(CONTEXT, "newcomers")
     assert "newcomers" in broker.kept_groups
     topic = broker.kept_topics["%RETRY%newcomers"]
     assert (topic.read_queues, topic.write_queues) == (1, 1)
@@ -171,10 +171,12 @@ async def test_a_group_is_prepared_with_its_retry_topic(processor: MessagingProc
 
 async def test_a_reply_goes_by_way_of_the_broker(cluster: Any, gateway: MessagingProcessor) -> None:
     message = Message("DefaultCluster_REPLY_TOPIC", b"x", message_id="M")
-    assert (await gateway.reply(CONTEXT, message)).message_id == "M"
+    assert (await gateway.classic.reply(CONTEXT, message)).message_id == "M"
     assert cluster.asked("send_reply") == [message]
     with pytest.raises(BodyTooLarge):
-        await gateway.reply(CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x" * 5_000_000, message_id="M"))
+        await gateway.classic.reply(
+            CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x" * 5_000_000, message_id="M")
+        )
 
 
 async def test_replies_for_clients_here_go_to_whoever_hands_them_over(
@@ -187,14 +189,14 @@ async def test_replies_for_clients_here_go_to_whoever_hands_them_over(
         handed.append((client_id, message))
         return True
 
-    gateway.on_reply(hand)
+    gateway.classic.on_reply(hand)
     assert cluster.reply("c", REPLY)
     assert handed == [("c", REPLY)]
 
 
 async def test_a_broker_that_carries_no_replies_says_so(processor: MessagingProcessor) -> None:
     with pytest.raises(Unsupported):
-        await processor.reply(CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x", message_id="M"))
+        await processor.classic.reply(CONTEXT, Message("DefaultCluster_REPLY_TOPIC", b"x", message_id="M"))
 
 
 class TestResets:
@@ -221,20 +223,20 @@ class TestResets:
     async def test_are_the_brokers_business_where_it_holds_them(self, holder: Any) -> None:
         processor = MessagingProcessor(holder, clock=holder.clock)
         place = "readers", "orders", "fake", 0, 3
-        assert await processor.begin_read(CONTEXT, *place) == 7
-        assert await processor.commit_read(CONTEXT, *place) == 7
-        await processor.reset_queue(CONTEXT, *place)
+        assert await processor.offsets.begin_read(CONTEXT, *place) == 7
+        assert await processor.offsets.commit_read(CONTEXT, *place) == 7
+        await processor.offsets.reset_queue(CONTEXT, *place)
         assert [call for call in holder.calls if call[0] in HoldsResets.__abstractmethods__] == [
             ("begin_read", place),
             ("commit_read", place),
             ("reset_queue", place),
         ]
         with pytest.raises(BadRequest, match="the offset -1 is out of range"):
-            await processor.commit_read(CONTEXT, *place[:4], -1)
+            await processor.offsets.commit_read(CONTEXT, *place[:4], -1)
 
     async def test_are_positions_elsewhere(self, processor: MessagingProcessor, broker: Any) -> None:
         place = "readers", "orders", "fake", 0, 3
-        assert await processor.begin_read(CONTEXT, *place) == 3
-        assert await processor.commit_read(CONTEXT, *place) is None
-        await processor.reset_queue(CONTEXT, *place)
+        assert await processor.offsets.begin_read(CONTEXT, *place) == 3
+        assert await processor.offsets.commit_read(CONTEXT, *place) is None
+        await processor.offsets.reset_queue(CONTEXT, *place)
         assert len(broker.asked("commit")) == 2

@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import BrokerUnavailable, Unsupported
 from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
-from processors.classic.queue_numbers import Numbering
+from processors.classic.queue_numbers import QueueNumbering
 from tests.support.waiting import until
 
 
@@ -59,15 +59,15 @@ def keeper() -> Keeper:
     return Keeper()
 
 
-def numbering(keeper: Keeper, clock: MovableClock) -> Numbering:
-    return Numbering(cast(Broker, keeper), clock, lambda *_args, **_more: None)
+def numbering(keeper: Keeper, clock: MovableClock) -> QueueNumbering:
+    return QueueNumbering(cast(Broker, keeper), clock, lambda *_args, **_more: None)
 
 
 def names(numbers: QueueNumbers) -> list[str]:
     return [broker for broker, _ in numbers.queues]
 
 
-async def told(one: Numbering, *brokers: str) -> None:
+async def told(one: QueueNumbering, *brokers: str) -> None:
     """Ask over and over until they have numbers."""
 
     async def has_all() -> bool:
@@ -167,7 +167,7 @@ async def test_before_one_broker_alone_none_are_kept() -> None:
         name = "embedded"
         capability = Broker.capability
 
-    one = Numbering(cast(Any, Alone()), MovableClock(), lambda *_args, **_more: None)
+    one = QueueNumbering(cast(Any, Alone()), MovableClock(), lambda *_args, **_more: None)
     assert not one.is_kept
     with pytest.raises(Unsupported):
         await one.brokers(Context(), ["a"])
@@ -231,7 +231,7 @@ class TestABrokerThatComesWhileNumbersAreAskedFor:
         await told(one, "a", "b")
 
 
-async def _known(one: Numbering, *brokers: str) -> list[str]:
+async def _known(one: QueueNumbering, *brokers: str) -> list[str]:
     """Those that have numbers when the wait is over."""
     await one.refresh(brokers)
     return names(one.latest)
@@ -271,7 +271,7 @@ class TestBeforeADoorServes:
         assert len(keeper.asked) == 2
 
 
-async def _primed(one: Numbering) -> list[str]:
+async def _primed(one: QueueNumbering) -> list[str]:
     await one.prime()
     return names(one.latest)
 

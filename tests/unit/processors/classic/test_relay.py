@@ -12,7 +12,7 @@ from popgate.context import Context
 from popgate.errors import Forbidden, Unsupported
 from popgate.kinds import Action
 from popgate.wire.codes import RequestCode
-from processors.classic.relay import Relaying
+from processors.classic.relay import CommandRelay
 
 
 class Alone:
@@ -39,7 +39,7 @@ def only_look(_context: Context, action: Action, *, topic: str = "", group: str 
 
 async def test_looking_and_changing_are_two_permissions() -> None:
     cluster = Cluster()
-    relaying = Relaying(cluster, only_look)  # type: ignore[arg-type]
+    relaying = CommandRelay(cluster, only_look)  # type: ignore[arg-type]
     assert relaying.available
     await relaying.relay(Context(), RequestCode.GET_BROKER_RUNTIME_INFO, {})
     for code, group in (
@@ -52,7 +52,7 @@ async def test_looking_and_changing_are_two_permissions() -> None:
 
 
 async def test_where_there_is_no_cluster() -> None:
-    relaying = Relaying(Alone(), only_look)  # type: ignore[arg-type]
+    relaying = CommandRelay(Alone(), only_look)  # type: ignore[arg-type]
     assert not relaying.available
     with pytest.raises(Unsupported, match="embedded"):
         await relaying.relay(Context(), RequestCode.GET_BROKER_RUNTIME_INFO, {})
@@ -80,7 +80,7 @@ async def answer(_code: int, _fields: Mapping[str, str]) -> BrokerAnswer:
 
 async def test_other_gateways_are_asked_by_who_may_look_or_change() -> None:
     gateways = Gateways()
-    relaying = Relaying(gateways, only_look)  # type: ignore[arg-type]
+    relaying = CommandRelay(gateways, only_look)  # type: ignore[arg-type]
     assert (relaying.available, relaying.shared) == (False, True)
     told = await relaying.relay(Context(), RequestCode.GET_PRODUCER_CONNECTION_LIST, {})
     assert set(told.answers) == {"gateway-0"}
@@ -97,15 +97,15 @@ async def test_other_gateways_are_asked_by_who_may_look_or_change() -> None:
 
 async def test_others_are_answered_where_the_broker_is_shared() -> None:
     guest, host = Gateways(), Gateways()
-    Relaying(guest, only_look).serve(answer)  # type: ignore[arg-type]
+    CommandRelay(guest, only_look).serve(answer)  # type: ignore[arg-type]
     assert guest.handler is answer
-    hosting = Relaying(Alone(), only_look)  # type: ignore[arg-type]
+    hosting = CommandRelay(Alone(), only_look)  # type: ignore[arg-type]
     hosting.serve(answer, host)
     assert (hosting.shared, host.handler) == (True, answer)
 
 
 async def test_where_nobody_shares_the_broker() -> None:
-    relaying = Relaying(Alone(), only_look)  # type: ignore[arg-type]
+    relaying = CommandRelay(Alone(), only_look)  # type: ignore[arg-type]
     relaying.serve(answer)
     assert not relaying.shared
     with pytest.raises(Unsupported, match="which has none"):

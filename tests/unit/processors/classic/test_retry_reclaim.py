@@ -192,7 +192,7 @@ async def test_a_group_that_falls_back_gets_what_it_held_before_its_positions_ar
     await house.fall_back()
     await house.pass_s(0.4)
     assert not house.processor.mapping.is_mapped("readers")
-    told = asyncio.ensure_future(house.processor.committed(CONTEXT, "readers", "orders", "fake", 0))
+    told = asyncio.ensure_future(house.processor.offsets.committed(CONTEXT, "readers", "orders", "fake", 0))
     await house.pass_s(0.4)
     assert house.cluster.steps
     assert not told.done()
@@ -205,7 +205,7 @@ async def test_a_group_that_falls_back_gets_what_it_held_before_its_positions_ar
 async def test_positions_wait_for_a_while_at_most(house: House) -> None:
     house.cluster.waits = asyncio.Event()
     await house.fall_back()
-    told = asyncio.ensure_future(house.processor.committed(CONTEXT, "readers", "orders", "fake", 0))
+    told = asyncio.ensure_future(house.processor.offsets.committed(CONTEXT, "readers", "orders", "fake", 0))
     await house.pass_s(10)
     assert told.done()
     house.cluster.waits.set()
@@ -275,7 +275,7 @@ async def test_a_cluster_is_asked_to_move_only_where_something_lies_unread(far: 
     lies(far, None, 5, "%RETRY%readers+orders")
     await house.pass_s(60)
     assert house.steps()[0][0] == "orders"
-    assert await house.processor.committed(CONTEXT, "readers", "orders", "fake", 0) == 4
+    assert await house.processor.offsets.committed(CONTEXT, "readers", "orders", "fake", 0) == 4
 
 
 async def test_a_cluster_is_not_asked_for_retries_of_the_retries_that_classic_clients_subscribe_to(

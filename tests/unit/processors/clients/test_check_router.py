@@ -4,15 +4,15 @@ from typing import Any
 
 from popgate.model import StoredMessage, TransactionCheck
 from popgate.testing.clock import MovableClock
-from processors.clients.check_router import Checking
-from processors.clients.client_registry import ClientKind, Clients
+from processors.clients.check_router import CheckRouter
+from processors.clients.client_registry import ClientKind, ClientRegistry
 from processors.messaging import MessagingProcessor
 
 HALF = StoredMessage("orders", "b", 0, 0, 0, 0, 0, 0, "", 0, "", b"half", b"")
 CHECK = TransactionCheck("orders", "orders", "t1", HALF, 1)
 
 
-def made(clients: Clients, make_client: Any, *names: str) -> list[Any]:
+def made(clients: ClientRegistry, make_client: Any, *names: str) -> list[Any]:
     producers = [make_client(n, kind=ClientKind.PRODUCER, topics=frozenset({"orders"})) for n in names]
     for producer in producers:
         clients.register(producer)
@@ -20,9 +20,9 @@ def made(clients: Clients, make_client: Any, *names: str) -> list[Any]:
 
 
 def test_producers_are_asked_in_turns(clock: MovableClock, make_client: Any, observer: Any) -> None:
-    clients = Clients(clock)
+    clients = ClientRegistry(clock)
     producers = made(clients, make_client, "p1", "p2", "p3")
-    checking = Checking(clients, observer)
+    checking = CheckRouter(clients, observer)
     assert all(checking.ask(CHECK) for _ in range(6))
     assert [len(producer.checks) for producer in producers] == [2, 2, 2]
     assert observer.of("checked") == [("orders", True)] * 6
@@ -31,11 +31,11 @@ def test_producers_are_asked_in_turns(clock: MovableClock, make_client: Any, obs
 def test_scenario_06_the_next_producer_is_asked_when_one_cannot_take_it(
     clock: MovableClock, make_client: Any, observer: Any
 ) -> None:
-    clients = Clients(clock)
+    clients = ClientRegistry(clock)
     full, dead, good = made(clients, make_client, "full", "dead", "good")
     full.full = True
     dead.alive = False
-    checking = Checking(clients, observer)
+    checking = CheckRouter(clients, observer)
     assert checking.ask(CHECK)
     assert checking.ask(CHECK)
     assert (len(full.checks), len(dead.checks), len(good.checks)) == (0, 0, 2)
@@ -44,8 +44,8 @@ def test_scenario_06_the_next_producer_is_asked_when_one_cannot_take_it(
 def test_a_check_that_nobody_can_take_is_not_asked(
     clock: MovableClock, make_client: Any, observer: Any
 ) -> None:
-    clients = Clients(clock)
-    checking = Checking(clients, observer)
+    clients = ClientRegistry(clock)
+    checking = CheckRouter(clients, observer)
     assert not checking.ask(CHECK)
     clients.register(make_client("reader", group="g", topics=frozenset({"orders"})))
     (full,) = made(clients, make_client, "full")
@@ -57,7 +57,7 @@ def test_a_check_that_nobody_can_take_is_not_asked(
 def test_a_classic_producer_is_asked_about_half_messages_of_its_group_and_no_others(
     clock: MovableClock, make_client: Any, observer: Any
 ) -> None:
-    clients = Clients(clock)
+    clients = ClientRegistry(clock)
     (grpc,) = made(clients, make_client, "grpc")
     first, second = (
         make_client(name, key=f"{name}\npayers", kind=ClientKind.PRODUCER, producer_group="payers")
@@ -65,7 +65,7 @@ def test_a_classic_producer_is_asked_about_half_messages_of_its_group_and_no_oth
     )
     clients.register(first)
     clients.register(second)
-    checking = Checking(clients, observer)
+    checking = CheckRouter(clients, observer)
     theirs = TransactionCheck("orders", "payers", "t2", HALF, 1)
     assert all(checking.ask(theirs) for _ in range(4))
     assert [len(one.checks) for one in (first, second, grpc)] == [2, 2, 0]

@@ -17,8 +17,8 @@ from popgate.errors import (
 from popgate.model import Message
 from popgate.testing.clock import MovableClock
 from popgate.verdict import Verdict
-from processors.clients.client_queries import ANSWER_S, Asking
-from processors.clients.client_registry import ClientKind, Clients
+from processors.clients.client_queries import ANSWER_S, ClientQueries
+from processors.clients.client_registry import ClientKind, ClientRegistry
 from processors.clients.query import StackQuestion, VerifyQuestion
 from processors.messaging import MessagingProcessor
 
@@ -73,7 +73,7 @@ async def test_who_does_not_answer_in_time_is_told_of(
         await asking
     assert question.settled
     question.failed(ClientNotFound("reader"))
-    assert repr(processor.asking) == "<Asking open 0>"
+    assert repr(processor.asking) == "<ClientQueries open 0>"
 
 
 async def test_an_asker_that_leaves_withdraws_its_question(
@@ -85,7 +85,7 @@ async def test_an_asker_that_leaves_withdraws_its_question(
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert question.settled
-    assert repr(processor.asking) == "<Asking open 0>"
+    assert repr(processor.asking) == "<ClientQueries open 0>"
 
 
 async def test_who_is_not_there_cannot_be_asked(
@@ -115,10 +115,10 @@ async def test_a_client_that_reads_nothing_is_not_asked(
 async def test_questions_have_a_bound(
     broker: Any, clock: MovableClock, make_client: Any, context: Context
 ) -> None:
-    clients = Clients(clock)
+    clients = ClientRegistry(clock)
     reader = make_client("reader")
     clients.register(reader)
-    asking = Asking(broker, clients, clock, lambda *_facts, **_names: None, most=2)
+    asking = ClientQueries(broker, clients, clock, lambda *_facts, **_names: None, most=2)
     waiting = [asyncio.ensure_future(asking.stack(context, "reader")) for _ in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(TooManyRequests, match="limit of 2"):

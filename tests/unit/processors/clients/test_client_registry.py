@@ -8,16 +8,16 @@ from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.model import Reading
 from popgate.testing.clock import MovableClock
-from processors.clients.client_registry import ClientHandle, ClientKind, Clients, connection_of
+from processors.clients.client_registry import ClientHandle, ClientKind, ClientRegistry, connection_of
 
 
 @pytest.fixture
-def clients(clock: MovableClock) -> Clients:
-    return Clients(clock, max_clients=3, max_topics=4, expiry_s=120.0)
+def clients(clock: MovableClock) -> ClientRegistry:
+    return ClientRegistry(clock, max_clients=3, max_topics=4, expiry_s=120.0)
 
 
 @pytest.fixture
-def leavings(clients: Clients) -> list[tuple[str, bool]]:
+def leavings(clients: ClientRegistry) -> list[tuple[str, bool]]:
     seen: list[tuple[str, bool]] = []
 
     def listen(handle: ClientHandle, said_so: bool) -> None:
@@ -31,7 +31,9 @@ def producer(make_client: Any, name: str, *topics: str) -> Any:
     return make_client(name, kind=ClientKind.PRODUCER, topics=frozenset(topics))
 
 
-def test_producers_are_found_by_topic_and_consumers_by_group(clients: Clients, make_client: Any) -> None:
+def test_producers_are_found_by_topic_and_consumers_by_group(
+    clients: ClientRegistry, make_client: Any
+) -> None:
     one, two = producer(make_client, "p1", "orders", "bills"), producer(make_client, "p2", "orders")
     reader = make_client("c1", group="readers", topics=frozenset({"orders"}))
     for handle in (one, two, reader):
@@ -44,7 +46,7 @@ def test_producers_are_found_by_topic_and_consumers_by_group(clients: Clients, m
     assert len(clients) == 3
 
 
-def test_the_producer_that_was_asked_goes_to_the_end(clients: Clients, make_client: Any) -> None:
+def test_the_producer_that_was_asked_goes_to_the_end(clients: ClientRegistry, make_client: Any) -> None:
     one, two = producer(make_client, "p1", "orders"), producer(make_client, "p2", "orders")
     clients.register(one)
     clients.register(two)
@@ -54,7 +56,7 @@ def test_the_producer_that_was_asked_goes_to_the_end(clients: Clients, make_clie
 
 
 def test_newer_settings_replace_the_older_and_keep_what_was_sent_to(
-    clients: Clients, make_client: Any
+    clients: ClientRegistry, make_client: Any
 ) -> None:
     old, new = producer(make_client, "p1", "orders"), producer(make_client, "p1", "bills")
     clients.register(old)
@@ -65,7 +67,7 @@ def test_newer_settings_replace_the_older_and_keep_what_was_sent_to(
 
 
 def test_the_end_of_an_older_stream_does_not_remove_the_newer(
-    clients: Clients, make_client: Any, leavings: list[tuple[str, bool]]
+    clients: ClientRegistry, make_client: Any, leavings: list[tuple[str, bool]]
 ) -> None:
     old, new = make_client("c1", group="g"), make_client("c1", group="g")
     clients.register(old)
@@ -76,7 +78,9 @@ def test_the_end_of_an_older_stream_does_not_remove_the_newer(
     assert leavings == []
 
 
-def test_scenario_06_a_producer_is_known_for_what_it_sends_to(clients: Clients, make_client: Any) -> None:
+def test_scenario_06_a_producer_is_known_for_what_it_sends_to(
+    clients: ClientRegistry, make_client: Any
+) -> None:
     clients.register(producer(make_client, "p1"))
     clients.register(make_client("c1", group="g"))
     clients.produces("p1", "orders")
@@ -86,7 +90,7 @@ def test_scenario_06_a_producer_is_known_for_what_it_sends_to(clients: Clients, 
 
 
 def test_a_producer_is_known_for_what_it_sent_before_its_settings_came(
-    clients: Clients, make_client: Any
+    clients: ClientRegistry, make_client: Any
 ) -> None:
     changes: list[tuple[str, frozenset[str]]] = []
     clients.on_change = lambda handle, topics: changes.append((handle.client_id, topics))
@@ -104,7 +108,7 @@ def test_a_producer_is_known_for_what_it_sent_before_its_settings_came(
 
 
 def test_a_client_that_says_good_bye_is_gone_everywhere(
-    clients: Clients, make_client: Any, leavings: list[tuple[str, bool]]
+    clients: ClientRegistry, make_client: Any, leavings: list[tuple[str, bool]]
 ) -> None:
     clients.register(producer(make_client, "p1", "orders"))
     clients.register(make_client("c1", group="g"))
@@ -118,7 +122,7 @@ def test_a_client_that_says_good_bye_is_gone_everywhere(
 
 
 def test_a_client_without_stream_and_heartbeat_expires_after_120_seconds(
-    clients: Clients, make_client: Any, clock: MovableClock, leavings: list[tuple[str, bool]]
+    clients: ClientRegistry, make_client: Any, clock: MovableClock, leavings: list[tuple[str, bool]]
 ) -> None:
     gone, quiet, beating = (make_client(name, group="g") for name in ("gone", "quiet", "beating"))
     for handle in (gone, quiet, beating):
@@ -134,7 +138,7 @@ def test_a_client_without_stream_and_heartbeat_expires_after_120_seconds(
     assert not clients.touch("gone", clock.monotonic())
 
 
-def test_scenario_24_the_register_is_bounded(clients: Clients, make_client: Any) -> None:
+def test_scenario_24_the_register_is_bounded(clients: ClientRegistry, make_client: Any) -> None:
     with pytest.raises(TooManyRequests, match="5 topics, the limit is 4"):
         clients.register(producer(make_client, "greedy", *"abcde"))
     for name in ("c1", "c2", "c3"):
@@ -154,7 +158,7 @@ def test_a_connection_is_what_the_door_says_or_the_peer() -> None:
 
 
 def test_a_classic_client_is_kept_once_for_each_of_its_memberships(
-    clients: Clients, make_client: Any, leavings: list[tuple[str, bool]]
+    clients: ClientRegistry, make_client: Any, leavings: list[tuple[str, bool]]
 ) -> None:
     one = make_client("c", key="c\ng1", group="g1")
     two = make_client("c", key="c\ng2", group="g2", alive=False)
@@ -175,7 +179,9 @@ def test_a_classic_client_is_kept_once_for_each_of_its_memberships(
     assert clients.producers_in("g1") == []
 
 
-def test_who_joins_and_leaves_a_group_is_told_and_nothing_else(clients: Clients, make_client: Any) -> None:
+def test_who_joins_and_leaves_a_group_is_told_and_nothing_else(
+    clients: ClientRegistry, make_client: Any
+) -> None:
     changed: list[str] = []
     clients.on_members.add(changed.append)
     clients.register(make_client("c", group="g"))
@@ -190,7 +196,7 @@ def test_who_joins_and_leaves_a_group_is_told_and_nothing_else(clients: Clients,
 
 
 def test_who_moves_what_came_back_is_told_of_classic_consumers_only(
-    clients: Clients, make_client: Any
+    clients: ClientRegistry, make_client: Any
 ) -> None:
     """Others come in crowds, and a look at all of a group for each of them would be too much."""
     told: list[str] = []
@@ -206,7 +212,7 @@ def test_who_moves_what_came_back_is_told_of_classic_consumers_only(
 
 
 def test_of_the_memberships_of_one_client_the_one_that_can_be_asked_is_found(
-    clients: Clients, make_client: Any
+    clients: ClientRegistry, make_client: Any
 ) -> None:
     """A classic client has one id for all of them, and its producers answer nothing."""
     producer = make_client("c", kind=ClientKind.PRODUCER, producer_group="p", key="c/p")

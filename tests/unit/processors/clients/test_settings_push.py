@@ -8,8 +8,8 @@ import pytest
 from popgate.context import Context
 from popgate.model import GroupConfig, TopicConfig
 from popgate.testing.clock import MovableClock
-from processors.clients.client_registry import ClientKind, Clients
-from processors.clients.settings_push import Announcing
+from processors.clients.client_registry import ClientKind, ClientRegistry
+from processors.clients.settings_push import SettingsPush
 from processors.messaging import MessagingProcessor
 
 
@@ -33,17 +33,17 @@ def told(known: Any) -> dict[str, int]:
 async def test_those_of_the_group_are_told_once_of_many_changes(
     processor: MessagingProcessor, known: Any, context: Context, clock: MovableClock
 ) -> None:
-    config = await processor.group(context, "readers")
+    config = await processor.metadata.group(context, "readers")
     for attempts in range(1, 20):
-        await processor.update_group(context, replace(config, max_attempts=attempts))
+        await processor.metadata.update_group(context, replace(config, max_attempts=attempts))
     assert told(known) == {}
     clock.advance(0.2)
     assert told(known) == {"reader": 1}
     clock.advance(10)
     assert told(known) == {"reader": 1}
-    await processor.delete_group(context, "readers")
+    await processor.metadata.delete_group(context, "readers")
     clock.advance(0.2)
-    await processor.create_group(context, GroupConfig("readers"))
+    await processor.metadata.create_group(context, GroupConfig("readers"))
     clock.advance(0.2)
     assert told(known) == {"reader": 3}
 
@@ -51,35 +51,35 @@ async def test_those_of_the_group_are_told_once_of_many_changes(
 async def test_those_who_use_a_topic_are_told_of_its_changes(
     processor: MessagingProcessor, known: Any, context: Context, clock: MovableClock
 ) -> None:
-    await processor.update_topic(context, TopicConfig("orders", read_queues=9, write_queues=9))
-    await processor.create_group(context, GroupConfig("others"))
+    await processor.metadata.update_topic(context, TopicConfig("orders", read_queues=9, write_queues=9))
+    await processor.metadata.create_group(context, GroupConfig("others"))
     clock.advance(0.2)
     assert told(known) == {"reader": 1, "producer": 1, "other": 1}
-    await processor.delete_topic(context, "orders")
+    await processor.metadata.delete_topic(context, "orders")
     clock.advance(0.2)
     assert told(known) == {"reader": 2, "producer": 2, "other": 1}
 
 
 def test_names_are_remembered_up_to_a_bound_then_all_are_told(clock: MovableClock, make_client: Any) -> None:
-    clients = Clients(clock)
-    announcing = Announcing(clients, clock)
+    clients = ClientRegistry(clock)
+    announcing = SettingsPush(clients, clock)
     announcing.group_changed("nobody listens yet")
-    assert repr(announcing) == "<Announcing topics 0 groups 0>"
+    assert repr(announcing) == "<SettingsPush topics 0 groups 0>"
     reader = make_client("reader", group="readers")
     clients.register(reader)
     for number in range(5_000):
         announcing.group_changed(f"g{number}")
-    assert repr(announcing) == "<Announcing topics 0 groups 4097>"
+    assert repr(announcing) == "<SettingsPush topics 0 groups 4097>"
     clock.advance(0.2)
     assert reader.refreshes == 1
-    assert repr(announcing) == "<Announcing topics 0 groups 0>"
+    assert repr(announcing) == "<SettingsPush topics 0 groups 0>"
 
 
 async def test_after_the_stop_nobody_is_told(clock: MovableClock, make_client: Any) -> None:
-    clients = Clients(clock)
+    clients = ClientRegistry(clock)
     reader = make_client("reader", group="readers")
     clients.register(reader)
-    announcing = Announcing(clients, clock)
+    announcing = SettingsPush(clients, clock)
     announcing.group_changed("readers")
     announcing.stop()
     clock.advance(1)

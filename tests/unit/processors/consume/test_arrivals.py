@@ -11,7 +11,7 @@ import pytest
 from popgate.context import Context
 from popgate.errors import TooManyRequests
 from popgate.testing import MovableClock
-from processors.consume.arrivals import Noticing
+from processors.consume.arrivals import ArrivalNotices
 from processors.limits import Limits
 
 CONTEXT = Context(client_id="me")
@@ -25,7 +25,7 @@ class Desk:
         self.looks = 0
         self.free = 0
         self.traits = SimpleNamespace(tells_deliveries=True)
-        self.room = Noticing(self, self, self.clock, Limits(**limits), lambda *_, **__: None)  # type: ignore[arg-type]
+        self.room = ArrivalNotices(self, self, self.clock, Limits(**limits), lambda *_, **__: None)  # type: ignore[arg-type]
 
     async def group(self, name: str) -> None:
         """Every group is known."""
@@ -53,7 +53,7 @@ async def test_it_is_looked_until_there_is_something() -> None:
     await desk.pass_s(0.5)
     assert asked.done()
     assert await asked
-    assert repr(desk.room) == "<Noticing waiting 0>"
+    assert repr(desk.room) == "<ArrivalNotices waiting 0>"
 
 
 async def test_nothing_is_told_when_the_time_is_over() -> None:

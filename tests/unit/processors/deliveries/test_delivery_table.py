@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popgate.model import StoredMessage
-from processors.deliveries.delivery_table import Delivery, Holder, Holdings
+from processors.deliveries.delivery_table import Delivery, DeliveryTable, Holder
 
 NOW_MS = 1_700_000_000_000
 
@@ -15,7 +15,7 @@ def stored(receipt: str, *, until_ms: int = NOW_MS + 60_000, attempt: int = 1) -
 
 
 def deliver(
-    holdings: Holdings, client: str, *receipts: str, connection: str = "wire", now_ms: int = NOW_MS
+    holdings: DeliveryTable, client: str, *receipts: str, connection: str = "wire", now_ms: int = NOW_MS
 ) -> Delivery:
     delivery = holdings.deliver(
         *(client, connection, "orders", "readers", [stored(r) for r in receipts]),
@@ -29,15 +29,15 @@ def deliver(
 
 
 @pytest.fixture
-def holdings() -> Holdings:
-    return Holdings(max_held=10, max_clients=3)
+def holdings() -> DeliveryTable:
+    return DeliveryTable(max_held=10, max_clients=3)
 
 
-def finish(holdings: Holdings, *receipts: str) -> int:
+def finish(holdings: DeliveryTable, *receipts: str) -> int:
     return holdings.finished("orders", "readers", receipts)
 
 
-def test_what_is_finished_is_forgotten(holdings: Holdings) -> None:
+def test_what_is_finished_is_forgotten(holdings: DeliveryTable) -> None:
     delivery = deliver(holdings, "c1", "r1", "r2")
     holdings.renew_at(delivery, NOW_MS + 50_000)
     assert finish(holdings, "r1", "unknown") == 1
@@ -51,7 +51,7 @@ def test_what_is_finished_is_forgotten(holdings: Holdings) -> None:
     assert holdings.forget("c1") == []
 
 
-def test_deliveries_are_due_once_and_in_time(holdings: Holdings) -> None:
+def test_deliveries_are_due_once_and_in_time(holdings: DeliveryTable) -> None:
     early, late = deliver(holdings, "c1", "r1"), deliver(holdings, "c2", "r2", connection="other")
     holdings.renew_at(late, NOW_MS + 90_000)
     holdings.renew_at(early, NOW_MS + 50_000)
@@ -64,7 +64,7 @@ def test_deliveries_are_due_once_and_in_time(holdings: Holdings) -> None:
     assert holdings.due(NOW_MS + 100_000) == []
 
 
-def test_putting_on_again_takes_off_before(holdings: Holdings) -> None:
+def test_putting_on_again_takes_off_before(holdings: DeliveryTable) -> None:
     delivery = deliver(holdings, "c1", "r1")
     holdings.renew_at(delivery, NOW_MS + 1_000)
     holdings.renew_at(delivery, NOW_MS + 9_000)
@@ -72,7 +72,7 @@ def test_putting_on_again_takes_off_before(holdings: Holdings) -> None:
     assert holdings.due(NOW_MS + 10_000) == [delivery]
 
 
-def test_a_repeated_receive_keeps_its_first_time(holdings: Holdings) -> None:
+def test_a_repeated_receive_keeps_its_first_time(holdings: DeliveryTable) -> None:
     deliver(holdings, "c1", "r1", "r2")
     again = deliver(holdings, "c1", "r1", now_ms=NOW_MS + 5_000)
     assert (again.first_ms, again.due_ms) == (NOW_MS, NOW_MS + 60_000)
@@ -81,7 +81,7 @@ def test_a_repeated_receive_keeps_its_first_time(holdings: Holdings) -> None:
     assert holdings.held == 0
 
 
-def test_scenario_24_what_is_held_is_bounded(holdings: Holdings) -> None:
+def test_scenario_24_what_is_held_is_bounded(holdings: DeliveryTable) -> None:
     deliver(holdings, "c1", *(f"r{n}" for n in range(8)))
     refused = holdings.deliver(
         *("c1", "wire", "orders", "readers", [stored(f"s{n}") for n in range(3)]),
@@ -97,7 +97,7 @@ def test_scenario_24_what_is_held_is_bounded(holdings: Holdings) -> None:
     assert holder.spread
 
 
-def test_scenario_24_clients_are_bounded_and_idle_ones_make_room(holdings: Holdings) -> None:
+def test_scenario_24_clients_are_bounded_and_idle_ones_make_room(holdings: DeliveryTable) -> None:
     for name in ("c1", "c2", "c3"):
         assert holdings.seen(name, name) is not None
     deliver(holdings, "c3", "r1", connection="c3")
@@ -109,7 +109,7 @@ def test_scenario_24_clients_are_bounded_and_idle_ones_make_room(holdings: Holdi
     assert len([n for n in range(7) if holdings.holder(f"c{n}")]) <= 3
 
 
-def test_a_client_that_is_gone_leaves_what_it_held(holdings: Holdings) -> None:
+def test_a_client_that_is_gone_leaves_what_it_held(holdings: DeliveryTable) -> None:
     delivery = deliver(holdings, "c1", "r1", "r2")
     holdings.renew_at(delivery, NOW_MS + 5)
     delivery.newest["r1"] = "newer"
@@ -120,7 +120,7 @@ def test_a_client_that_is_gone_leaves_what_it_held(holdings: Holdings) -> None:
     assert holdings.holder("c1") is None
 
 
-def test_a_client_seen_on_a_second_connection_while_it_holds_is_spread(holdings: Holdings) -> None:
+def test_a_client_seen_on_a_second_connection_while_it_holds_is_spread(holdings: DeliveryTable) -> None:
     deliver(holdings, "c1", "r1")
     holder = holdings.seen("c1", "second")
     assert holder is not None
@@ -131,7 +131,7 @@ def test_a_client_seen_on_a_second_connection_while_it_holds_is_spread(holdings:
     assert not holder.spread
 
 
-def test_clients_on_one_connection_share_it(holdings: Holdings) -> None:
+def test_clients_on_one_connection_share_it(holdings: DeliveryTable) -> None:
     deliver(holdings, "c1", "r1")
     deliver(holdings, "c2", "r2")
     deliver(holdings, "c3", "r3", connection="own")
@@ -139,7 +139,7 @@ def test_clients_on_one_connection_share_it(holdings: Holdings) -> None:
     assert shared == {"c1": True, "c2": True, "c3": False}
 
 
-def test_a_client_that_strays_to_the_connection_of_another_makes_it_shared(holdings: Holdings) -> None:
+def test_a_client_that_strays_to_the_connection_of_another_makes_it_shared(holdings: DeliveryTable) -> None:
     deliver(holdings, "c1", "r1", connection="one")
     deliver(holdings, "c2", "r2", connection="two")
     holdings.seen("c1", "two")
@@ -148,14 +148,16 @@ def test_a_client_that_strays_to_the_connection_of_another_makes_it_shared(holdi
     assert holder.shared
 
 
-def test_the_longest_held_is_told(holdings: Holdings) -> None:
+def test_the_longest_held_is_told(holdings: DeliveryTable) -> None:
     assert holdings.longest_held_ms(NOW_MS) == 0
     deliver(holdings, "c1", "r1")
     deliver(holdings, "c1", "r2", now_ms=NOW_MS + 400)
     assert holdings.longest_held_ms(NOW_MS + 1_000) == 1_000
 
 
-def test_scenario_02_the_age_of_what_is_held_longest_is_told_by_topic_and_group(holdings: Holdings) -> None:
+def test_scenario_02_the_age_of_what_is_held_longest_is_told_by_topic_and_group(
+    holdings: DeliveryTable,
+) -> None:
     assert holdings.ages_by_group(NOW_MS, 10) == {}
     delivery = deliver(holdings, "c1", "r1")
     deliver(holdings, "c2", "r2", connection="other", now_ms=NOW_MS + 400)
@@ -206,7 +208,7 @@ def test_whatever_happens_the_ledger_agrees_with_a_set_of_what_is_held(
     steps: list[tuple[str, str, object]],
 ) -> None:
     """The model: receipt → client. Renewal never loses a delivery, nothing is held twice."""
-    holdings = Holdings(max_held=1000, max_clients=10)
+    holdings = DeliveryTable(max_held=1000, max_clients=10)
     model: dict[str, str] = {}
     now_ms = NOW_MS
     for step, client, what in steps:

@@ -47,7 +47,7 @@ async def broker(tmp_path: Path, clock: MovableClock) -> AsyncIterator[EmbeddedB
 async def one(broker: EmbeddedBroker, clock: MovableClock) -> AsyncIterator[MessagingProcessor]:
     processor = MessagingProcessor(broker, clock=clock, limits=LIMITS)
     await processor.start()
-    await processor.create_group(Context(), SCREENS)
+    await processor.metadata.create_group(Context(), SCREENS)
     yield processor
     await processor.stop()
 
@@ -144,10 +144,13 @@ async def test_what_was_not_delivered_is_given_back_to_its_client(one: Messaging
 async def test_members_are_seen_only_as_members_of_their_group(one: MessagingProcessor) -> None:
     for who in (BOB, ANN):
         await bodies(one, who)
-    assert [group.name for group in await one.groups(Context())] == ["screens"]
-    assert [member.client_id for member in await one.members(Context(), "screens")] == ["ann@1", "bob@2"]
+    assert [group.name for group in await one.metadata.groups(Context())] == ["screens"]
+    assert [member.client_id for member in await one.metadata.members(Context(), "screens")] == [
+        "ann@1",
+        "bob@2",
+    ]
     with pytest.raises(GroupNotFound):
-        await one.members(Context(), "nobody")
+        await one.metadata.members(Context(), "nobody")
     with pytest.raises(IllegalGroup):
         await one.receive(ANN, replace(ASKED, group=f"{MEMBER_PREFIX}screens%00"))
 
@@ -161,7 +164,7 @@ async def test_a_client_that_stays_away_is_forgotten_and_one_that_polls_is_not(
         clock.advance(300)
         await bodies(one, ANN)
         await one.broadcasting.sweep()  # those that time brought may have found it before
-    assert [member.client_id for member in await one.members(Context(), "screens")] == ["ann@1"]
+    assert [member.client_id for member in await one.metadata.members(Context(), "screens")] == ["ann@1"]
     await say(one, b"rain")
     assert await bodies(one, ANN) == [b"rain"]
     assert await bodies(one, BOB) == [], "who was forgotten joins anew"
@@ -196,7 +199,7 @@ async def test_a_reset_is_for_every_client(one: MessagingProcessor) -> None:
     await say(one, b"before")
     for who in (ANN, BOB):
         assert await bodies(one, who) == []
-    await one.reset(Context(), "screens", "news", StartFrom.FIRST)
+    await one.offsets.reset(Context(), "screens", "news", StartFrom.FIRST)
     for who in (ANN, BOB):
         assert await bodies(one, who) == [b"before"]
 
@@ -214,7 +217,7 @@ async def test_clients_of_a_broadcast_group_use_up_no_names_of_groups(
 
 async def test_a_broadcast_group_takes_no_lite_topics(one: MessagingProcessor) -> None:
     with pytest.raises(BadRequest, match="takes no lite topics"):
-        await one.update_group(Context(), replace(SCREENS, attributes={"lite.bind.topic": "news"}))
+        await one.metadata.update_group(Context(), replace(SCREENS, attributes={"lite.bind.topic": "news"}))
 
 
 async def test_a_forgotten_client_of_another_replica_joins_anew(
@@ -243,15 +246,15 @@ async def test_deleting_the_group_deletes_its_members(
 ) -> None:
     for who in (ANN, BOB):
         assert await bodies(one, who) == []
-    await one.delete_group(Context(), "screens")
+    await one.metadata.delete_group(Context(), "screens")
     assert await broker.groups() == []
 
 
 async def test_a_group_that_is_no_broadcast_group_any_more_has_one_cursor(one: MessagingProcessor) -> None:
     for who in (ANN, BOB):
         assert await bodies(one, who) == []
-    await one.update_group(Context(), replace(SCREENS, broadcast=False, start_from=StartFrom.FIRST))
-    assert await one.members(Context(), "screens") == []
+    await one.metadata.update_group(Context(), replace(SCREENS, broadcast=False, start_from=StartFrom.FIRST))
+    assert await one.metadata.members(Context(), "screens") == []
     await say(one, b"rain")
     assert await bodies(one, ANN) == [b"rain"]
     assert await bodies(one, BOB) == []
@@ -261,7 +264,7 @@ async def test_settings_of_the_group_reach_its_members(
     one: MessagingProcessor, broker: EmbeddedBroker, clock: MovableClock
 ) -> None:
     assert await bodies(one, ANN) == []
-    await one.update_group(Context(), replace(SCREENS, max_attempts=5))
+    await one.metadata.update_group(Context(), replace(SCREENS, max_attempts=5))
     assert await bodies(one, ANN) == []
     [member] = [group for group in await broker.groups() if group.name.startswith(MEMBER_PREFIX)]
     assert (member.max_attempts, member.broadcast) == (5, False)
@@ -269,9 +272,9 @@ async def test_settings_of_the_group_reach_its_members(
 
 async def test_positions_are_those_of_the_client(one: MessagingProcessor) -> None:
     await say(one, b"rain")
-    [queue] = [queue for queue in range(8) if (await one.bounds(ANN, "news", "", queue)).maximum]
-    await one.commit(ANN, "screens", "news", "", queue, 1)
-    assert await one.committed(ANN, "screens", "news", "", queue) == 1
+    [queue] = [queue for queue in range(8) if (await one.offsets.bounds(ANN, "news", "", queue)).maximum]
+    await one.offsets.commit(ANN, "screens", "news", "", queue, 1)
+    assert await one.offsets.committed(ANN, "screens", "news", "", queue) == 1
     with pytest.raises(GroupNotFound):
         await one._broker.committed(BOB, member_group("screens", "00"), "news", "", queue)
 
@@ -282,9 +285,9 @@ async def test_who_has_not_received_has_no_position_also_where_groups_are_not_ma
     strict = MessagingProcessor(broker, clock=clock, limits=replace(LIMITS, auto_create_groups=False))
     await say(one, b"rain")
     [queue, *_] = (await one.route(ANN, "news")).queues
-    assert await strict.committed(ANN, "screens", "news", queue.broker, queue.queue_id) is None
+    assert await strict.offsets.committed(ANN, "screens", "news", queue.broker, queue.queue_id) is None
     with pytest.raises(GroupNotFound):
-        await strict.committed(ANN, "nobody", "news", queue.broker, queue.queue_id)
+        await strict.offsets.committed(ANN, "nobody", "news", queue.broker, queue.queue_id)
 
 
 async def test_a_dry_run_of_a_redrive_is_refused_as_the_redrive_itself(one: MessagingProcessor) -> None:
@@ -295,7 +298,7 @@ async def test_a_dry_run_of_a_redrive_is_refused_as_the_redrive_itself(one: Mess
 
 async def test_a_long_name_is_refused(one: MessagingProcessor) -> None:
     with pytest.raises(BadRequest, match="at most 90 characters") as refused:
-        await one.create_group(Context(), replace(SCREENS, name="g" * (LONGEST_BROADCAST_GROUP + 1)))
+        await one.metadata.create_group(Context(), replace(SCREENS, name="g" * (LONGEST_BROADCAST_GROUP + 1)))
     assert refused.value.fault is Fault.BAD_REQUEST
 
 

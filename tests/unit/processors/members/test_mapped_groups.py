@@ -1,4 +1,4 @@
-"""processors.members.mapped_groups: which groups are mapped, judged anew when something about them changes."""
+"""processors.members.mapped_groups: which groups are mapped, judged anew when something changes."""
 
 from __future__ import annotations
 

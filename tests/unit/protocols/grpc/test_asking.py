@@ -198,7 +198,7 @@ async def test_settings_are_told_again_when_the_group_changes(client: Any, gatew
     producer = await client.like(client_id="producer").introduce(client.producing("other"))
     config = GroupConfig("g", ordered=True, max_attempts=1, retry=ExponentialRetry(5_000, 60_000, 2.0))
     for attempts in (7, 8, 9):
-        await gateway.processor.update_group(ADMIN, replace(config, max_attempts=attempts))
+        await gateway.processor.metadata.update_group(ADMIN, replace(config, max_attempts=attempts))
     await gateway.pass_s(1)
     told = await command(reader)
     assert told.status.code == Code.OK
@@ -206,7 +206,7 @@ async def test_settings_are_told_again_when_the_group_changes(client: Any, gatew
     assert told.settings.subscription.group.name == "g"
     assert told.settings.backoff_policy.max_attempts == 9
     assert [d.seconds for d in told.settings.backoff_policy.customized_backoff.next][:2] == [5, 10]
-    await gateway.processor.create_topic(ADMIN, TopicConfig("other"))
+    await gateway.processor.metadata.create_topic(ADMIN, TopicConfig("other"))
     await gateway.pass_s(1)
     assert (await command(producer)).settings.publishing.max_body_size == 4 * 1024 * 1024
     await reader.done_writing()
@@ -214,13 +214,13 @@ async def test_settings_are_told_again_when_the_group_changes(client: Any, gatew
 
 
 async def test_a_deleted_group_is_not_made_again_by_telling_its_clients(gateway: Any, reader: Any) -> None:
-    await gateway.processor.update_group(ADMIN, GroupConfig("g", max_attempts=3))
+    await gateway.processor.metadata.update_group(ADMIN, GroupConfig("g", max_attempts=3))
     await gateway.pass_s(1)
     assert (await command(reader)).settings.backoff_policy.max_attempts == 3
-    await gateway.processor.delete_group(ADMIN, "g")
+    await gateway.processor.metadata.delete_group(ADMIN, "g")
     await gateway.pass_s(1)
     assert (await command(reader)).settings.backoff_policy.max_attempts == 17
-    assert await gateway.processor.groups(ADMIN) == []
+    assert await gateway.processor.metadata.groups(ADMIN) == []
 
 
 class Slow:
@@ -249,7 +249,7 @@ async def test_a_client_that_reads_slowly_is_told_the_last_settings_only(
     slow.more.release()
     await town.until(lambda: len(slow.taken) == 1)
     for attempts in range(1, 10):
-        await gateway.processor.update_group(ADMIN, GroupConfig("g", max_attempts=attempts))
+        await gateway.processor.metadata.update_group(ADMIN, GroupConfig("g", max_attempts=attempts))
         await gateway.pass_s(1)
     for _ in range(10):
         slow.more.release()

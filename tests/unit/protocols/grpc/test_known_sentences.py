@@ -148,7 +148,7 @@ async def introduced_as_nothing(client: Any, _gateway: Any) -> pb.Status:
 
 
 async def too_many_wait(client: Any, gateway: Any) -> pb.Status:
-    gateway.processor._waiting = gateway.processor.limits.max_waiting
+    gateway.processor._core.polls.count = gateway.processor.limits.max_waiting
     return await received()(client, gateway)
 
 

@@ -146,7 +146,7 @@ async def test_by_default_a_namespace_means_nothing_and_is_echoed(town: Any) -> 
     assert (await one.send(b"shared")).status.code == Code.OK
     [message] = await other.receive()
     assert (message.body, message.topic) == (b"shared", other.resource("t"))
-    assert [topic.name for topic in await gateway.processor.topics(ADMIN)] == ["t"]
+    assert [topic.name for topic in await gateway.processor.metadata.topics(ADMIN)] == ["t"]
     assert (await other.introduce(other.client.subscribing())).settings.subscription.group == other.resource(
         "g"
     )
@@ -181,8 +181,8 @@ async def test_each_namespace_has_its_own_topics_and_groups(gateway: Any, tenant
         assert message.body == (tenant.namespace.encode() or b"none")
         assert message.topic == tenant.resource("t")
         assert await tenant.receive() == []
-    assert sorted(t.name for t in await gateway.processor.topics(ADMIN)) == ["a%t", "b%t", "t"]
-    assert sorted(g.name for g in await gateway.processor.groups(ADMIN)) == ["a%g", "b%g", "g"]
+    assert sorted(t.name for t in await gateway.processor.metadata.topics(ADMIN)) == ["a%t", "b%t", "t"]
+    assert sorted(g.name for g in await gateway.processor.metadata.groups(ADMIN)) == ["a%g", "b%g", "g"]
 
 
 async def test_routes_and_assignments_name_the_clients_topic(tenants: list[Tenant]) -> None:
@@ -313,14 +313,14 @@ async def test_settings_are_of_the_namespaces_group_and_come_back_as_they_went(
     gateway: Any, tenants: list[Tenant]
 ) -> None:
     one, other, _ = tenants
-    await gateway.processor.create_group(ADMIN, GroupConfig("a%g", ordered=True, max_attempts=3))
+    await gateway.processor.metadata.create_group(ADMIN, GroupConfig("a%g", ordered=True, max_attempts=3))
     streams = [await tenant.introduce(tenant.client.subscribing()) for tenant in (one, other)]
     assert [stream.settings.subscription.fifo for stream in streams] == [True, False]
     for tenant, stream in zip((one, other), streams, strict=True):
         told = stream.settings.subscription
         assert told.group == tenant.resource("g")
         assert [entry.topic for entry in told.subscriptions] == [tenant.resource("t")]
-    await gateway.processor.update_group(ADMIN, GroupConfig("b%g", max_attempts=5))
+    await gateway.processor.metadata.update_group(ADMIN, GroupConfig("b%g", max_attempts=5))
     await gateway.pass_s(1)
     again = await asyncio.wait_for(streams[1].read(), 60)
     assert again.settings.subscription.group == other.resource("g")

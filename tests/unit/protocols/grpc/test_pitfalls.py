@@ -31,7 +31,7 @@ async def test_the_largest_messages_come_one_in_an_element(client: Any) -> None:
 
 async def test_queues_keep_their_ids_whatever_may_be_read_or_written(client: Any, gateway: Any) -> None:
     """Pitfall 9.2.24: the ids are those of the queues, and not made from the order of permissions."""
-    await gateway.processor.create_topic(ADMIN, TopicConfig("t", read_queues=2, write_queues=4))
+    await gateway.processor.metadata.create_topic(ADMIN, TopicConfig("t", read_queues=2, write_queues=4))
     queues = {queue.id: queue.permission for queue in (await client.route()).message_queues}
     assert queues == {0: pb.READ_WRITE, 1: pb.READ_WRITE, 2: pb.WRITE, 3: pb.WRITE}
     sent = {(await client.send_one(body=b"x")).offset for _ in range(8)}
@@ -67,7 +67,7 @@ async def test_a_new_topic_is_there_at_once_for_who_was_told_that_it_is_not(town
     gateway = await town.gateway(limits=Limits(auto_create_topics=False))
     client = town.client(gateway)
     assert (await client.route()).status.code == Code.TOPIC_NOT_FOUND
-    await gateway.processor.create_topic(ADMIN, TopicConfig("t"))
+    await gateway.processor.metadata.create_topic(ADMIN, TopicConfig("t"))
     assert (await client.route()).status.code == Code.OK
 
 
@@ -109,6 +109,8 @@ async def test_who_may_not_is_forbidden_and_not_unknown(
     def refuse(*_facts: Any, **_names: Any) -> None:
         raise Forbidden("an anonymous caller has no permission")
 
-    monkeypatch.setattr(gateway.processor, "_admit", refuse)
+    processor = gateway.processor
+    for part in (processor, processor._sender, processor._receiver):
+        monkeypatch.setattr(part, "_admit", refuse)
     assert (await client.send(client.message())).status.code == Code.FORBIDDEN
     assert await client.receive_status() == Code.FORBIDDEN

@@ -132,7 +132,7 @@ async def test_scenario_15_a_batch_of_messages_has_a_receipt_for_each(town: Any)
 
 async def test_scenario_20_every_client_of_a_broadcast_group_gets_every_message(town: Any) -> None:
     gateway = await town.gateway()
-    await gateway.processor.create_group(
+    await gateway.processor.metadata.create_group(
         Context(), GroupConfig("screens", broadcast=True, start_from=StartFrom.LAST)
     )
     hall, stairs = (town.client(gateway, client_id=name) for name in ("hall@1", "stairs@2"))
@@ -154,7 +154,7 @@ async def test_scenario_20_a_cursor_outlives_its_replica_and_is_forgotten_after_
 ) -> None:
     limits = Limits(broadcast_expiry_s=3_600)
     gateway = await town.gateway(limits=limits)
-    await gateway.processor.create_group(
+    await gateway.processor.metadata.create_group(
         Context(), GroupConfig("screens", broadcast=True, start_from=StartFrom.LAST)
     )
     hall = town.client(gateway, client_id="hall@1")
@@ -166,13 +166,13 @@ async def test_scenario_20_a_cursor_outlives_its_replica_and_is_forgotten_after_
     [message] = await moved.receive("news", "screens")
     answer = await moved.ack(message.system_properties.receipt_handle, topic="news", group="screens")
     assert answer.status.code == pb.Code.OK
-    assert len(await beside.processor.members(Context(), "screens")) == 1
+    assert len(await beside.processor.metadata.members(Context(), "screens")) == 1
     await beside.pass_s(5_000)
     assert await town.until(lambda: _no_members(beside), turn=lambda: beside.pass_s(600))
 
 
 async def _no_members(gateway: Any) -> bool:
-    return not await gateway.processor.members(Context(), "screens")
+    return not await gateway.processor.metadata.members(Context(), "screens")
 
 
 async def test_scenario_28_a_delay_that_is_too_long_is_told_the_limit(town: Any) -> None:

@@ -192,12 +192,12 @@ class Stage:
         return DoorHouse(self.processor, self.clock, lambda _context: address)
 
     async def topic(self, name: str = "orders", queues: int = 4, **settings: Any) -> None:
-        await self.processor.create_topic(
+        await self.processor.metadata.create_topic(
             Context(), TopicConfig(name, read_queues=queues, write_queues=queues, **settings)
         )
 
     async def group(self, name: str = "readers", **settings: Any) -> None:
-        await self.processor.create_group(Context(), GroupConfig(name, **settings))
+        await self.processor.metadata.create_group(Context(), GroupConfig(name, **settings))
 
     async def pass_s(self, seconds: float) -> None:
         """Let time pass, and let what became due be done."""

@@ -126,9 +126,9 @@ async def test_it_serves_and_drains(house: House, tmp_path: Path) -> None:
 
 def listeners_of(processor: Any) -> list[object]:
     """What a processor tells something to."""
-    latest = processor.clients.on_members, processor._reply_handlers
+    latest = processor.clients.on_members, processor.classic._reply_handlers
     many = processor.mapping._told, processor.reclaiming._first, processor.door_figures._doors
-    many = *many, processor.on_reset._here
+    many = *many, processor.offsets.on_reset._here
     return [*(one.now for one in latest), *(told for listeners in many for told in listeners)]
 
 

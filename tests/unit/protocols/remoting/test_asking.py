@@ -67,7 +67,7 @@ async def stored(stage: Stage) -> str:
     await stage.topic("orders", queues=1)
     (sent,) = await stage.processor.send(Context(), [Message("orders", b"body", make_message_id())])
     assert isinstance(sent, Sent)
-    (found,) = await stage.processor.find_by_id(Context(), "orders", sent.message_id)
+    (found,) = await stage.processor.lookup.find_by_id(Context(), "orders", sent.message_id)
     return encode_offset_message_id(found.store_host, found.commit_offset)
 
 

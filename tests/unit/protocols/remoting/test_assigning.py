@@ -52,7 +52,7 @@ async def test_members_share_the_queues(caller: Caller) -> None:
 async def test_a_group_that_pops_is_told_so_again_after_a_restart(caller: Caller, stage: Stage) -> None:
     await caller.ok(MODE, body=mode(share=3))
     assert await assigned(caller, "c@1") == await assigned(caller, "c@2") == [(-1, "POP")]
-    config = await stage.processor.group(Context(), "readers")
+    config = await stage.processor.metadata.group(Context(), "readers")
     assert config.attributes == {"popgate.popped.orders": "3"}
     await caller.ok(MODE, body=mode("PULL"))
     assert len(await assigned(caller)) == 3
@@ -60,7 +60,7 @@ async def test_a_group_that_pops_is_told_so_again_after_a_restart(caller: Caller
 
 async def test_a_mode_makes_its_group(caller: Caller, stage: Stage) -> None:
     await caller.ok(MODE, body=mode(group="fresh"))
-    assert (await stage.processor.group(Context(), "fresh")).name == "fresh"
+    assert (await stage.processor.metadata.group(Context(), "fresh")).name == "fresh"
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ async def test_a_mode_makes_its_group(caller: Caller, stage: Stage) -> None:
 )
 async def test_modes_that_cannot_be(caller: Caller, stage: Stage, body: bytes, code: ResponseCode) -> None:
     assert (await caller.ask(MODE, body=body)).code == code
-    assert (await stage.processor.group(Context(), "readers")).attributes == {}
+    assert (await stage.processor.metadata.group(Context(), "readers")).attributes == {}
 
 
 async def test_topics_that_a_group_pops_have_a_bound(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,11 +58,11 @@ def caller(stage: Stage) -> Caller:
 
 
 async def topic(stage: Stage, name: str = "orders") -> TopicConfig:
-    return await stage.processor.topic(Context(), name)
+    return await stage.processor.metadata.topic(Context(), name)
 
 
 async def group(stage: Stage, name: str = "readers") -> GroupConfig:
-    return await stage.processor.group(Context(), name)
+    return await stage.processor.metadata.group(Context(), name)
 
 
 async def send(stage: Stage, count: int, name: str = "orders") -> None:
@@ -140,7 +140,7 @@ class TestTopics:
         self, stage: Stage, caller: Caller, fields: dict[str, object]
     ) -> None:
         assert (await caller.ask(PUT_TOPIC, fields)).code == ResponseCode.INVALID_PARAMETER
-        assert await stage.processor.topics(Context()) == []
+        assert await stage.processor.metadata.topics(Context()) == []
 
     async def test_queues_are_not_taken_away(self, stage: Stage, caller: Caller) -> None:
         await caller.ok(PUT_TOPIC, topic_fields())
@@ -166,7 +166,7 @@ class TestTopics:
         await stage.topic()
         for code in (RequestCode.DELETE_TOPIC_IN_BROKER, RequestCode.DELETE_TOPIC_IN_NAMESRV) * 2:
             await caller.ok(code, {"topic": "orders"})
-        assert await stage.processor.topics(Context()) == []
+        assert await stage.processor.metadata.topics(Context()) == []
         assert (await caller.ask(RequestCode.DELETE_TOPIC_IN_BROKER)).code == ResponseCode.SYSTEM_ERROR
 
     async def test_where_its_queues_stand(self, stage: Stage, caller: Caller) -> None:
@@ -239,7 +239,7 @@ class TestGroups:
     )
     async def test_what_cannot_be_is_refused(self, stage: Stage, caller: Caller, body: bytes) -> None:
         assert (await caller.ask(PUT_GROUP, body=body)).code == ResponseCode.INVALID_PARAMETER
-        assert await stage.processor.groups(Context()) == []
+        assert await stage.processor.metadata.groups(Context()) == []
 
     async def test_settings_without_end_are_not_read(self, caller: Caller) -> None:
         answer = await caller.ask(PUT_GROUP, body=b" " * 300_000 + self.CONFIG.encode())
@@ -275,14 +275,14 @@ class TestGroups:
             await caller.ok(
                 RequestCode.DELETE_SUBSCRIPTIONGROUP, {"groupName": "readers", "cleanOffset": True}
             )
-        assert await stage.processor.groups(Context()) == []
+        assert await stage.processor.metadata.groups(Context()) == []
 
     async def test_where_it_stands(self, stage: Stage, caller: Caller) -> None:
         await stage.topic("orders", 1)
         await stage.group()
         await send(stage, 3)
         stored_ms = stage.clock.now_ms()
-        await stage.processor.commit(Context(), "readers", "orders", "popgate", 0, 2)
+        await stage.processor.offsets.commit(Context(), "readers", "orders", "popgate", 0, 2)
         for fields in ({"consumerGroup": "readers"}, {"consumerGroup": "readers", "topic": "orders"}):
             stats = ConsumeStats.decode((await caller.ok(RequestCode.GET_CONSUME_STATS, fields)).body)
             standing = stats.standings[MessageQueue("orders", "popgate", 0)]

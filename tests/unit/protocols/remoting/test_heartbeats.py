@@ -95,8 +95,8 @@ async def test_the_same_heartbeat_again_changes_nothing(stage: Stage, room: Hear
 
 async def test_a_heartbeat_makes_the_group_and_its_retry_topic(stage: Stage, room: Heartbeats) -> None:
     await Caller(room).ok(BEAT, body=beat(consumer("fresh")))
-    assert (await stage.processor.group(Context(), "fresh")).name == "fresh"
-    (queue,) = await stage.processor.queues(Context(), "%RETRY%fresh")
+    assert (await stage.processor.metadata.group(Context(), "fresh")).name == "fresh"
+    (queue,) = await stage.processor.metadata.queues(Context(), "%RETRY%fresh")
     assert queue.queue_id == 0
 
 

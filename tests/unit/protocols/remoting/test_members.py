@@ -202,7 +202,7 @@ async def test_a_reset_is_done_and_members_are_told(house: House, stage: Stage) 
     (body,) = [body for code, _, body in in_c.told if code == WAS_RESET]
     assert {(one["queueId"], one["offset"]) for one in json.loads(body)["offsetTable"]} == {(0, 5), (1, 5)}
     assert told(other, WAS_RESET) == []
-    assert await stage.processor.committed(Context(), "readers", "orders", name, 1) == 5
+    assert await stage.processor.offsets.committed(Context(), "readers", "orders", name, 1) == 5
 
 
 async def test_a_reset_to_a_time(house: House, stage: Stage) -> None:
@@ -217,14 +217,14 @@ async def test_without_force_nobody_goes_forwards(house: House, stage: Stage) ->
     await filled(stage)
     await house.join(1, "readers")
     name = stage.broker.name
-    await stage.processor.commit(Context(), "readers", "orders", name, 0, 1)
-    await stage.processor.commit(Context(), "readers", "orders", name, 1, 4)
+    await stage.processor.offsets.commit(Context(), "readers", "orders", name, 0, 1)
+    await stage.processor.offsets.commit(Context(), "readers", "orders", name, 1, 4)
     at = stage.clock.now_ms() - 2500
     fields = {"topic": "orders", "group": "readers", "timestamp": at, "isForce": False}
     answer = await house.tool.ok(RESET, fields)
     assert {queue.queue_id: done for queue, done in decode_offsets(answer.body).items()} == {0: 1, 1: 2}
-    assert await stage.processor.committed(Context(), "readers", "orders", name, 1) == 2
-    assert await stage.processor.committed(Context(), "readers", "orders", name, 0) == 1
+    assert await stage.processor.offsets.committed(Context(), "readers", "orders", name, 1) == 2
+    assert await stage.processor.offsets.committed(Context(), "readers", "orders", name, 0) == 1
 
 
 async def test_who_need_not_go_back_is_not_told(house: House, stage: Stage) -> None:
@@ -232,7 +232,7 @@ async def test_who_need_not_go_back_is_not_told(house: House, stage: Stage) -> N
     peer = await house.join(1, "readers")
     name = stage.broker.name
     for queue_id in (0, 1):
-        await stage.processor.commit(Context(), "readers", "orders", name, queue_id, 1)
+        await stage.processor.offsets.commit(Context(), "readers", "orders", name, queue_id, 1)
     fields = {"topic": "orders", "group": "readers", "timestamp": stage.clock.now_ms(), "isForce": False}
     answer = await house.tool.ok(RESET, fields)
     assert {queue.queue_id: done for queue, done in decode_offsets(answer.body).items()} == {0: 1, 1: 1}
@@ -241,13 +241,13 @@ async def test_who_need_not_go_back_is_not_told(house: House, stage: Stage) -> N
 
 async def test_a_reset_of_one_queue(house: House, stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     changed: list[tuple[object, ...]] = []
-    reset_queue = stage.processor.reset_queue
+    reset_queue = stage.processor.offsets.reset_queue
 
     async def watched(context: Context, *words: Any) -> None:
         changed.append(words)
         await reset_queue(context, *words)
 
-    monkeypatch.setattr(stage.processor, "reset_queue", watched)
+    monkeypatch.setattr(stage.processor.offsets, "reset_queue", watched)
     await filled(stage)
     await house.join(1, "readers")
     fields = {"topic": "orders", "group": "readers", "timestamp": -1, "queueId": 1, "offset": 3}
@@ -286,7 +286,7 @@ async def test_a_reset_that_cannot_be(
 async def test_members_are_told_of_resets_that_come_by_other_doors(house: House, stage: Stage) -> None:
     await filled(stage, each=3)
     peer = await house.join(1, "readers")
-    await stage.processor.reset(Context(), "readers", "orders", StartFrom.LAST)
+    await stage.processor.offsets.reset(Context(), "readers", "orders", StartFrom.LAST)
     (body,) = [body for code, _, body in peer.told if code == WAS_RESET]
     assert set(decode_offsets(body).values()) == {3}
 
@@ -313,5 +313,5 @@ async def test_what_a_reset_set_is_told_though_the_group_has_read_on_meanwhile(
 async def test_a_reset_is_done_also_when_members_cannot_be_told(house: House, stage: Stage) -> None:
     await filled(stage, each=3)
     (await house.join(1, "readers")).full = True
-    await stage.processor.reset(Context(), "readers", "orders", StartFrom.LAST)
-    assert await stage.processor.committed(Context(), "readers", "orders", stage.broker.name, 0) == 3
+    await stage.processor.offsets.reset(Context(), "readers", "orders", StartFrom.LAST)
+    assert await stage.processor.offsets.committed(Context(), "readers", "orders", stage.broker.name, 0) == 3

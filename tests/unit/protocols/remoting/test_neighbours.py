@@ -141,7 +141,7 @@ async def stored(stage: Stage) -> tuple[str, str]:
     """The id of a message, and that of its place, as clients are told it at the doors."""
     message_id = make_message_id()
     await stage.processor.send(Context(), [Message("orders", b"body", message_id)])
-    (found,) = await stage.processor.find_by_id(Context(), "orders", message_id)
+    (found,) = await stage.processor.lookup.find_by_id(Context(), "orders", message_id)
     return message_id, encode_offset_message_id(ADDRESS, found.commit_offset)
 
 
@@ -267,7 +267,7 @@ async def test_a_grpc_client_of_another_gateway_consumes_a_message(town: Town) -
 async def test_scenario_14_where_all_members_stand_is_told_by_all_gateways(town: Town) -> None:
     queue = MessageQueue("orders", town.stage.broker.name, 0)
     await stored(town.stage)
-    await town.stage.processor.commit(Context(), "readers", "orders", queue.broker, 0, 1)
+    await town.stage.processor.offsets.commit(Context(), "readers", "orders", queue.broker, 0, 1)
     peers = [await town.a.join("one", "readers"), await town.b.join("other", "readers")]
     await town.b.join("silent", "readers")
     town.b.join_grpc("grpc", group="readers")

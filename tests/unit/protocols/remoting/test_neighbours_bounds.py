@@ -48,7 +48,7 @@ async def test_a_message_is_looked_up_while_somebody_waits(
     await stage.topic("orders", queues=1)
     message_id = make_message_id()
     await stage.processor.send(Context(), [Message("orders", b"body", message_id)])
-    (found,) = await stage.processor.find_by_id(Context(), "orders", message_id)
+    (found,) = await stage.processor.lookup.find_by_id(Context(), "orders", message_id)
     place_id = encode_offset_message_id(found.store_host, found.commit_offset)
     join(stage, "grpc", group="readers")
     until: list[float | None] = []

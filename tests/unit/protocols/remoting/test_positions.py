@@ -134,7 +134,7 @@ async def test_queues_that_are_not_there(
     await stage.group()
     asked = {**of_group(commitOffset=0, timestamp=0), **more}
     assert (await caller.ask(code, asked)).code == answer
-    assert [topic.name for topic in await stage.processor.topics(Context())] == ["orders"]
+    assert [topic.name for topic in await stage.processor.metadata.topics(Context())] == ["orders"]
 
 
 async def test_a_position_makes_no_group(caller: Caller) -> None:

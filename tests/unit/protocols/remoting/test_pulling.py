@@ -267,7 +267,7 @@ class TestWithoutAFilterOfItsOwn:
 
 class TestThePositionThatComesAlong:
     async def committed(self, stage: Stage) -> int | None:
-        return await stage.processor.committed(Context(), "readers", "orders", "popgate", 0)
+        return await stage.processor.offsets.committed(Context(), "readers", "orders", "popgate", 0)
 
     async def test_it_is_kept(self, stage: Stage, caller: Caller) -> None:
         await send(stage, b"one", b"two")
@@ -317,7 +317,7 @@ async def test_pulls_that_make_no_sense(
     stage: Stage, caller: Caller, more: dict[str, Any], code: int
 ) -> None:
     assert (await caller.ask(PULL, fields(**more))).code == code
-    assert [topic.name for topic in await stage.processor.topics(Context())] == ["orders"]
+    assert [topic.name for topic in await stage.processor.metadata.topics(Context())] == ["orders"]
 
 
 async def test_who_names_no_broker_reads_from_the_only_one(stage: Stage, caller: Caller) -> None:
@@ -326,7 +326,7 @@ async def test_who_names_no_broker_reads_from_the_only_one(stage: Stage, caller:
 
 
 async def test_a_group_that_is_switched_off_reads_nothing(stage: Stage, caller: Caller) -> None:
-    await stage.processor.create_group(Context(), GroupConfig("readers", consume_enabled=False))
+    await stage.processor.metadata.create_group(Context(), GroupConfig("readers", consume_enabled=False))
     assert (await caller.ask(PULL, fields())).code == ResponseCode.NO_PERMISSION
 
 

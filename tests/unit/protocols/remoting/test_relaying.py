@@ -30,7 +30,7 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.running import NAME_SERVERS, ConsumerRunningInfo
 from popgate.wire.surveys import Rate, Rates, decode_producers, encode_producers
-from processors.classic.relay import Relaying
+from processors.classic.relay import CommandRelay
 from protocols.remoting.asking import Asking
 from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.members import Members
@@ -81,8 +81,8 @@ def brokers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Brokers:
     async def known(_context: Context) -> list[BrokerPlace]:
         return [BrokerPlace("DefaultCluster", name) for name in ("broker-a", "broker-b")]
 
-    monkeypatch.setattr(processor, "relaying", Relaying(made, processor._admit))  # type: ignore[arg-type]
-    monkeypatch.setattr(processor, "brokers", known)
+    monkeypatch.setattr(processor, "relaying", CommandRelay(made, processor._admit))  # type: ignore[arg-type]
+    monkeypatch.setattr(processor.metadata, "brokers", known)
     return made
 
 
@@ -192,7 +192,7 @@ class TestClients:
         async def consumers(_context: Context, _group: str) -> list[str]:
             return ["there@1"]
 
-        monkeypatch.setattr(stage.processor, "consumers", consumers)
+        monkeypatch.setattr(stage.processor.group_members, "consumers", consumers)
         there = ConsumerConnection((ELSEWHERE,), consume_type=ACTIVELY)
         brokers.tell(Code.GET_CONSUMER_CONNECTION_LIST, there.encode(), there.encode())
         answer = await caller.ok(Code.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": "readers"})
@@ -236,7 +236,7 @@ class TestClients:
         await stage.group()
         message_id = make_message_id()
         await stage.processor.send(Context(), [Message("orders", b"x", message_id)])
-        (stored,) = await stage.processor.find_by_id(Context(), "orders", message_id)
+        (stored,) = await stage.processor.lookup.find_by_id(Context(), "orders", message_id)
         brokers.answers[stored.broker, Code.CONSUME_MESSAGE_DIRECTLY] = BrokerAnswer(0, body=b"{}")
         fields = {"consumerGroup": "readers", "clientId": "there@1", "msgId": message_id, "topic": "orders"}
         assert (await caller.ok(Code.CONSUME_MESSAGE_DIRECTLY, fields)).body == b"{}"

@@ -73,13 +73,13 @@ async def test_an_unknown_topic_has_no_route_and_is_not_made(
     answer = await caller.ask(ROUTE, {"topic": topic})
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert "No topic route info in name server for the topic" in answer.remark
-    assert await stage.processor.topics(Context()) == []
+    assert await stage.processor.metadata.topics(Context()) == []
 
 
 async def test_a_deleted_topic_has_no_route(stage: Stage, caller: Caller) -> None:
     await stage.topic()
     await route_of(caller, "orders")
-    await stage.processor.delete_topic(Context(), "orders")
+    await stage.processor.metadata.delete_topic(Context(), "orders")
     assert (await caller.ask(ROUTE, {"topic": "orders"})).code == ResponseCode.TOPIC_NOT_EXIST
 
 
@@ -108,8 +108,8 @@ async def test_routes_of_what_clients_ask_before_it_is_there(
     stage: Stage, caller: Caller, topic: str
 ) -> None:
     assert (await route_of(caller, topic)).queues == (QueueData("popgate", 1, 1, 6),)
-    assert await stage.processor.topics(Context()) == []
-    assert await stage.processor.groups(Context()) == []
+    assert await stage.processor.metadata.topics(Context()) == []
+    assert await stage.processor.metadata.groups(Context()) == []
 
 
 async def test_dead_letters_have_a_route_once_they_are_there(stage: Stage, caller: Caller) -> None:
@@ -179,8 +179,8 @@ class TestInFrontOfSeveralBrokers:
                 Queue("b", 3, Permission.READ),
             )
 
-        monkeypatch.setattr(stage.processor, "brokers", brokers)
-        monkeypatch.setattr(stage.processor, "queues", queues)
+        monkeypatch.setattr(stage.processor.metadata, "brokers", brokers)
+        monkeypatch.setattr(stage.processor.metadata, "queues", queues)
         return Caller(Routing(stage.house), Pulling(stage.house), Sending(stage.house))
 
     async def test_a_route_has_all_of_them_with_their_queues(self, caller: Caller) -> None:
@@ -225,7 +225,7 @@ async def test_brokers_stay_known_while_none_answers(
 
     known = Brokers(stage.house)
     before = await known.known(caller.context)
-    monkeypatch.setattr(stage.processor, "brokers", nobody)
+    monkeypatch.setattr(stage.processor.metadata, "brokers", nobody)
     stage.clock.advance(2)
     assert await known.known(caller.context) == before
     with pytest.raises(BrokerUnavailable):

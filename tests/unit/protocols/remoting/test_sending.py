@@ -551,7 +551,7 @@ class TestRetries:
 
     async def test_the_group_is_made_with_its_topic(self, stage: Stage, caller: Caller) -> None:
         await caller.ok(SHORT, self.fields(1, n=None), b"body")
-        assert (await stage.processor.group(Context(), "readers")).name == "readers"
+        assert (await stage.processor.metadata.group(Context(), "readers")).name == "readers"
 
     @pytest.mark.parametrize(("reconsumed", "most"), [(4, 3), (17, None)])
     async def test_too_often_makes_a_dead_letter(
@@ -566,7 +566,7 @@ class TestRetries:
         assert message.reconsume_times == reconsumed
 
     async def test_one_of_an_orderly_group_is_dead_at_once(self, stage: Stage, caller: Caller) -> None:
-        await stage.processor.lock(Context(), "readers", "client", [("orders", "popgate", 0)])
+        await stage.processor.classic.lock(Context(), "readers", "client", [("orders", "popgate", 0)])
         await caller.ok(SHORT, self.fields(3, l=3), b"body")
         assert len(await stored(stage, "%DLQ%readers", 0)) == 1
 

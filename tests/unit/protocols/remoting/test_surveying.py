@@ -93,7 +93,7 @@ class TestTopicsAndGroups:
         await stage.group("late")
         await stage.group("idle")
         await send(stage, 1)
-        await stage.processor.commit(Context(), "late", "orders", "popgate", 0, 1)
+        await stage.processor.offsets.commit(Context(), "late", "orders", "popgate", 0, 1)
         await beat(caller)
         assert decode_group_list((await caller.ok(READERS, {"topic": "orders"})).body) == ("late", "readers")
         assert decode_group_list((await caller.ok(READERS, {"topic": "others"})).body) == ()
@@ -102,7 +102,7 @@ class TestTopicsAndGroups:
     async def test_what_a_group_reads(self, stage: Stage, caller: Caller) -> None:
         await stage.topic()
         await stage.group()
-        await stage.processor.commit(Context(), "readers", "orders", "popgate", 0, 0)
+        await stage.processor.offsets.commit(Context(), "readers", "orders", "popgate", 0, 0)
         answer = await caller.ok(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "readers"})
         assert TopicList.decode(answer.body).topics == ("orders",)
         refused = await caller.ask(RequestCode.QUERY_TOPICS_BY_CONSUMER, {"group": "unknown"})
@@ -114,7 +114,7 @@ class TestTopicsAndGroups:
         await stage.group()
         await send(stage, 3)
         for topic in ("orders", "ordered"):
-            await stage.processor.commit(
+            await stage.processor.offsets.commit(
                 Context(), "readers", topic, "popgate", 0, 2 if topic == "orders" else 0
             )
         body = (await caller.ok(RequestCode.GET_BROKER_CONSUME_STATS, {"isOrder": False})).body

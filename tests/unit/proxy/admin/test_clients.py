@@ -10,7 +10,7 @@ from popgate.errors import IllegalReceipt
 from popgate.model import FilterKind, GroupConfig, Reading, TransactionCheck
 from popgate.verdict import Verdict
 from processors.clients.client_registry import ClientKind
-from processors.clients.query import Question, StackQuestion, VerifyQuestion
+from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 from processors.requests import Said
 from proxy.app import App, build
 from proxy.settings import Settings
@@ -40,7 +40,7 @@ class FakeClient:
     def check_transaction(self, check: TransactionCheck) -> bool:
         return False
 
-    def ask(self, question: Question) -> bool:
+    def ask(self, question: ClientQuery) -> bool:
         if isinstance(question, VerifyQuestion):
             self.bodies.append(question.message.body)
             question.answered(self.verdict)

@@ -147,7 +147,7 @@ async def test_a_bug_is_an_internal_error_without_its_details(
     async def broken(*_arguments: object) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr(type(app.processor), "topics", broken)
+    monkeypatch.setattr(app.processor.metadata, "topics", broken)
     status, told = await api.get("/api/topics")
     assert (status, told["fault"]) == (500, "INTERNAL")
     assert "secret detail" not in told["message"]

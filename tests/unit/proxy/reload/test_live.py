@@ -122,11 +122,11 @@ async def receives(app: App, *, invisible_ms: int) -> str:
 
 async def waiting(app: App) -> str:
     """One receive beside another."""
-    app.processor._waiting += 1
+    app.processor._core.polls.count += 1
     try:
         return await outcome(receive()(app))
     finally:
-        app.processor._waiting -= 1
+        app.processor._core.polls.count -= 1
 
 
 def under_way(connections: tuple[str, str], group: str) -> Probe:
@@ -221,7 +221,7 @@ async def forgets_silent_clients(app: App) -> int:
 async def members(app: App) -> str:
     """Two clients of a broadcast group."""
     name = f"group-{Ids.next()}"
-    await app.processor.create_group(HERE, GroupConfig(name, broadcast=True))
+    await app.processor.metadata.create_group(HERE, GroupConfig(name, broadcast=True))
     for who in ("one", "two"):
         asked = Receive("orders", name, invisible_ms=15_000, wait_s=0.0)
         told = await outcome(app.processor.receive(Context(client_id=f"{name}-{who}"), asked))
@@ -353,7 +353,7 @@ async def pull(app: App) -> None:
 
 
 async def find(app: App) -> None:
-    await app.processor.find_by_key(HERE, "orders", "key", begin_ms=0, end_ms=1, limit=100_000)
+    await app.processor.lookup.find_by_key(HERE, "orders", "key", begin_ms=0, end_ms=1, limit=100_000)
 
 
 def test_every_live_setting_is_in_the_table() -> None:

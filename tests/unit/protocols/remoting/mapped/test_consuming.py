@@ -35,7 +35,7 @@ AGAIN, MOVED = ResponseCode.PULL_RETRY_IMMEDIATELY, ResponseCode.PULL_OFFSET_MOV
 
 async def done(stage: Stage) -> int | None:
     """Below this the group has finished everything."""
-    return await stage.processor.committed(Context(), GROUP, TOPIC, BROKER, 0)
+    return await stage.processor.offsets.committed(Context(), GROUP, TOPIC, BROKER, 0)
 
 
 async def until_done(stage: Stage, position: int) -> None:
@@ -356,7 +356,7 @@ async def test_where_another_gateway_sets_the_beginning_nothing_is_taken_before(
         return asked.result()
 
     with monkeypatch.context() as patched:
-        patched.setattr(stage.processor, "lease", leased)
+        patched.setattr(stage.processor.classic, "lease", leased)
         answer = await pull(1)
     assert (answer.code, behind(answer)) == (NOTHING, 1)
     assert bodies(records(await pull(behind(answer)))) == [b"new"]
@@ -418,7 +418,7 @@ class TestSendingBack:
         await send(stage, b"one")
         (one,) = await member.take()
         assert (await member.send_back(one.commit_offset, **more)).code == 0
-        bounds = await stage.processor.bounds(Context(), f"%DLQ%{GROUP}", BROKER, 0)
+        bounds = await stage.processor.offsets.bounds(Context(), f"%DLQ%{GROUP}", BROKER, 0)
         assert bounds.maximum == 1
         assert await done(stage) == 1
 
@@ -444,7 +444,7 @@ class TestSendingBack:
         assert (await member.send_back(one.commit_offset, level=1)).code == 0
 
         async def copied() -> bool:
-            bounds = await stage.processor.bounds(Context(), f"%RETRY%{GROUP}", BROKER, 0)
+            bounds = await stage.processor.offsets.bounds(Context(), f"%RETRY%{GROUP}", BROKER, 0)
             stage.clock.advance(1)
             return bounds.maximum == 1
 

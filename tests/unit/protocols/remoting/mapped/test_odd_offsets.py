@@ -53,7 +53,7 @@ async def test_pulls_and_commits_of_odd_offsets_lose_nothing(stage: Stage, membe
         return bodies(found) == [b"one", b"two"]
 
     await stage.until(all_there)
-    assert await stage.processor.committed(Context(), GROUP, TOPIC, BROKER, 0) == 0
+    assert await stage.processor.offsets.committed(Context(), GROUP, TOPIC, BROKER, 0) == 0
 
 
 @pytest.mark.parametrize("offset", ["", "x", "1e3", "0x10", " 1", "9" * 30, str(1 << 63), "\u0661"])

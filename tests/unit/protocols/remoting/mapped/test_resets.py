@@ -38,11 +38,11 @@ MOVED, NOTHING = ResponseCode.PULL_OFFSET_MOVED, ResponseCode.PULL_NOT_FOUND
 
 async def done(stage: Stage) -> int | None:
     """Below this the group has finished everything."""
-    return await stage.processor.committed(Context(), GROUP, TOPIC, BROKER, 0)
+    return await stage.processor.offsets.committed(Context(), GROUP, TOPIC, BROKER, 0)
 
 
 async def reset(stage: Stage, to: StartFrom) -> None:
-    await stage.processor.reset(Context(), GROUP, TOPIC, to)
+    await stage.processor.offsets.reset(Context(), GROUP, TOPIC, to)
 
 
 def told(member: Member) -> list[dict[MessageQueue, int]]:
@@ -164,7 +164,7 @@ class TestMapped:
             return 3
 
         monkeypatch.setattr(stage.broker, "commit", nothing)
-        monkeypatch.setattr(stage.processor, "committed", position)
+        monkeypatch.setattr(stage.processor.offsets, "committed", position)
         await by_tool(member.door, **fields)
         monkeypatch.undo()
         assert member.door.mapped.figures()["mapped_held"] == 0
@@ -265,7 +265,7 @@ class TestPulled:
             begun.append(words[-1])
             return begun[-1]
 
-        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
+        monkeypatch.setattr(stage.processor.offsets, "begin_read", begin_read)
         await reset(stage, StartFrom.FIRST)
         assert len(records(await reader.pull(0, commit=0, wait=False))) == 3
         assert begun == [0]
@@ -285,7 +285,7 @@ class TestPulled:
                 raise BrokerUnavailable("away")
             return answer
 
-        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
+        monkeypatch.setattr(stage.processor.offsets, "begin_read", begin_read)
         await reset(stage, StartFrom.FIRST)
         assert await reader.query() == 0
         fields = {**reader._queue(0, TOPIC), "commitOffset": 1}
@@ -317,13 +317,13 @@ class TestPulled:
     async def test_a_tools_slow_commit_holds_no_reset(
         self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real, go_on = stage.processor.commit, asyncio.Event()
+        real, go_on = stage.processor.offsets.commit, asyncio.Event()
 
         async def slow(*words: Any) -> None:
             await go_on.wait()
             await real(*words)
 
-        monkeypatch.setattr(stage.processor, "commit", slow)
+        monkeypatch.setattr(stage.processor.offsets, "commit", slow)
         tool = Caller(*reader.door.rooms, peer=FakePeer("10.9.9.9:1"), client_id="tool")
         fields = {**reader._queue(0, TOPIC), "commitOffset": 1}
         setting = asyncio.ensure_future(tool.ok(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
@@ -354,13 +354,13 @@ class TestPulled:
     async def test_a_commit_that_crosses_it_does_not_undo_it(
         self, stage: Stage, reader: Member, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        real, go_on = stage.processor.commit, asyncio.Event()
+        real, go_on = stage.processor.offsets.commit, asyncio.Event()
 
         async def slow(*words: Any) -> None:
             await go_on.wait()
             await real(*words)
 
-        monkeypatch.setattr(stage.processor, "commit", slow)
+        monkeypatch.setattr(stage.processor.offsets, "commit", slow)
         fields = {**reader._queue(0, TOPIC), "commitOffset": 2}
         before = asyncio.ensure_future(reader.call(RequestCode.UPDATE_CONSUMER_OFFSET, fields))
         await stage.pass_s(0)
@@ -411,8 +411,8 @@ class TestPulled:
             begun.append(words[-1])
             return begun[-1]
 
-        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
-        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
+        monkeypatch.setattr(stage.processor.offsets, "commit_read", commit_read)
+        monkeypatch.setattr(stage.processor.offsets, "begin_read", begin_read)
         for _ in range(2):
             await reader.update(3)
             await reader.pull(3, commit=3, wait=False)
@@ -438,7 +438,7 @@ class TestPulled:
         async def commit_read(*words: Any) -> int:
             return to
 
-        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
+        monkeypatch.setattr(stage.processor.offsets, "commit_read", commit_read)
         await reader.update(3)
         await stage.pass_s(0.5)
         await reader.query()
@@ -458,7 +458,7 @@ class TestPulled:
         async def commit_read(*words: Any) -> int:
             return 0
 
-        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
+        monkeypatch.setattr(stage.processor.offsets, "commit_read", commit_read)
         await reader.update(3)
         await reader.query()
         await stage.pass_s(1)
@@ -472,7 +472,7 @@ class TestPulled:
             return 2
 
         await reset(stage, StartFrom.FIRST)
-        monkeypatch.setattr(stage.processor, "begin_read", begin_read)
+        monkeypatch.setattr(stage.processor.offsets, "begin_read", begin_read)
         if way == "asks":
             assert await reader.query() == 2
             return
@@ -501,7 +501,7 @@ class TestPulled:
             return 0
 
         await reset(stage, StartFrom.FIRST)
-        monkeypatch.setattr(stage.processor, "commit_read", commit_read)
+        monkeypatch.setattr(stage.processor.offsets, "commit_read", commit_read)
         peer = FakePeer("10.9.9.9:1")
         peer.client_id = "puller" if heartbeat else ""
         caller = Caller(*reader.door.rooms, peer=peer)

@@ -46,7 +46,7 @@ def as_a_rocketmq(stage: Stage) -> Iterator[None]:
 
 
 async def kept(stage: Stage) -> int | None:
-    return await stage.processor.committed(Context(), GROUP, RETRIES, BROKER, 0)
+    return await stage.processor.offsets.committed(Context(), GROUP, RETRIES, BROKER, 0)
 
 
 async def test_one_member_reads_them_by_their_real_offsets(stage: Stage, member: Member) -> None:

@@ -27,7 +27,7 @@ BEGINNING = 0
 
 async def done(stage: Stage) -> int | None:
     """Below this the group has finished everything."""
-    return await stage.processor.committed(Context(), GROUP, TOPIC, BROKER, 0)
+    return await stage.processor.offsets.committed(Context(), GROUP, TOPIC, BROKER, 0)
 
 
 async def search(caller: Caller, time_ms: int = 0) -> int:
@@ -225,7 +225,7 @@ class TestNotSet:
     async def test_where_an_operator_sent_it(self, stage: Stage, member: Member) -> None:
         await finish(member, b"one", b"two", b"three")
         await stage.pass_s(20)
-        await stage.processor.reset(Context(), GROUP, TOPIC, StartFrom.FIRST)
+        await stage.processor.offsets.reset(Context(), GROUP, TOPIC, StartFrom.FIRST)
         for _ in range(3):
             await stage.pass_s(10)
             await member.update(BEGINNING)

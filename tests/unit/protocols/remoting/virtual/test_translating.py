@@ -273,7 +273,7 @@ class TestPositions:
             MessageQueue(TOPIC, VIRTUAL_BROKER, 9): 8,
             MessageQueue(TOPIC, "b", 1): 6,
         }
-        await several.processor.commit(old.context, GROUP, TOPIC, "a", 0, 0)
+        await several.processor.offsets.commit(old.context, GROUP, TOPIC, "a", 0, 0)
         told = Command(0, body=encode_offsets(numbers, "messageQueueTable"))
         old.peer.answers = lambda *_: told
         asked = {"topic": TOPIC, "group": GROUP, "clientAddr": ""}

@@ -22,7 +22,7 @@ from popgate.testing.clock import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from processors.policies.picking import GroupsThenTurns
-from processors.produce.routing import check_type, place, routed
+from processors.routing import check_type, place, routed
 
 Make = Callable[..., MessagingProcessor]
 
@@ -133,12 +133,12 @@ async def test_a_change_through_this_replica_is_seen_at_once(
     processor: MessagingProcessor, context: Context
 ) -> None:
     await processor.route(context, "orders")
-    await processor.update_topic(context, TopicConfig("orders", (MessageType.FIFO,), 9, 9))
+    await processor.metadata.update_topic(context, TopicConfig("orders", (MessageType.FIFO,), 9, 9))
     assert len((await processor.route(context, "orders")).queues) == 9
     await processor.assignments(context, "orders", "readers")
-    await processor.update_group(context, GroupConfig("readers", ordered=True))
+    await processor.metadata.update_group(context, GroupConfig("readers", ordered=True))
     assert (await processor.assignments(context, "orders", "readers")).group.ordered
-    await processor.delete_topic(context, "orders")
+    await processor.metadata.delete_topic(context, "orders")
     assert len((await processor.route(context, "orders")).queues) == 8
 
 

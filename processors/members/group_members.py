@@ -1,0 +1,63 @@
+"""Who reads: the clients of a group, and the groups of a topic."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from brokers.capabilities import TellsConsumers, TellsReaders
+from popgate.context import Context
+from popgate.errors import GroupNotFound
+from popgate.kinds import Action
+from popgate.naming import check_group
+from processors.clients.client_registry import ClientRegistry
+from processors.core import ProcessorCore
+from processors.members.broadcast import is_member
+from processors.observer import Watch
+
+_AT_ONCE = 16
+
+
+class GroupMembers:
+    """Members of consumer groups, at all doors and gateways."""
+
+    def __init__(self, core: ProcessorCore, clients: ClientRegistry) -> None:
+        self._broker = core.broker
+        self._admit = core.admit
+        self._clients = clients
+        self._tells_consumers = core.broker.capability(TellsConsumers)
+        self._tells_readers = core.broker.capability(TellsReaders)
+        self._watch_members = Watch(core.observer, "members")
+
+    def start(self) -> None:
+        if self._tells_consumers is not None:
+            self._tells_consumers.on_members(self._clients.members_changed)
+
+    async def consumers(self, context: Context, group: str) -> list[str]:
+        """The ids of the clients of a consumer group, sorted: of all doors, and of all that the broker knows.
+
+        Raises IllegalGroup, BrokerUnavailable, BrokerTimeout: then it is not known who shares its queues.
+        """
+        with self._watch_members:
+            self._admit(context, Action.SUBSCRIBE, group=check_group(group))
+            found = {client.client_id for client in self._clients.consumers_of(group)}
+            if self._tells_consumers is not None:
+                found.update(await self._tells_consumers.consumers(group))
+        return sorted(found)
+
+    async def readers_of(self, context: Context, topic: str) -> list[str]:
+        """The groups that have read a topic, or subscribe to it now, sorted. Raises TopicNotFound."""
+        with self._watch_members:
+            self._admit(context, Action.GET, topic=topic)
+            await self._broker.topic(topic)
+            found = {one.group for one in self._clients.all() if one.group and topic in one.topics}
+            if self._tells_readers is not None:
+                return sorted(found.union(await self._tells_readers.readers(topic)))
+            for number, group in enumerate(await self._broker.groups()):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)  # there may be many, and the broker may answer at once
+                if group.name not in found and not is_member(group):
+                    with contextlib.suppress(GroupNotFound):  # deleted meanwhile
+                        if topic in await self._broker.topics_of(group.name):
+                            found.add(group.name)
+        return sorted(found)
