@@ -1,1 +1,1 @@
-"""What only classic clients and RocketMQ's tools request: locks of queues, messages sent back, replies, commands."""
+"""What only classic clients and RocketMQ's tools request: locks, messages sent back, replies, commands."""
