@@ -251,29 +251,22 @@ class QueueClient:
 
         Raises LocalWireError for properties that are too long for the layout.
         """
-        batch = len(messages) != 1
-        body, properties = (b"", b"") if batch else messages[0]
-        fields = {
-            "a": PRODUCER_GROUP,
-            "b": queue.topic,
-            "c": "TBW102",
-            "d": _NO_DELAY_QUEUES,
-            "e": str(queue.queue_id),
-            "f": str(TRANSACTION_PREPARED) if half else "0",
-            "g": str(int(time.time() * 1000) if now_ms is None else now_ms),
-            "h": "0",
-            "i": properties.decode("utf-8", "replace"),
-            "j": "0",
-            "k": "false",
-            "m": "true" if batch else "false",
-            "n": queue.broker,
-        }
-        if once:
-            fields[SEND_ONCE] = "true"
-        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        if batch:
-            body = encode_batch((0, one, block) for one, block in messages)
-        return self.connection.start(code, fields, body)
+        if len(messages) != 1:
+            items = encode_batch((0, body, block) for body, block in messages)
+            return self.start_send_batch(queue, items, now_ms=now_ms, once=once)
+        body, properties = messages[0]
+        fields = _send_fields(queue, now_ms, once=once)
+        if half:
+            fields["f"] = str(TRANSACTION_PREPARED)
+        fields["i"] = properties.decode("utf-8", "replace")
+        return self.connection.start(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+    def start_send_batch(
+        self, queue: QueuePlace, items: bytes, *, now_ms: int | None = None, once: bool = False
+    ) -> int:
+        """As `start_send`, of messages that are encoded already (`popgate/wire/batches.py`)."""
+        fields = {**_send_fields(queue, now_ms, once=once), "m": "true"}
+        return self.connection.start(RequestCode.SEND_BATCH_MESSAGE, fields, items)
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
         """Raises what the answer tells; after BrokerTimeout nobody knows whether it is stored."""
@@ -369,3 +362,25 @@ class QueueClient:
 
 def _place_fields(queue: QueuePlace) -> dict[str, str]:
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
+
+
+def _send_fields(queue: QueuePlace, now_ms: int | None, *, once: bool) -> dict[str, str]:
+    """Of one message without properties."""
+    fields = {
+        "a": PRODUCER_GROUP,
+        "b": queue.topic,
+        "c": "TBW102",
+        "d": _NO_DELAY_QUEUES,
+        "e": str(queue.queue_id),
+        "f": "0",
+        "g": str(int(time.time() * 1000) if now_ms is None else now_ms),
+        "h": "0",
+        "i": "",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": queue.broker,
+    }
+    if once:
+        fields[SEND_ONCE] = "true"
+    return fields
