@@ -19,8 +19,9 @@ from popgate.model import Bounds
 from popgate.naming import is_derived_topic, is_system_topic
 from popgate.wire.batches import encode_batch
 from popgate.wire.bodies import TopicList
-from popgate.wire.codes import SEND_ONCE, RequestCode, ResponseCode
+from popgate.wire.codes import REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
 from popgate.wire.configs import TopicConfig
+from popgate.wire.query_reports import QueryReport
 from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from popgate.wire.remoting import Command
 from popgate.wire.routes import ClusterInfo, TopicRoute
@@ -303,6 +304,10 @@ class QueueClient:
     ) -> SendAnswer:
         """Send and wait until it is stored. Raises as `start_send` and `finish_send`."""
         return self.finish_send(self.start_send(queue, messages), queue, timeout_s=timeout_s)
+
+    def report(self, report: QueryReport) -> None:
+        """Tell how a streaming query stands. Raises what the answer tells: no other gateway takes that."""
+        self._good(self.connection.call(REPORT_QUERY, {}, report.encode()), "")
 
     # -- inside ---------------------------------------------------------------------------------------
 

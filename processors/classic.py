@@ -26,6 +26,7 @@ from processors.numbering import Numbering
 from processors.observing import Latest, Observer, Watch
 from processors.policies.registry import Policies
 from processors.producing import check_message, finish_message
+from processors.query_reports import QueryReports
 from processors.reclaiming import Reclaiming
 from processors.relaying import Relaying
 
@@ -41,7 +42,8 @@ Named = tuple[str, str, int]
 class Classic(Explaining):
     """Retries by a topic of the group's own, locks of queues, members of groups, replies.
 
-    `relaying` passes commands of tools on to brokers, `numbering` numbers those and their queues.
+    `relaying` passes commands of tools on to brokers, `numbering` numbers those and their queues, and
+    `query_reports` is told how streaming queries stand.
     """
 
     reclaiming: Reclaiming
@@ -56,6 +58,7 @@ class Classic(Explaining):
         self._reply_handlers: Latest[ReplyHandler] = Latest(_nobody_waits)
         self.relaying = Relaying(broker, self._admit)
         self.numbering = Numbering(broker, clock, self._admit)
+        self.query_reports = QueryReports(clock, self._admit)
         self._watch_send_back = Watch(observer, "send_back")
         self._watch_lock = Watch(observer, "lock")
         self._watch_members = Watch(observer, "members")
