@@ -97,6 +97,21 @@ def test_a_gateway_that_is_slow_gets_the_last_report(gateway: Gateway, reporter:
     assert [each.ended for each in gateway.told] == [False, False, False, True]
 
 
+def test_a_query_that_is_started_again_at_once_has_not_ended(
+    gateway: Gateway, reporter: QueryReporter
+) -> None:
+    reporter.put(report("a", batch_id=1))
+    gateway.has("a")
+    gateway.free.clear()
+    reporter.put(report("z"))
+    wait_until(lambda: not reporter._due)
+    reporter.end("a")
+    reporter.put(report("a", batch_id=2))
+    gateway.free.set()
+    gateway.has("a", "z", "a")
+    assert gateway.told[-1] == report("a", batch_id=2)
+
+
 def test_what_does_not_change_is_reported_again_and_says_how_old_it_is(gateway: Gateway) -> None:
     now = [5.0]
     made = QueryReporter(GIVEN, connect=gateway.connect, repeat_s=0.001, now=lambda: now[0])
