@@ -19,8 +19,9 @@ from popgate.model import Bounds
 from popgate.naming import is_derived_topic, is_system_topic
 from popgate.wire.batches import encode_batch
 from popgate.wire.bodies import TopicList
-from popgate.wire.codes import SEND_ONCE, RequestCode, ResponseCode
+from popgate.wire.codes import REPORT_QUERY, SEND_ONCE, RequestCode, ResponseCode
 from popgate.wire.configs import TopicConfig
+from popgate.wire.query_reports import QueryReport
 from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from popgate.wire.remoting import Command
 from popgate.wire.routes import ClusterInfo, TopicRoute
@@ -251,29 +252,22 @@ class QueueClient:
 
         Raises LocalWireError for properties that are too long for the layout.
         """
-        batch = len(messages) != 1
-        body, properties = (b"", b"") if batch else messages[0]
-        fields = {
-            "a": PRODUCER_GROUP,
-            "b": queue.topic,
-            "c": "TBW102",
-            "d": _NO_DELAY_QUEUES,
-            "e": str(queue.queue_id),
-            "f": str(TRANSACTION_PREPARED) if half else "0",
-            "g": str(int(time.time() * 1000) if now_ms is None else now_ms),
-            "h": "0",
-            "i": properties.decode("utf-8", "replace"),
-            "j": "0",
-            "k": "false",
-            "m": "true" if batch else "false",
-            "n": queue.broker,
-        }
-        if once:
-            fields[SEND_ONCE] = "true"
-        code = RequestCode.SEND_BATCH_MESSAGE if batch else RequestCode.SEND_MESSAGE_V2
-        if batch:
-            body = encode_batch((0, one, block) for one, block in messages)
-        return self.connection.start(code, fields, body)
+        if len(messages) != 1:
+            items = encode_batch((0, body, block) for body, block in messages)
+            return self.start_send_batch(queue, items, now_ms=now_ms, once=once)
+        body, properties = messages[0]
+        fields = _send_fields(queue, now_ms, once=once)
+        if half:
+            fields["f"] = str(TRANSACTION_PREPARED)
+        fields["i"] = properties.decode("utf-8", "replace")
+        return self.connection.start(RequestCode.SEND_MESSAGE_V2, fields, body)
+
+    def start_send_batch(
+        self, queue: QueuePlace, items: bytes, *, now_ms: int | None = None, once: bool = False
+    ) -> int:
+        """As `start_send`, of messages that are encoded already (`popgate/wire/batches.py`)."""
+        fields = {**_send_fields(queue, now_ms, once=once), "m": "true"}
+        return self.connection.start(RequestCode.SEND_BATCH_MESSAGE, fields, items)
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float | None = None) -> SendAnswer:
         """Raises what the answer tells; after BrokerTimeout nobody knows whether it is stored."""
@@ -310,6 +304,10 @@ class QueueClient:
     ) -> SendAnswer:
         """Send and wait until it is stored. Raises as `start_send` and `finish_send`."""
         return self.finish_send(self.start_send(queue, messages), queue, timeout_s=timeout_s)
+
+    def report(self, report: QueryReport) -> None:
+        """Tell how a streaming query stands. Raises what the answer tells: no other gateway takes that."""
+        self._good(self.connection.call(REPORT_QUERY, {}, report.encode()), "")
 
     # -- inside ---------------------------------------------------------------------------------------
 
@@ -369,3 +367,25 @@ class QueueClient:
 
 def _place_fields(queue: QueuePlace) -> dict[str, str]:
     return {"topic": queue.topic, "queueId": str(queue.queue_id), "bname": queue.broker}
+
+
+def _send_fields(queue: QueuePlace, now_ms: int | None, *, once: bool) -> dict[str, str]:
+    """Of one message without properties."""
+    fields = {
+        "a": PRODUCER_GROUP,
+        "b": queue.topic,
+        "c": "TBW102",
+        "d": _NO_DELAY_QUEUES,
+        "e": str(queue.queue_id),
+        "f": "0",
+        "g": str(int(time.time() * 1000) if now_ms is None else now_ms),
+        "h": "0",
+        "i": "",
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": queue.broker,
+    }
+    if once:
+        fields[SEND_ONCE] = "true"
+    return fields

@@ -29,6 +29,7 @@ from popgate.naming import check_group, check_topic
 from popgate.packed import PackedMessages
 from processors.admin.lookup import MessageLookup
 from processors.admin.metadata import Metadata
+from processors.admin.query_reports import QueryReports
 from processors.admin.redrive import DeadLetters
 from processors.admin.stuck import StuckGroups
 from processors.budgets import Budgets
@@ -131,6 +132,7 @@ class MessagingProcessor:
         self.classic = ClassicRequests(core)
         self.lite = LiteSubscriptions(broker, self._routing, self.clients, limits, self._admit, observer)
         self.letters = DeadLetters(broker, self._admit, observer)
+        self.query_reports = QueryReports(clock, self._admit)
         self.metadata = Metadata(core, self.broadcasting)
         self.lookup = MessageLookup(core)
         self.offsets = GroupOffsets(core, self.broadcasting, self.reclaiming)

@@ -347,6 +347,7 @@ def build(settings: Settings, *, clock: Clock | None = None, membership: Members
         app.reloads = CrewReloads(membership, cast("Settled", settled(membership.settings)), clock)
     metrics.figures = lambda: _figures(app)
     metrics.ages = lambda most: _ages(processor, most)
+    metrics.queries = processor.query_reports.current
     metrics.standings.ask = broker.standings
     metrics.standings.whole = broker.traits.tells_deliveries
     if admin_at is not None:

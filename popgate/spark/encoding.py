@@ -6,7 +6,6 @@ column.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final, NoReturn
@@ -16,29 +15,19 @@ import pyarrow as pa
 from popgate.errors import BadRequest, shown
 from popgate.naming import check_topic
 from popgate.queue_client import PRODUCER_GROUP
-from popgate.spark.identities import Identity
-from popgate.spark.messages import Outgoing, illegal_row
+from popgate.spark.blocks import Wrong, block_of, find_control
+from popgate.spark.identities import VERSION, Identity, digests
+from popgate.spark.messages import Outgoing, PackedRows, illegal_row
+from popgate.spark.packed_rows import PlainRows, plain_rows
 from popgate.spark.sink_options import SinkOptions
 from popgate.wire.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
-    KEYS,
-    LITE_TOPIC,
     LONGEST_IN_BATCH,
     PGROUP,
-    PRIORITY,
-    RESERVED,
-    SHARDING_KEY,
-    TAGS,
-    TIMER_DELIVER_MS,
-    TRACE_CONTEXT,
     TRAN_MSG,
-    TRANSIENT_PREFIX,
     UNIQ_KEY,
 )
 
-_control: Final = re.compile("[\x00-\x1f\x7f-\x9f]").search
-"""What a block of properties cannot carry, and no message may have in its texts."""
-_NOT_FOR_USERS: Final = RESERVED | {SHARDING_KEY, TRACE_CONTEXT}
 _HALF: Final = (
     f"{TRAN_MSG}\x01true\x02{PGROUP}\x01{PRODUCER_GROUP}\x02{CHECK_IMMUNITY_TIME_IN_SECONDS}\x013600\x02"
 )
@@ -53,7 +42,7 @@ class Encoder:
 
     def __init__(self, options: SinkOptions, identity: Identity) -> None:
         self._options = options
-        self._partition = identity.partition
+        self._identity, self._partition = identity, identity.partition
         self._row_id, self._key_id = identity.of_rows(), identity.of_keys()
         self._digest = identity.digest_of_contents() if identity.by_contents else None
         self.checksum = 0
@@ -61,6 +50,17 @@ class Encoder:
         self._front = _HALF if options.transactional else ""
         self.count = 0
         self._topics: dict[str, str] = {}
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[Outgoing | PackedRows]:
+        """The `messages`, many at a time where all rows are plain. Raises as these do."""
+        options = self._options
+        # Half messages go one by one.
+        rows = None if self._front else plain_rows(batch, topic=options.topic, key=options.dedupe_key)
+        if rows is None or not all(_is_topic(topic) for topic, _ in rows.topics):
+            return self.messages(batch)
+        first = self.count
+        self.count += len(rows)
+        return rows.pack(first, *self._ids_of(rows, first))
 
     def messages(self, batch: pa.RecordBatch) -> Iterator[Outgoing]:
         """Raises SparkSourceError (ILLEGAL_ROW) when it comes to such a row."""
@@ -93,7 +93,7 @@ class Encoder:
                 if plain and not tag:
                     block = ""
                 else:
-                    block = _block(tag, keys, group, properties, due_ms, priority, lite)
+                    block = block_of(tag, keys, group, properties, due_ms, priority, lite)
                 if self._digest is None:
                     message_id = find_key(at, number, block, body)
                 else:
@@ -101,7 +101,7 @@ class Encoder:
                     digest = self._digest(rest.encode(), body)
                     self.checksum = self.checksum + int.from_bytes(digest[:8], "big") & _LAST_U64
                     message_id = find_key(at, number, block, digest)
-            except _Wrong as wrong:
+            except Wrong as wrong:
                 self._refuse(number, wrong.column, wrong.why)
             packed = f"{self._front}{block}{UNIQ_KEY}\x01{message_id}\x02".encode()
             if queue_id is not None and queue_id < 0:
@@ -133,7 +133,7 @@ class Encoder:
                 found = given[at]
                 if found is None:
                     if name:
-                        raise _Wrong("message_id", "is null, though dedupeKeyColumn names it")
+                        raise Wrong("message_id", "is null, though dedupeKeyColumn names it")
                     return self._row_id(number, block.encode(), body)
                 return _checked_id(found)
 
@@ -145,10 +145,23 @@ class Encoder:
         def keyed(at: int, number: int, block: str, body: bytes) -> str:
             key = keys[at]
             if key is None:
-                raise _Wrong(name, "is null, though dedupeKeyColumn names it")
+                raise Wrong(name, "is null, though dedupeKeyColumn names it")
             return self._key_id(key)
 
         return keyed
+
+    def _ids_of(self, rows: PlainRows, first: int) -> tuple[bytes, bytes]:
+        """What all ids of plain rows begin with, and how they go on, one behind the other."""
+        identity, by_contents = self._identity, self._digest is not None
+        contents = digests(identity.content_hash(), *rows.contents()) if by_contents else []
+        self.checksum = self.checksum + sum(int.from_bytes(each[:8], "big") for each in contents) & _LAST_U64
+        if self._options.dedupe_key:
+            found = digests(identity.key_hash(), *rows.keys())
+        elif by_contents:
+            return b"", "".join(self._row_id(0, b"", each) for each in contents).encode()
+        else:
+            found = digests(identity.row_hash(), *rows.numbered(first))
+        return VERSION.encode(), b"".join(found).hex().upper().encode()
 
     def _check_topic(self, number: int, topic: str | None) -> None:
         if not topic:
@@ -160,14 +173,6 @@ class Encoder:
 
     def _refuse(self, number: int, column: str, why: str) -> NoReturn:
         raise illegal_row(number, self._partition, column, why)
-
-
-class _Wrong(Exception):
-    """A row cannot be a message, for what a column of it says."""
-
-    def __init__(self, column: str, why: str) -> None:
-        super().__init__(column, why)
-        self.column, self.why = column, why
 
 
 class _Columns:
@@ -212,66 +217,16 @@ class _Columns:
         return self.binaries(name)
 
 
-def _block(
-    tag: str | None,
-    keys: str | Sequence[str | None] | None,
-    group: str | None,
-    properties: Sequence[tuple[str, str | None]] | None,
-    due_ms: int | None,
-    priority: int | None,
-    lite: str | None,
-) -> str:
-    """The block of properties without the id: what users said, then what has a column. Raises _Wrong."""
-    parts = [_of_user(name, value) for name, value in properties] if properties else []
-    if tag:
-        if "|" in tag or tag.isspace():
-            raise _Wrong("tag", f"is {shown(tag)}: a tag is not blank and has no |")
-        parts.append(_entry(TAGS, tag, "tag"))
-    if keys:
-        joined = keys if isinstance(keys, str) else _joined(keys)
-        if joined.strip():
-            parts.append(_entry(KEYS, joined, "keys"))
-    if group:
-        parts.append(_entry(SHARDING_KEY, group, "message_group"))
-    if due_ms is not None:
-        parts.append(f"{TIMER_DELIVER_MS}\x01{max(due_ms, 1)}\x02")
-    if priority is not None:
-        if priority < 0:
-            raise _Wrong("priority", f"is {priority}: it is at least 0")
-        parts.append(f"{PRIORITY}\x01{priority}\x02")
-    if lite:
-        parts.append(_entry(LITE_TOPIC, lite, "lite_topic"))
-    return "".join(parts)
-
-
-def _entry(name: str, value: str, column: str) -> str:
-    if not value.isprintable() and _control(value):
-        raise _Wrong(column, f"is {shown(value)}: it holds a control character")
-    return f"{name}\x01{value}\x02"
-
-
-def _of_user(name: str, value: str | None) -> str:
-    if not name:
-        raise _Wrong("properties", "has a property without a name")
-    if not value:
-        raise _Wrong("properties", f"has no value for {shown(name)}: a message keeps no property without one")
-    if name in _NOT_FOR_USERS or name.startswith(TRANSIENT_PREFIX):
-        raise _Wrong("properties", f"has the name {shown(name)}, which belongs to the system")
-    if _control(name):
-        raise _Wrong("properties", f"has the name {shown(name)}: it holds a control character")
-    return _entry(name, value, "properties")
-
-
-def _joined(keys: Sequence[str | None]) -> str:
-    for key in keys:
-        if not key or any(map(str.isspace, key)):
-            raise _Wrong("keys", f"has {shown(str(key))}: a key is not empty and has no blanks")
-    return " ".join(key for key in keys if key)
+def _is_topic(name: str) -> bool:
+    try:
+        return bool(check_topic(name))
+    except BadRequest:
+        return False
 
 
 def _checked_id(message_id: str) -> str:
-    if not message_id.strip() or _control(message_id) or len(message_id.encode()) > _LONGEST_ID:
-        raise _Wrong(
+    if not message_id.strip() or find_control(message_id) or len(message_id.encode()) > _LONGEST_ID:
+        raise Wrong(
             "message_id",
             f"is {shown(message_id)}: it has 1 to {_LONGEST_ID} bytes, not blank and no control character",
         )

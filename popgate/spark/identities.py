@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from popgate.spark.errors import Code, SparkSourceError, illegal_option
@@ -21,7 +22,7 @@ from popgate.spark.sink_options import SinkOptions
 BATCH_ID: Final = "streaming.sql.batchId"
 QUERY_ID: Final = "sql.streaming.queryId"
 """Properties of Spark's tasks. They are there in foreachBatch, too."""
-_VERSION: Final = "01"
+VERSION: Final = "01"
 """What the ids of the gRPC clients begin with."""
 _OF_CONTENTS: Final = "02"
 
@@ -55,14 +56,18 @@ class Identity:
         """The id of a row: its number, the block of its properties, and its body."""
         if self.by_contents:
             return self._of_contents()
-        base = _hash("row", *self.write, self.sink_id, str(self.partition))
+        base = self.row_hash()
 
         def row_id(number: int, block: bytes, body: bytes) -> str:
             one = base.copy()
             one.update(b"%d %d " % (number, len(block)) + block + body)
-            return _VERSION + one.hexdigest().upper()
+            return VERSION + one.hexdigest().upper()
 
         return row_id
+
+    def row_hash(self) -> hashlib.blake2b:
+        """What `of_rows` goes on with, where rows are not `by_contents`."""
+        return _hash("row", *self.write, self.sink_id, str(self.partition))
 
     def _of_contents(self) -> Callable[[int, bytes, bytes], str]:
         """Rows that say the same are counted: whichever comes first has the same id each time.
@@ -82,7 +87,7 @@ class Identity:
 
     def digest_of_contents(self) -> Callable[[bytes, bytes], bytes]:
         """Of what a row says, beside its body: the same in whichever partition and place it is."""
-        base = _hash("content", *self.write, self.sink_id)
+        base = self.content_hash()
 
         def digest(rest: bytes, body: bytes) -> bytes:
             one = base.copy()
@@ -91,20 +96,28 @@ class Identity:
 
         return digest
 
+    def content_hash(self) -> hashlib.blake2b:
+        """What `digest_of_contents` goes on with."""
+        return _hash("content", *self.write, self.sink_id)
+
     def of_keys(self) -> Callable[[bytes], str]:
         """The id of a row by its key: the same for all writes of a sink, with a ledger those of its batch.
 
         There a batch that is done does not come again, and a key of an earlier one is another row.
         """
-        of = ("key of batch", *self.write) if self.by_contents else ("key",)
-        base = _hash(*of, self.sink_id)
+        base = self.key_hash()
 
         def key_id(key: bytes) -> str:
             one = base.copy()
             one.update(key)
-            return _VERSION + one.hexdigest().upper()
+            return VERSION + one.hexdigest().upper()
 
         return key_id
+
+    def key_hash(self) -> hashlib.blake2b:
+        """What `of_keys` goes on with."""
+        of = ("key of batch", *self.write) if self.by_contents else ("key",)
+        return _hash(*of, self.sink_id)
 
 
 def identity_of(
@@ -145,6 +158,16 @@ def identity_of(
 def batch_of(properties: Mapping[str, str]) -> tuple[str, int]:
     """Of a stream's task: its query and its batch, as `identity_of` has found them there."""
     return properties[QUERY_ID], int(properties[BATCH_ID])
+
+
+def digests(base: hashlib.blake2b, data: bytes, ends: Sequence[int]) -> list[bytes]:
+    """Of each part of `data`, as if `base` went on with it. A part begins where the one before it ends."""
+    found = []
+    for begin, end in pairwise(ends):
+        one = base.copy()
+        one.update(data[begin:end])
+        found.append(one.digest())
+    return found
 
 
 def _hash(*parts: str) -> hashlib.blake2b:

@@ -15,22 +15,15 @@ from typing import Any, Final
 
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.offsets import StreamOffset
+from popgate.wire.query_reports import FIGURES, LAGS, QueryReport, SourceLag
 
 _PREFIX: Final = "popgate_spark_"
 _METRICS: Final = {
-    # name: type, help
-    "lag_min": ("gauge", "Offsets that the queue that is least behind has and the query has not read."),
-    "lag_max": ("gauge", "The same of the queue that is most behind."),
-    "lag_avg": ("gauge", "The same as a mean over the queues."),
-    "input_rows_total": ("counter", "Rows read, since the driver listens."),
-    "input_rows_per_second": ("gauge", "Rows that came in, of the last trigger."),
-    "processed_rows_per_second": ("gauge", "Rows that were processed, of the last trigger."),
-    "batch_id": ("gauge", "The number of the last batch."),
-    "batch_seconds": ("gauge", "How long the last trigger took."),
-    "state_rows": ("gauge", "Rows of state that the query keeps."),
-    "late_rows_total": ("counter", "Rows that came too late for the watermark, since the driver listens."),
+    **{name: ("gauge", help_text) for name, help_text in LAGS.items()},
+    **FIGURES,
     "observed": ("gauge", "What the query observes of itself, by the name and the column of observe()."),
 }
+"""Type and help, by name."""
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _Labels = tuple[tuple[str, str], ...]
 
@@ -42,6 +35,8 @@ class Lag:
     least: int
     most: int
     mean: float
+    topics: tuple[str, ...] = ()
+    """Of these queues, by name."""
 
 
 def lag_of(end: str, latest: str) -> Lag | None:
@@ -54,7 +49,10 @@ def lag_of(end: str, latest: str) -> Lag | None:
     except (ValueError, SparkSourceError):
         return None
     behind = [max(offset - reached.get(queue, offset), 0) for queue, offset in there.items()]
-    return Lag(min(behind), max(behind), sum(behind) / len(behind)) if behind else None
+    if not behind:
+        return None
+    topics = tuple(sorted({queue.topic for queue in there}))
+    return Lag(min(behind), max(behind), sum(behind) / len(behind), topics)
 
 
 class QueryMetrics:
@@ -64,10 +62,13 @@ class QueryMetrics:
         self._lock = threading.Lock()
         self._queries: dict[str, dict[str, dict[_Labels, float]]] = {}
         """By query, metric and labels."""
+        self._sources: dict[str, tuple[SourceLag, ...]] = {}
+        """By query, those that are of this connector."""
 
     def note(self, query: str, progress: Mapping[str, Any]) -> list[Lag]:
         """Take what Spark tells of a trigger; the lags of the query's sources that are of this connector."""
         lags = []
+        sources = []
         with self._lock:
             told = self._queries.setdefault(query, {})
 
@@ -84,6 +85,7 @@ class QueryMetrics:
                 if lag is None:
                     continue
                 lags.append(lag)
+                sources.append(SourceLag(number, lag.topics, lag.least, lag.most, lag.mean))
                 labels = (("source", str(number)),)
                 for name, value in (("lag_min", lag.least), ("lag_max", lag.most), ("lag_avg", lag.mean)):
                     tell(name, value, labels)
@@ -102,12 +104,21 @@ class QueryMetrics:
                 for column, value in row.asDict().items():
                     if isinstance(value, int | float):
                         tell("observed", value, (("name", name), ("column", column)))
+            self._sources[query] = tuple(sources)
         return lags
+
+    def report(self, query: str) -> QueryReport | None:
+        """What a gateway is told of a query; None: of one that reads nothing by this connector nothing."""
+        with self._lock:
+            sources, told = self._sources.get(query), self._queries.get(query, {})
+            figures = {name: values[()] for name, values in told.items() if name in FIGURES}
+        return QueryReport(query, sources, figures) if sources else None
 
     def forget(self, query: str) -> None:
         """A query that is over has no figures."""
         with self._lock:
             self._queries.pop(query, None)
+            self._sources.pop(query, None)
 
     def text(self) -> str:
         """All figures, for Prometheus."""

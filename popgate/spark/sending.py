@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, TypeVar
 
 from popgate.errors import BrokerTimeout, BrokerUnavailable, Fault, GatewayError, TopicNotFound
-from popgate.message_id import decode_offset_message_id
-from popgate.queue_client import HalfMessage, QueueClient, QueuePlace, SendAnswer
+from popgate.queue_client import HalfMessage, QueueClient, QueuePlace
 from popgate.spark.connecting import PASSING, client_of
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.messages import Outgoing, illegal_row
+from popgate.spark.lots import Lot, half_of, key_of
+from popgate.spark.messages import Outgoing, PackedRows, illegal_row
 from popgate.spark.places import (
     ANY,
     brokers_of_new_topics,
@@ -30,43 +29,18 @@ from popgate.spark.places import (
     writable_queues,
 )
 from popgate.spark.sink_options import SinkOptions
-from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
+from popgate.wire.batches import size_in_batch
 
 _REFUSALS: Final = frozenset({Fault.BROKER_BUSY, Fault.TOO_MANY_REQUESTS})
 """After these nothing was carried out."""
 _LONGEST_REST_S: Final = 5.0
 _MOST_HELD: Final = 16 << 20
 """Bytes of rows in batches that are not full yet, over all queues."""
+_LARGEST_SEND: Final = 4 << 20
+"""Bytes of one that brokers take by default. Source: RocketMQ's MessageStoreConfig.maxMessageSize."""
 T = TypeVar("T")
 Connect = Callable[[SinkOptions], AbstractContextManager[QueueClient]]
 FindSent = Callable[[str], set[str]]
-
-
-@dataclass(slots=True, eq=False)
-class _Lot:
-    """Messages of one request. `place` None: any queue of the topic, the next one each time it is sent."""
-
-    topic: str
-    place: QueuePlace | None
-    ordered: bool
-    first: int
-    """The number of its first row."""
-    messages: list[tuple[bytes, bytes]] = field(default_factory=list)
-    size: int = 0
-    last: int = 0
-    times: int = 0
-    """How often it was sent."""
-    client: QueueClient | None = None
-    opaque: int = 0
-    to: QueuePlace | None = None
-    """Where it went, by which connection, under which number."""
-    why: GatewayError | None = None
-    """Why it went by none."""
-
-    def add(self, row: Outgoing) -> None:
-        self.messages.append((row.body, row.block))
-        self.size += len(row.body) + len(row.block)
-        self.last = row.number
 
 
 class Sender:
@@ -92,7 +66,9 @@ class Sender:
         `begin_topics`: called with topics before the first send to them, as `check` is.
         """
         numbers = options.numbers
-        self._rows, self._bytes = numbers["sendBatchRows"], numbers["sendBatchBytes"]
+        self._rows = numbers["sendBatchRows"]
+        # What each message needs beside its body and its properties counts for the broker, too.
+        self._bytes = min(numbers["sendBatchBytes"], _LARGEST_SEND - size_in_batch(self._rows))
         self._depth, self._retries = numbers["sendInFlight"], numbers["send.numRetries"]
         self._first_rest_s = numbers["send.retryIntervalMs"] / 1000
         self._options, self._partition = options, partition
@@ -104,9 +80,9 @@ class Sender:
         self._compacted: dict[str, bool] = {}
         """Whether topics that are there are compacted."""
         self._turn = partition
-        self._filling: dict[Hashable, _Lot] = {}
+        self._filling: dict[Hashable, Lot] = {}
         self._held = 0
-        self._under_way: deque[_Lot] = deque()
+        self._under_way: deque[Lot] = deque()
         self._acknowledged = 0
         # A half message that was dropped does not come again under its id.
         self._half, self._once = options.transactional, once and not options.transactional
@@ -137,7 +113,7 @@ class Sender:
             self._make_topic(row)
             return
         # A compaction leaves the last message of a key in a queue: where that is must not be chance.
-        group = row.group or (_key_of(row) if self._compacted.get(topic) else "")
+        group = row.group or (key_of(row) if self._compacted.get(topic) else "")
         ordered = group != "" and not self._half
         plain = group == "" and row.queue_id is None
         place = None if plain and not row.alone else self._place(row, group, queues)
@@ -148,13 +124,45 @@ class Sender:
             self._close(key)
             lot = None
         if lot is None:
-            lot = self._filling[key] = _Lot(topic, place, ordered, row.number)
+            lot = self._filling[key] = Lot(topic, place, ordered, row.number)
         lot.add(row)
         self._held += size
-        if row.alone or len(lot.messages) >= self._rows:
+        if row.alone or lot.count >= self._rows:
             self._close(key)
         elif self._held > _MOST_HELD:
             self._close_all()
+
+    def add_all(self, pieces: Iterable[Outgoing | PackedRows]) -> None:
+        """Take rows, one after the other."""
+        for piece in pieces:
+            if isinstance(piece, PackedRows):
+                self._add_packed(piece)
+            else:
+                self.add(piece)
+
+    def _add_packed(self, rows: PackedRows) -> None:
+        """What `add` does with each of them, with many at a time."""
+        topic, at = rows.topic, 0
+        while at < len(rows):
+            if self._compacted.get(topic) or not self._queues.get(topic):
+                self.add(rows.row(at))
+                at += 1
+                continue
+            lot = self._filling.get(topic) or Lot(topic, None, ordered=False, first=rows.first + at)
+            stop = min(rows.fitting(at, self._bytes - lot.size), at + self._rows - lot.count)
+            if stop == at and lot.count:
+                self._close(topic)
+                continue
+            # One that is too large for any batch goes in one of its own, and one goes beyond what is held.
+            stop = min(max(stop, at + 1), rows.fitting(at, _MOST_HELD - self._held) + 1)
+            self._filling[topic] = lot
+            lot.add_packed(rows, at, stop)
+            self._held += rows.size(at, stop)
+            at = stop
+            if lot.count >= self._rows:
+                self._close(topic)
+            elif self._held > _MOST_HELD:
+                self._close_all()
 
     def finish(self) -> int:
         """Send the rest, and wait for every acknowledgement; how many rows were sent in all."""
@@ -208,7 +216,7 @@ class Sender:
             raise self._failed(TopicNotFound(row.topic), f"row {row.number}", row.topic, 1)
         broker = row.broker or brokers[self._partition % len(brokers)]
         queue_id = ANY if row.queue_id is None else row.queue_id
-        lot = _Lot(row.topic, QueuePlace(row.topic, broker, queue_id), row.group != "", row.number)
+        lot = Lot(row.topic, QueuePlace(row.topic, broker, queue_id), row.group != "", row.number)
         lot.add(row)
         self._send(lot)
         self._drain()
@@ -224,7 +232,7 @@ class Sender:
         self._held -= lot.size
         self._send(lot)
 
-    def _send(self, lot: _Lot) -> None:
+    def _send(self, lot: Lot) -> None:
         if self._begin_topics is not None and lot.topic not in self._begun:
             # Those that are about to go out as well, so that it is called for many at a time.
             topics = {lot.topic, *(each.topic for each in self._filling.values())} - self._begun
@@ -242,7 +250,7 @@ class Sender:
         while self._under_way:
             self._finish_oldest()
 
-    def _begin(self, lot: _Lot) -> None:
+    def _begin(self, lot: Lot) -> None:
         """Send it; that it could not be sent for now is told when it is waited for."""
         lot.times += 1
         lot.client = None
@@ -251,7 +259,7 @@ class Sender:
             lot.to = lot.place or self._next(self._known(client, lot.topic))
             # Behind all that takes time: another one may have come meanwhile.
             self._check()
-            lot.opaque = client.start_send(lot.to, lot.messages, once=self._once, half=self._half)
+            lot.opaque = lot.start(client, lot.to, once=self._once, half=self._half)
             lot.client = client
         except GatewayError as error:
             if error.fault not in PASSING:
@@ -286,11 +294,11 @@ class Sender:
                 self._begin(lot)
             else:
                 if self._half:
-                    self.halves.append(half_of(answer, lot.messages[0][1]))
-                self._acknowledged += len(lot.messages)
+                    self.halves.append(half_of(answer, lot.messages()[0][1]))
+                self._acknowledged += lot.count
                 return
 
-    def _leave_out_sent(self, lot: _Lot) -> bool:
+    def _leave_out_sent(self, lot: Lot) -> bool:
         """Whether all of it is there: of a request without an answer nobody knows if it was carried out."""
         # In a compacted topic what was sent may be gone, and what is found may be of an earlier attempt.
         if self._find_sent is None or lot.client is None or self._compacted.get(lot.topic):
@@ -301,10 +309,8 @@ class Sender:
             told = lot.client, lot.topic, self._find_sent(lot.topic)
         # By a connection that is closed nothing comes any more: one look is enough for all that went there.
         self._looked = None if is_open else told
-        left = [(body, block) for body, block in lot.messages if _id_in(block) not in told[2]]
-        self._acknowledged += len(lot.messages) - len(left)
-        lot.messages = left
-        return not left
+        self._acknowledged += lot.leave_out(told[2])
+        return not lot.count
 
     # -- the connection ---------------------------------------------------------------------------
 
@@ -346,7 +352,7 @@ class Sender:
 
     # -- failures ---------------------------------------------------------------------------------
 
-    def _lost(self, error: GatewayError, lot: _Lot) -> SparkSourceError:
+    def _lost(self, error: GatewayError, lot: Lot) -> SparkSourceError:
         rows = f"row {lot.first}" if lot.first == lot.last else f"rows {lot.first} to {lot.last}"
         return self._failed(error, rows, lot.topic, lot.times)
 
@@ -357,23 +363,3 @@ class Sender:
             f"{error.fault.name}: {error.sentence} ({rows} of partition {self._partition} to topic"
             f" {topic}{tried}, option endpoints = {self._options.gateway.endpoints})",
         )
-
-
-def half_of(answer: SendAnswer, block: bytes) -> HalfMessage:
-    """Where a half message lies. Raises SparkSourceError (GATEWAY) for an answer that does not say it."""
-    try:
-        _, commit_offset = decode_offset_message_id(answer.message_ids[0])
-    except (IndexError, ValueError) as error:
-        raise SparkSourceError(
-            Code.GATEWAY, f"INTERNAL: the answer to a half message does not say where it lies: {error}"
-        ) from error
-    return HalfMessage(answer.queue.topic, answer.queue.broker, answer.offset, commit_offset, _id_in(block))
-
-
-def _key_of(row: Outgoing) -> str:
-    """What compactions go by; empty: it has none."""
-    return (find_property(row.block, KEYS.encode()) or b"").decode("utf-8", "replace")
-
-
-def _id_in(block: bytes) -> str:
-    return (find_property(block, UNIQ_KEY.encode()) or b"").decode("utf-8", "replace")

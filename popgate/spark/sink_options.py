@@ -23,7 +23,7 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 _LONGEST_SINK_ID: Final = 255
 _NUMBERS: Final = {
     # name: least, most, default
-    "sendBatchRows": (1, 1024, 256),
+    "sendBatchRows": (1, 1024, 1024),
     "sendBatchBytes": (1, 4 << 20, 1 << 20),
     "sendInFlight": (1, 64, 16),
     "sendTimeoutMs": (100, 3_600_000, 30_000),

@@ -25,6 +25,5 @@ def written(
     encoder = Encoder(options, identity)
     with make_sender(options, identity.partition) as sender:
         for batch in batches:
-            for message in encoder.messages(batch):
-                sender.add(message)
+            sender.add_all(encoder.pieces(batch))
         return sender.finish()

@@ -356,3 +356,8 @@ SEND_ONCE = "once"
 """A field of sends of ours. "true": what was sent to the topic under the same id lately is not stored again.
 RocketMQ reads no such field.
 """
+
+REPORT_QUERY = 771_000
+"""A request code of ours: how a streaming query of a client stands (`popgate/wire/query_reports.py`).
+A RocketMQ answers that it does not support it.
+"""

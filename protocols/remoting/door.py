@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import GatewayError, Unauthenticated
 from popgate.kinds import NO_CREDENTIALS, Authenticator, Credentials
 from popgate.model import TransactionCheck
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.codes import REPORT_QUERY, RequestCode, ResponseCode
 from popgate.wire.remoting import Command
 from popgate.wire.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
 from protocols.observing import CallObserver, NullCalls
@@ -34,6 +34,7 @@ from protocols.remoting.members import Members
 from protocols.remoting.popping import Popping
 from protocols.remoting.positions import Positions
 from protocols.remoting.pulling import Pulling
+from protocols.remoting.query_reports import QueryReporting
 from protocols.remoting.refusing import Refusing
 from protocols.remoting.replying import Replying
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request, Room
@@ -70,7 +71,7 @@ reads slowly must still be able to commit, and to say that it lives."""
 _SENT: Final = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true"}
 """What producers with tracing expect of an answer. Source: protocol facts 9.5 (68)."""
 _LONGEST_REMARK: Final = 1000
-_NAMES: Final = {int(code): code.name for code in RequestCode}
+_NAMES: Final = {**{int(code): code.name for code in RequestCode}, REPORT_QUERY: "REPORT_QUERY"}
 _CODES: Final = {int(code): code.name for code in ResponseCode}
 _UNKNOWN: Final = "UNKNOWN"
 _NOTHING: Final = "NOTHING"
@@ -106,6 +107,7 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
         Popping(house),
         Positions(house, mapped),
         Pulling(house, heartbeats.subscriptions, mapped),
+        QueryReporting(house),
         Refusing(house),
         Replying(house),
         Retrying(house, mapped),

@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from popgate.model import Standing
+from popgate.wire.query_reports import FIGURES, QueryReport, SourceLag
 from proxy.metrics.counting import Counting, OfConnections, OfGroup, OfTopic
 from proxy.metrics.histograms import Histogram
 from proxy.metrics.labels import OTHER
@@ -75,6 +76,13 @@ _STANDING_COUNTERS: tuple[tuple[str, Callable[[Standing], float]], ...] = (
 )
 
 
+_LAGS: tuple[tuple[str, Callable[[SourceLag], float]], ...] = (
+    ("lag_min", lambda one: one.least),
+    ("lag_max", lambda one: one.most),
+    ("lag_avg", lambda one: one.mean),
+)
+
+
 class Metrics(Counting, Collector):
     """Counts, and is Prometheus' collector.
 
@@ -94,6 +102,8 @@ class Metrics(Counting, Collector):
         super().__init__(max_topics=max_topics, max_groups=max_groups, forget_s=forget_s, now=now)
         self.figures = figures
         self.ages: Callable[[int], Ages] = _nobody_holds
+        self.queries: Callable[[], list[tuple[QueryReport, float]]] = list
+        """Reports of streaming queries, and how many seconds ago the trigger of each ended."""
         self.lag: Histogram | None = None
         self.standings = Standings(most=max_groups, now=now)
         self._max_groups = max_groups
@@ -152,6 +162,7 @@ class Metrics(Counting, Collector):
             others=self.standings.others,
             ages=list(self.ages(self._max_groups).items()),
             figures=list(self.figures().items()),
+            queries=self.queries(),
             lag=self.lag,
             tasks=task_count(),
         )
@@ -188,6 +199,7 @@ class _Moment:
     others: Sum
     ages: list[tuple[tuple[str, str], float]]
     figures: list[tuple[str, float]]
+    queries: list[tuple[QueryReport, float]]
     lag: Histogram | None
     tasks: int
 
@@ -227,6 +239,7 @@ def _families(moment: _Moment) -> Iterator[Metric]:
     yield _counters("popgate_created_total", _by_one(moment.made))
     for name, value in moment.figures:
         yield _plain(f"popgate_{name}", float(value))
+    yield from _of_queries(moment.queries)
     if moment.lag is not None:
         yield _histograms("popgate_event_loop_lag_seconds", [((), moment.lag)])
     yield _plain("popgate_event_loop_tasks", moment.tasks)
@@ -248,6 +261,20 @@ def _of_standings(moment: _Moment) -> Iterator[Metric]:
     for (topic, group), age in moment.ages:
         ages.add_metric([topic, group], age)
     yield ages
+
+
+def _of_queries(queries: list[tuple[QueryReport, float]]) -> Iterator[Metric]:
+    for name, of_source in _LAGS:
+        lags = _family(f"popgate_spark_{name}")
+        for report, _ in queries:
+            for source in report.sources:
+                lags.add_metric([report.query, str(source.number)], of_source(source))
+        yield lags
+    for name, (kind, _) in FIGURES.items():
+        told = [((report.query,), report.figures[name]) for report, _ in queries if name in report.figures]
+        family = _counters if kind == "counter" else _gauges
+        yield family(f"popgate_spark_{name}", told)
+    yield _gauges("popgate_spark_trigger_age_seconds", (((report.query,), age) for report, age in queries))
 
 
 def _nobody_holds(_most: int) -> Ages:
@@ -275,6 +302,13 @@ def _family(name: str) -> GaugeMetricFamily:
 def _counters(name: str, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
     spec = _spec(name)
     family = CounterMetricFamily(name, spec.about, labels=spec.labels)
+    for labels, value in values:
+        family.add_metric(list(labels), value)
+    return family
+
+
+def _gauges(name: str, values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:
+    family = _family(name)
     for labels, value in values:
         family.add_metric(list(labels), value)
     return family

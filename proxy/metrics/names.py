@@ -6,6 +6,7 @@ name, a type or a label is changed on purpose only, and another with what a runn
 
 from __future__ import annotations
 
+from popgate.wire.query_reports import FIGURES, LAGS
 from proxy.metrics.broker_names import BROKER, OF_CLIENTS, OF_CLUSTER, OF_SHARING, STORE
 from proxy.metrics.spec import Spec
 
@@ -251,6 +252,30 @@ _GATEWAY = (
     Spec("popgate_created_total", "counter", "Topics and groups made on first use.", ("kind",)),
 )
 
+_QUERIES = (
+    *(
+        Spec(f"popgate_spark_{name}", "gauge", about, ("query", "source"), over="max")
+        for name, about in LAGS.items()
+    ),
+    *(
+        Spec(
+            f"popgate_spark_{name}",
+            "counter" if kind == "counter" else "gauge",
+            about,
+            ("query",),
+            over="max",
+        )
+        for name, (kind, about) in FIGURES.items()
+    ),
+    Spec(
+        "popgate_spark_trigger_age_seconds",
+        "gauge",
+        "How long ago the last trigger ended that its driver told of.",
+        ("query",),
+        over="max",
+    ),
+)
+
 _WORKERS = (
     Spec("popgate_workers", "gauge", "Worker processes that serve.", over="max"),
     Spec(
@@ -280,6 +305,7 @@ SECTIONS: tuple[tuple[str, tuple[Spec, ...]], ...] = (
     ("Groups: what they did", _GROUPS),
     ("Groups: where they stand", _STANDINGS),
     ("The gateway", _GATEWAY),
+    ("Streaming queries of Spark whose drivers report to this gateway", _QUERIES),
     ("Several processes (`workers`)", _WORKERS),
     ("The embedded broker", BROKER),
     ("Its store", STORE),

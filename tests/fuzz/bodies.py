@@ -17,6 +17,7 @@ from popgate.testing.clock import MovableClock
 from popgate.wire import access, bodies, configs, heartbeats, routes, running, standings, surveys
 from popgate.wire.handles import PopInfo, encode_pop_info
 from popgate.wire.properties import encode_properties
+from popgate.wire.query_reports import QueryReport, SourceLag
 from popgate.wire.records import encode_record, pack_host
 from popgate.wire.remoting import Command, RemotingWire, encode_command
 
@@ -88,6 +89,7 @@ def read_answer(data: bytes) -> None:
 BODIES: list[Target] = [
     body("user", access.UserInfo("u", "secret", "Super", "enable")),
     body("access", access.AclInfo("User:u", (access.AccessPolicy("Custom", (ENTRY, ENTRY)),))),
+    body("query_report", QueryReport("q", (SourceLag(0, ("t", "u"), 0, 7, 3.5),), {"batch_id": 3}, 2.5)),
     body("locks", bodies.QueueLocks("g", "c", (QUEUE, QUEUE), True)),
     both_ways("locked", bodies.decode_locked, bodies.encode_locked, (QUEUE,)),
     both_ways("consumers", bodies.decode_consumer_list, bodies.encode_consumer_list, ("a", "b")),

@@ -2,10 +2,12 @@
 
     python tests/spark/kills.py                        # thirty kills, about ten minutes
     python tests/spark/kills.py --seed 7 --kills 8 --guarantee transactional
+    python tests/spark/kills.py --kills 10 --apart     # the broker in a process of its own, killed by itself
 
 One query counts messages by key and window, with its state in its checkpoint, another one copies messages
 with message groups. The driver (Python and JVM), Python workers of its tasks, and the gateway with the
-embedded broker in it are killed at moments that the seed chooses, and started again. The broker is told to
+embedded broker in it are killed at moments that the seed chooses, and started again; with `--apart` the
+gateway is the guest of another one that has the broker, and each of them is killed. The broker is told to
 know no ids again. Afterwards each count and each copy must be there once, and the copies of each group in
 order. Exit code 1 when that is not so.
 
@@ -34,11 +36,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from popgate.blocking import BlockingConnection
+from popgate.errors import GatewayError
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.testing.gateway import GatewayProcess
 from popgate.wire.codes import ResponseCode
 from popgate.wire.records import decode_records
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, wait_until
 
 IN, COUNTS, COPIES, LEDGER = "numbers", "counts", "copies", "books"
 QUEUES = 3
@@ -63,18 +66,43 @@ def key_of(number: int) -> str:
 
 @dataclass
 class Stage:
-    """A gateway, its topics, and what was sent."""
+    """A gateway, its topics, and what was sent. `host`: another one that has its broker, if it has none."""
 
     gateway: GatewayProcess
     guarantee: str
+    host: GatewayProcess | None = None
     sent: int = 0
     ends: list[str] = field(default_factory=list)
 
     @classmethod
-    def open(cls, data: Path, guarantee: str) -> Stage:
-        stage = cls(GatewayProcess(data, listen=("remoting://127.0.0.1:0",), options=OPTIONS), guarantee)
-        stage.gateway.start()
-        transactional = guarantee == "transactional"
+    def open(cls, data: Path, guarantee: str, apart: Path | None = None) -> Stage:
+        """`apart`: a folder of a short path, for the socket of a broker in a process of its own."""
+        door = ("remoting://127.0.0.1:0",)
+        if apart is None:
+            stage = cls(GatewayProcess(data, listen=door, options=OPTIONS), guarantee)
+        else:
+            host = GatewayProcess(data, options=(*OPTIONS, "--share-broker", f"unix:{apart}/s"))
+            options = (*OPTIONS, "--broker", f"popgate+unix:{apart}/s")
+            stage = cls(GatewayProcess(listen=door, options=options), guarantee, host)
+        try:
+            for each in stage.processes:
+                each.start()
+            stage._make_topics()
+        except BaseException:
+            stage.close()
+            raise
+        return stage
+
+    @property
+    def processes(self) -> list[GatewayProcess]:
+        return [self.gateway] if self.host is None else [self.host, self.gateway]
+
+    def close(self) -> None:
+        for each in reversed(self.processes):
+            each.close()
+
+    def _make_topics(self) -> None:
+        transactional = self.guarantee == "transactional"
         for told in (
             {"name": IN, "queues": QUEUES},
             {"name": COUNTS, "queues": QUEUES, "types": ["TRANSACTION" if transactional else "NORMAL"]},
@@ -82,12 +110,11 @@ class Stage:
             {"name": LEDGER, "queues": 1, "attributes": {"cleanup.policy": "COMPACTION"}},
         ):
             request = urllib.request.Request(
-                f"{stage.gateway.admin}/api/topics",
+                f"{self.gateway.admin}/api/topics",
                 json.dumps(told).encode(),
                 {"content-type": "application/json"},
             )
             urllib.request.urlopen(request, timeout=PATIENCE_S).close()
-        return stage
 
     def kill_gateway(self) -> None:
         """And start the next one, on the same data and the same port."""
@@ -95,6 +122,21 @@ class Stage:
         self.gateway = self.gateway.successor()
         self.gateway.start()
         self.ends.append("gateway")
+
+    def kill_broker(self) -> None:
+        """The one apart, and start the next one on the same data; until the gateway has come back to it."""
+        assert self.host is not None
+        self.host.kill()
+        self.host = self.host.successor()
+        self.host.start()
+        self.ends.append("broker")
+
+        def serves() -> bool:
+            with contextlib.suppress(GatewayError), self.client() as client:
+                return bool(client.queues(IN))
+            return False
+
+        wait_until(serves)
 
     @contextlib.contextmanager
     def client(self) -> Iterator[QueueClient]:
@@ -323,10 +365,13 @@ def drive(endpoint: str, checkpoint: Path, guarantee: str) -> int:
     return 0
 
 
-def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, list[str]]:
+def run(
+    folder: Path, seed: int, kills: int, guarantee: str, *, apart: bool = False
+) -> tuple[Stage, list[str]]:
     """A whole run in the long form, and what was wrong."""
     dice = random.Random(f"{seed}/{guarantee}")
-    stage = Stage.open(folder / "data", guarantee)
+    stage = Stage.open(folder / "data", guarantee, folder if apart else None)
+    victims = {"driver": 5, "workers": 3, "gateway": 2, **({"broker": 3} if apart else {})}
     driver: Driver | None = None
     try:
         stage.send_portion()
@@ -341,7 +386,7 @@ def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, lis
                         return stage, ["queries end at once", (folder / "driver.log").read_text()[-4000:]]
                     continue
             stage.send_portion()
-            victim = dice.choices(("driver", "workers", "gateway"), (5, 3, 2))[0]
+            victim = dice.choices(tuple(victims), tuple(victims.values()))[0]
             # Looked up before the moment comes, which is over soon.
             workers = workers_under(driver.pid)
             if dice.random() < 0.25:
@@ -352,6 +397,8 @@ def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, lis
                 time.sleep(dice.choice((0.0, 0.02, 0.1, 0.3)) * dice.random())
             if victim == "gateway":
                 stage.kill_gateway()
+            elif victim == "broker":
+                stage.kill_broker()
             elif victim == "driver":
                 driver.kill(workers)
                 stage.ends.append("driver")
@@ -372,7 +419,7 @@ def run(folder: Path, seed: int, kills: int, guarantee: str) -> tuple[Stage, lis
     finally:
         if driver is not None:
             driver.end()
-        stage.gateway.close()
+        stage.close()
 
 
 def main() -> None:
@@ -382,13 +429,14 @@ def main() -> None:
     parser.add_argument(
         "--guarantee", default="effectively-once", choices=("effectively-once", "transactional")
     )
+    parser.add_argument("--apart", action="store_true", help="the broker is in a process of its own")
     parser.add_argument("--checkpoint", type=Path)
     parser.add_argument("--drive", help="be the driver, of a query before this gateway")
     chosen = parser.parse_args()
     if chosen.drive:
         sys.exit(drive(chosen.drive, chosen.checkpoint, chosen.guarantee))
     with tempfile.TemporaryDirectory(prefix="popgate-kills-") as folder:
-        stage, complaints = run(Path(folder), chosen.seed, chosen.kills, chosen.guarantee)
+        stage, complaints = run(Path(folder), chosen.seed, chosen.kills, chosen.guarantee, apart=chosen.apart)
         log = Path(folder) / "driver.log"
         restarts = log.read_text().count("STREAM_FAILED") if log.exists() else 0
     print(f"seed {chosen.seed}, {chosen.guarantee}, messages {stage.sent}, kills {len(stage.ends)}")

@@ -1,4 +1,4 @@
-"""The short form of `kills.py`: a Python worker and the gateway are killed under two queries."""
+"""The short form of `kills.py`: a Python worker, the gateway, and a broker apart are killed under queries."""
 
 from __future__ import annotations
 
@@ -18,11 +18,15 @@ pytestmark = [pytest.mark.timeout(LONGEST_S)]
 SEED = 3
 
 
-def test_a_query_writes_each_result_once_over_kills(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victims", [("worker", "gateway"), ("broker", "gateway")], ids="-".join)
+def test_a_query_writes_each_result_once_over_kills(
+    spark: Any, tmp_path: Path, socket_folder: Path, victims: tuple[str, ...]
+) -> None:
     from pyspark.errors import StreamingQueryException
 
     dice = random.Random(SEED)
-    stage = Stage.open(tmp_path / "data", "effectively-once")
+    apart = socket_folder if "broker" in victims else None
+    stage = Stage.open(tmp_path / "data", "effectively-once", apart)
     checkpoint = tmp_path / "checkpoint"
 
     def start(number: int) -> Any:
@@ -48,7 +52,7 @@ def test_a_query_writes_each_result_once_over_kills(spark: Any, tmp_path: Path) 
         for _ in range(5):
             stage.send_portion()
         queries = [start(0), start(1)]
-        for victim in ("worker", "gateway"):
+        for victim in victims:
             query, more = dice.choice(queries), dice.randint(1, 2)
             batch = more + len(query.recentProgress)
             wait_until(lambda: len(query.recentProgress) >= batch or not query.isActive, SPARK_S)  # noqa: B023
@@ -56,6 +60,8 @@ def test_a_query_writes_each_result_once_over_kills(spark: Any, tmp_path: Path) 
                 stage.await_rows((COUNTS, COPIES)[queries.index(query)])
             if victim == "worker":
                 wait_until(kill_worker, SPARK_S)
+            elif victim == "broker":
+                stage.kill_broker()
             else:
                 stage.kill_gateway()
             queries = [each if each.isActive else start(at) for at, each in enumerate(queries)]
@@ -74,4 +80,4 @@ def test_a_query_writes_each_result_once_over_kills(spark: Any, tmp_path: Path) 
     finally:
         for query in spark.streams.active:
             query.stop()
-        stage.gateway.close()
+        stage.close()

@@ -100,6 +100,7 @@ SERIES = {
         programs=(
             ("tests/spark/kills.py", "--kills", "30"),
             ("tests/spark/kills.py", "--kills", "10", "--guarantee", "transactional"),
+            ("tests/spark/kills.py", "--kills", "10", "--apart"),
         ),
     ),
     "image": Series(("tests/outside/test_image.py",)),

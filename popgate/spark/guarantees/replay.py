@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import chain
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -66,9 +67,9 @@ def written_once(
     `now` is in seconds and never goes back.
     """
     encoder = Encoder(options, identity)
-    messages = (message for each in batches for message in encoder.messages(each))
+    pieces = chain.from_iterable(map(encoder.pieces, batches))
     if _is_done(options, opened, batch):
-        deque(messages, maxlen=0)
+        deque(pieces, maxlen=0)
         return Outcome(encoder.count, encoder.checksum, 0, skipped=True)
     scan = make_scan(options, opened)
 
@@ -87,13 +88,12 @@ def written_once(
         with make_sender(
             options, identity.partition, find_sent=looks, check=check, begin_topics=note
         ) as sender:
-            for message in messages:
-                sender.add(message)
+            sender.add_all(pieces)
             sent = sender.finish()
             return Outcome(encoder.count, encoder.checksum, sent, halves=tuple(sender.halves))
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
         pickler, topics = pickle.Pickler(file), {options.topic} - {""}
-        for message in messages:
+        for message in chain.from_iterable(map(encoder.messages, batches)):
             topics.add(message.topic)
             pickler.dump(tuple(message))
             pickler.clear_memo()

@@ -19,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 from popgate.spark.listener import RocketMQListener
 from popgate.spark.query_metrics import Lag, QueryMetrics, lag_of, serve_text
+from popgate.wire.query_reports import QueryReport, SourceLag
 from tests.support.waiting import PATIENCE_S
 
 ID = UUID(int=7)
@@ -67,9 +68,9 @@ def values(metrics: QueryMetrics) -> dict[str, float]:
 
 
 def test_a_lag_is_what_queues_have_and_the_query_has_not_read() -> None:
-    assert lag_of(offset(10, 5), offset(14, 5)) == Lag(0, 4, 2.0)
+    assert lag_of(offset(10, 5), offset(14, 5)) == Lag(0, 4, 2.0, ("t",))
     # A queue that appeared since has nothing to be behind of yet; one that was read beyond is not ahead.
-    assert lag_of(offset(10), offset(9, 7)) == Lag(0, 0, 0.0)
+    assert lag_of(offset(10), offset(9, 7)) == Lag(0, 0, 0.0, ("t",))
 
 
 @pytest.mark.parametrize("text", ["null", "None", "{}", '{"logOffset":3}', '{"v":1,"q":{}}', "7"])
@@ -80,7 +81,7 @@ def test_offsets_of_other_sources_have_no_lag(text: str) -> None:
 
 def test_a_trigger_is_figures() -> None:
     metrics = QueryMetrics()
-    assert metrics.note("orders", progress()) == [Lag(0, 4, 2.0)]
+    assert metrics.note("orders", progress()) == [Lag(0, 4, 2.0, ("t",))]
     assert values(metrics) == {
         'popgate_spark_lag_min{query="orders",source="0"}': 0,
         'popgate_spark_lag_max{query="orders",source="0"}': 4,
@@ -155,6 +156,53 @@ def test_a_query_without_a_name_is_known_by_its_id() -> None:
     assert f'popgate_spark_batch_id{{query="{ID}"}} 3' in listener.metrics.text()
     listener.onQueryTerminated(QueryTerminatedEvent(ID, UUID(int=8), None, None))
     assert listener.metrics.text() == ""
+
+
+def test_a_gateway_is_told_of_queries_that_read_topics() -> None:
+    metrics = QueryMetrics()
+    metrics.note("orders", progress(observedMetrics={"checks": {"bad": 3}}))
+    report = metrics.report("orders")
+    assert report is not None
+    assert (report.query, report.sources) == ("orders", (SourceLag(0, ("t",), 0, 4, 2.0),))
+    assert report.figures == {
+        "input_rows_total": 15,
+        "input_rows_per_second": 3.5,
+        "processed_rows_per_second": 7,
+        "batch_id": 3,
+        "batch_seconds": 1.5,
+        "state_rows": 0,
+        "late_rows_total": 0,
+    }
+    metrics.forget("orders")
+    assert metrics.report("orders") is None
+    metrics.note("other", {**progress(), "sources": []})
+    assert metrics.report("other") is None
+
+
+def test_a_listener_reports_what_it_hears(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    class Reporter:
+        def __init__(self, given: dict[str, str]) -> None:
+            told.append(given)
+
+        def put(self, report: QueryReport) -> None:
+            told.append((report.query, report.figures["batch_id"]))
+
+        def end(self, query: str) -> None:
+            told.append(query)
+
+        def close(self) -> None:
+            told.append("closed")
+
+    monkeypatch.setattr("popgate.spark.listener.QueryReporter", Reporter)
+    listener = RocketMQListener({"endpoints": "a:1"})
+    listener.onQueryProgress(QueryProgressEvent(progress()))
+    listener.onQueryProgress(QueryProgressEvent(progress(sources=[])))
+    listener.onQueryTerminated(QueryTerminatedEvent(ID, UUID(int=8), None, None))
+    listener.close()
+    assert told == [{"endpoints": "a:1"}, ("orders", 3), "orders", "closed"]
+    RocketMQListener().close()
 
 
 def test_figures_are_served() -> None:

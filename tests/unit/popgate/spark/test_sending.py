@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, cast
 
 import pytest
@@ -22,9 +23,10 @@ from popgate.errors import (
 from popgate.model import Message, Permission, Queue
 from popgate.queue_client import QueueClient, QueuePlace
 from popgate.spark.errors import Code, SparkSourceError
-from popgate.spark.messages import Outgoing
+from popgate.spark.messages import Outgoing, PackedRows
 from popgate.spark.sending import Sender
 from popgate.spark.sink_options import SinkOptions, read_sink_options
+from popgate.wire.batches import decode_batch, encode_batch
 from popgate.wire.configs import TopicConfig
 from popgate.wire.routes import QueueData, TopicRoute
 from processors.policies.picking import GroupsThenTurns
@@ -123,6 +125,11 @@ class Connection:
         self.under_way[len(gateway.sends)] = queue, list(messages)
         gateway.most_under_way = max(gateway.most_under_way, len(self.under_way))
         return len(gateway.sends)
+
+    def start_send_batch(self, queue: QueuePlace, items: bytes, *, once: bool) -> int:
+        messages = [(item.body, item.properties) for item in decode_batch(items)]
+        assert len(messages) > 1
+        return self.start_send(queue, messages, once=once, half=False)
 
     def finish_send(self, opaque: int, queue: QueuePlace, *, timeout_s: float) -> None:
         self._check()
@@ -439,3 +446,42 @@ def test_one_look_is_enough_for_all_that_went_by_a_connection_that_is_lost() -> 
     assert gateway.write(told, sendBatchRows="1") == 8
     assert gateway.looked == ["t"]
     assert len(gateway.sends) == 16
+
+
+def packed(*numbers: int, topic: str = "t", size: int = 1) -> PackedRows:
+    """As `rows` would be, with an id of their own."""
+    items = [encode_batch([(0, b"x" * size, b"UNIQ_KEY\x01id%d\x02" % number)]) for number in numbers]
+    ends = [0, *accumulate(map(len, items))]
+    return PackedRows(numbers[0], topic, b"".join(items), ends)
+
+
+def test_packed_rows_that_fail_are_told_with_their_numbers() -> None:
+    gateway = Gateway({"t": {"broker-a": 1}}, [None, None, Forbidden("no")])
+    with gateway.sender(sendBatchRows="4") as sender:
+        sender.add_all([*rows(0, 1), packed(*range(2, 12))])
+        with pytest.raises(SparkSourceError, match="rows 8 to 11 of partition 0 to topic t"):
+            sender.finish()
+
+
+def test_of_packed_rows_without_an_answer_those_are_sent_again_that_are_not_there() -> None:
+    gateway = Gateway({"t": {"broker-a": 1}}, [BrokerTimeout("slow")], looked=[])
+    with gateway.sender() as sender:
+        sender.add_all([packed(0, 1, 2), *rows(3), packed(4)])
+        gateway.stored[b"UNIQ_KEY\x01id1\x02"] = QueuePlace("t", "broker-a", 0)
+        gateway.find_sent = lambda topic: {"id1", "id4"}  # type: ignore[method-assign]
+        sender._find_sent = gateway.find_sent
+        assert sender.finish() == 5
+    assert sizes(gateway) == [5, 3]
+
+
+def test_a_send_is_no_larger_than_brokers_take() -> None:
+    """What each message needs in it counts."""
+    gateway = Gateway({"t": {"broker-a": 1}})
+    with gateway.sender(sendBatchBytes="4m") as sender:
+        sender.add_all([packed(*range(600), size=8_000), *rows(600)])
+        assert sender.finish() == 601
+    most = max(
+        len(encode_batch((0, b"x" * 8_000, b"UNIQ_KEY\x01id%d\x02" % number) for number in range(count)))
+        for count in sizes(gateway)
+    )
+    assert (4 << 20) - 50_000 < most <= 4 << 20

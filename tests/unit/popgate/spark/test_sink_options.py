@@ -30,7 +30,7 @@ def test_what_is_not_said_has_its_default() -> None:
         "",
         "",
     )
-    assert (found.numbers["sendBatchRows"], found.numbers["sendBatchBytes"]) == (256, 1 << 20)
+    assert (found.numbers["sendBatchRows"], found.numbers["sendBatchBytes"]) == (1024, 1 << 20)
     assert (found.numbers["sendInFlight"], found.timeout_s, found.numbers["send.numRetries"]) == (16, 30, 10)
     assert found.group == ""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, cast
 
@@ -34,8 +35,8 @@ class Kept:
     ) -> None:
         self.ended.append(kind)
 
-    def add(self, row: Outgoing) -> None:
-        self.rows.append(row)
+    def add_all(self, rows: Iterable[Outgoing]) -> None:
+        self.rows.extend(rows)
 
     def finish(self) -> int:
         self.ended.append("finished")

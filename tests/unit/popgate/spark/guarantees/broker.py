@@ -22,6 +22,7 @@ from popgate.spark.guarantees.scan import Scan
 from popgate.spark.identities import Identity
 from popgate.spark.sending import Sender
 from popgate.spark.sink_options import SinkOptions, read_sink_options
+from popgate.wire.batches import decode_batch
 from popgate.wire.codes import ResponseCode
 from popgate.wire.configs import TopicConfig
 from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
@@ -283,6 +284,11 @@ class Client:
             self._broker.once.append(once)
         self._answers.append((queue, list(messages), half))
         return len(self._answers) - 1
+
+    def start_send_batch(self, queue: QueuePlace, items: bytes, *, once: bool) -> int:
+        return self.start_send(
+            queue, [(item.body, item.properties) for item in decode_batch(items)], once=once
+        )
 
     def finish_send(self, opaque: int, queue: QueuePlace, **_: Any) -> SendAnswer:
         broker = self._broker

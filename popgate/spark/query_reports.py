@@ -1,0 +1,137 @@
+"""Tells a gateway how the streaming queries of a driver stand (`popgate.wire.query_reports`).
+
+A thread of its own does it, so that Spark's events never wait for a gateway. A report that the gateway does
+not take is lost; the next one says more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from popgate.queue_client import QueueClient
+from popgate.spark.connecting import client_of, passes
+from popgate.spark.errors import SparkSourceError
+from popgate.spark.gateway import SHARED, Gateway, gateway_of
+from popgate.spark.given import named
+from popgate.wire.query_reports import QueryReport
+
+REPEAT_S: Final = 20.0
+"""A query whose trigger takes long, or that has nothing to do, is reported again so often."""
+_TIMEOUT_S: Final = 10.0
+"""For each answer."""
+_log: Final = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How the gateway is reached, as `popgate.spark.connecting.Reaching` has it."""
+
+    gateway: Gateway
+    group: str = ""
+    timeout_s: float = _TIMEOUT_S
+
+
+Connect = Callable[[_Way], AbstractContextManager[QueueClient]]
+
+
+class QueryReporter:
+    """Reports the queries that it is told of, until it is closed."""
+
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        *,
+        connect: Connect = client_of,
+        repeat_s: float = REPEAT_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`given`: the options by which a source reaches the gateway. Raises SparkSourceError for others."""
+        options = named(given, SHARED, others=(), side="source", not_yet=())
+        self._way = _Way(gateway_of(options))
+        self._connect, self._repeat_s, self._now = connect, repeat_s, now
+        self._changed = threading.Condition()
+        self._last: dict[str, tuple[QueryReport, float]] = {}
+        """The last report of each query that runs, and when it was made."""
+        self._due: dict[str, None] = {}
+        """Queries of which something is to be told, in their order."""
+        self._ended: dict[str, QueryReport] = {}
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._failing: set[str] = set()
+        """Queries of which the log says already that no report is taken."""
+
+    def put(self, report: QueryReport) -> None:
+        """Tell this soon, and again, in the place of what was told of the query before."""
+        with self._changed:
+            self._last[report.query] = report, self._now()
+            self._ended.pop(report.query, None)
+            self._wake(report.query)
+
+    def end(self, query: str) -> None:
+        """Tell that it has ended, where it was told of at all."""
+        with self._changed:
+            last = self._last.pop(query, None)
+            if last is not None:
+                self._ended[query] = replace(last[0], ended=True)
+                self._wake(query)
+
+    def close(self) -> None:
+        """Tell what is due, and nothing after that."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    # -- the thread -------------------------------------------------------------------------------
+
+    def _wake(self, query: str) -> None:
+        self._due[query] = None
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="popgate-spark-reports", daemon=True)
+            self._thread.start()
+        self._changed.notify()
+
+    def _run(self) -> None:
+        while reports := self._next():
+            self._tell(reports)
+
+    def _next(self) -> list[QueryReport]:
+        """What to tell now; it waits until there is something. Empty: it is closed."""
+        with self._changed:
+            while not self._due and not self._closed:
+                if not self._changed.wait(self._repeat_s if self._last else None):
+                    self._due.update(dict.fromkeys(self._last))
+            found = [self._report_of(query) for query in self._due]
+            self._due.clear()
+            return found
+
+    def _report_of(self, query: str) -> QueryReport:
+        ended = self._ended.pop(query, None)
+        if ended is not None:
+            return ended
+        report, made = self._last[query]
+        return replace(report, age_s=self._now() - made)
+
+    def _tell(self, reports: list[QueryReport]) -> None:
+        for report in reports:
+            try:
+                with self._connect(self._way) as client:
+                    client.report(report)
+            except SparkSourceError as error:
+                if report.query not in self._failing:
+                    _log.warning("the gateway takes no reports of query %s: %s", report.query, error.sentence)
+                self._failing.add(report.query)
+                if passes(error):
+                    # It would not take the others, either.
+                    return
+            else:
+                self._failing.discard(report.query)
+            if report.ended:
+                self._failing.discard(report.query)

@@ -1,0 +1,32 @@
+"""Drivers of streaming queries report how these stand, by a request code of ours (`popgate.wire.codes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from popgate.errors import BadRequest, PeerWireError
+from popgate.wire.codes import REPORT_QUERY
+from popgate.wire.query_reports import QueryReport
+from popgate.wire.remoting import Command
+from protocols.remoting.requests import DoorHouse, Handler, Request
+
+
+class QueryReporting:
+    """Serves reports."""
+
+    def __init__(self, house: DoorHouse) -> None:
+        self._reports = house.processor.query_reports
+
+    def handlers(self) -> Mapping[int, Handler]:
+        return {REPORT_QUERY: self.report}
+
+    def drain(self) -> None:
+        """Nothing waits here."""
+
+    async def report(self, request: Request) -> Command:
+        try:
+            report = QueryReport.decode(request.command.body)
+        except PeerWireError as error:
+            raise BadRequest(str(error)) from None
+        self._reports.note(request.context, report)
+        return request.answer()
