@@ -24,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.beside.amounts import chosen_from
 from benchmarks.beside.machine import doubts, facts, sentence
 from benchmarks.beside.results import Results, Run, compared
 from benchmarks.pairs.figures import run_program
@@ -36,15 +37,6 @@ MISSING = 3
 """The exit code when git or the commit is not there."""
 BEFORE, AFTER = "before", "after"
 TIER = "wheels"
-
-
-def chosen_parts(words: str) -> list[str]:
-    """Raises ArgumentTypeError for a part that nobody knows."""
-    wanted = [word.strip() for word in words.split(",") if word.strip()]
-    unknown = [word for word in wanted if word not in PARTS]
-    if unknown or not wanted:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: there are {', '.join(PARTS)}")
-    return wanted
 
 
 def pairs_number(word: str) -> int:
@@ -122,7 +114,7 @@ def main() -> None:
     parser.add_argument("before", nargs="?", help="a commit")
     parser.add_argument("after", nargs="?", default=CHECKOUT, help="a commit; default: the checkout as it is")
     parser.add_argument("--pairs", type=pairs_number, default=LEAST_PAIRS)
-    parser.add_argument("--only", type=chosen_parts, default=list(PARTS), metavar="PART,...")
+    parser.add_argument("--only", type=chosen_from(PARTS), default=list(PARTS), metavar="PART,...")
     parser.add_argument("--out", type=Path, metavar="FOLDER")
     parser.add_argument("--quick", action="store_true", help="one short pair; proves only that it runs")
     chosen = parser.parse_args()

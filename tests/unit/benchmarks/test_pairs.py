@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import before_after
+from benchmarks.beside.amounts import chosen_from
 from benchmarks.beside.results import Results, Run
 from benchmarks.pairs.figures import figures_in, run_program
 from benchmarks.pairs.wheels import CHECKOUT, WheelSide, full_commit, source_of
@@ -102,7 +103,7 @@ def test_fewer_than_seven_pairs_and_unknown_parts_are_refused() -> None:
         with pytest.raises(argparse.ArgumentTypeError, match="at least 7 pairs"):
             before_after.pairs_number(few)
     with pytest.raises(argparse.ArgumentTypeError, match="nowhere: there are processor"):
-        before_after.chosen_parts("door,nowhere")
+        chosen_from(before_after.PARTS)("door,nowhere")
 
 
 def test_a_commit_is_unpacked_as_it_was(git: Callable[..., str], tmp_path: Path) -> None:
