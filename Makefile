@@ -1,7 +1,7 @@
 # Short names for people who have set up .venv (tests/run.sh does it); the two README commands need no make.
 PY = .venv/bin/python
 
-.PHONY: serve test fast check proto docs bench bench-spark benchmarks
+.PHONY: serve test fast check proto docs bench bench-spark before-after benchmarks
 
 serve: ## start the gateway on the embedded broker
 	sh deploy/serve.sh
@@ -28,6 +28,9 @@ bench: ## beside RocketMQ's own proxy, 35 minutes, into docs/performance; or as 
 
 bench-spark: ## what Spark reads and writes through the gateway, about four minutes
 	$(PY) benchmarks/spark.py $(BENCH)
+
+before-after: ## the wheel of a commit and that of the checkout in turn: make before-after BEFORE=5f1b65b
+	$(PY) benchmarks/before_after.py $(BEFORE) $(AFTER) $(BENCH)
 
 benchmarks: ## every other benchmark, shortly
 	for b in $(filter-out benchmarks/bench.py,$(wildcard benchmarks/*.py)); do $(PY) $$b --quick || exit 1; done

@@ -34,7 +34,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from benchmarks.beside.amounts import PARTS, QUICK, WORKS, Amounts, seconds_of
+from benchmarks.beside.amounts import PARTS, QUICK, WORKS, Amounts, chosen_from, seconds_of
 from benchmarks.beside.driving import Load, build
 from benchmarks.beside.holding import Holding
 from benchmarks.beside.machine import doubts, facts
@@ -48,15 +48,6 @@ from popgate.testing.rocketmq import Missing
 NAME = "beside-java-proxy"
 MISSING = 3
 """The exit code when Go, Java or something fetched is not there."""
-
-
-def chosen_parts(words: str) -> list[str]:
-    """Raises ArgumentTypeError for a part that nobody knows."""
-    wanted = [word.strip() for word in words.split(",") if word.strip()]
-    unknown = [word for word in wanted if word not in PARTS]
-    if unknown or not wanted:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: there are {', '.join(PARTS)}")
-    return wanted
 
 
 def measure(
@@ -127,7 +118,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--quick", action="store_true", help="little of everything: proves only that it runs")
-    parser.add_argument("--only", type=chosen_parts, default=list(PARTS), metavar="PART,...")
+    parser.add_argument("--only", type=chosen_from(PARTS), default=list(PARTS), metavar="PART,...")
     parser.add_argument("--tier", choices=TIERS, help="one of the two")
     parser.add_argument("--rounds", type=int, help=f"default {Amounts.rounds}")
     parser.add_argument("--serve-options", default="", help='with "=": --serve-options="--workers 2"')

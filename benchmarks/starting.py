@@ -4,7 +4,8 @@
     python benchmarks/starting.py --quick    # one; proves only that it runs
 
 Each start has a new data folder and ports that the system chooses. Seconds are wall time from the
-start of the process to its line "ready"; MB are resident a second later. The median is told.
+start of the process to its line "ready"; MB are the proportional set size of its processes a second
+later. The median is told.
 """
 
 from __future__ import annotations
@@ -17,12 +18,16 @@ import tempfile
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.beside.processes import memory_mb
+
 ROOT = Path(__file__).resolve().parent.parent
 ADDRESSES = ("--listen", "grpc://127.0.0.1:0", "--admin", "http://127.0.0.1:0")
 
 
 def start_once() -> tuple[float, float]:
-    """Seconds until ready, and MB resident."""
+    """Seconds until ready, and MB of memory when idle."""
     with tempfile.TemporaryDirectory() as data:
         begin = time.perf_counter()
         gateway = subprocess.Popen(
@@ -38,12 +43,11 @@ def start_once() -> tuple[float, float]:
                 raise SystemExit("the gateway did not start")
             seconds = time.perf_counter() - begin
             time.sleep(1)
-            status = Path(f"/proc/{gateway.pid}/status").read_text()
+            memory = memory_mb(gateway.pid)["pss_mb"]
         finally:
             gateway.terminate()
             gateway.wait(240)
-    resident = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return seconds, int(resident.split()[1]) / 1024
+    return seconds, memory
 
 
 def main() -> None:
@@ -51,7 +55,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     starts = [start_once() for _ in range(1 if parser.parse_args().quick else 5)]
     print(f"gateway.ready {statistics.median(seconds for seconds, _ in starts):.2f} s")
-    print(f"gateway.idle {statistics.median(resident for _, resident in starts):.1f} MB")
+    print(f"gateway.idle {statistics.median(memory for _, memory in starts):.1f} MB")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
     python benchmarks/waiting.py --quick    # a few of each; proves only that it runs
 
 The gateway is a process of its own with default settings, but for the longest wait; so are the clients.
-MB are resident: when idle, when the messages are stored, when all wait as well, and when all have gone.
-Before they go one message is sent to each topic that is waited for; it must wake one consumer, not more.
+MB are the proportional set size of its processes: when idle, when the messages are stored, when all wait
+as well, and when all have gone. Before they go one message is sent to each topic that is waited for; it
+must wake one consumer, not more.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
@@ -25,6 +28,7 @@ import grpc
 import grpc.aio
 import uvloop
 
+from benchmarks.beside.processes import memory_mb
 from popgate.message_id import make_message_id
 from popgate.testing import GatewayProcess
 from protocols.grpc.pb import definition_pb2 as pb
@@ -47,22 +51,33 @@ def own_connection(address: str) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),))
 
 
-async def send(channel: grpc.aio.Channel, topic: str, count: int) -> None:
+def message(topic: str, lite_topic: str | None = None) -> pb.Message:
+    return pb.Message(
+        topic=pb.Resource(name=topic),
+        body=BODY,
+        system_properties=pb.SystemProperties(
+            tag="A", message_id=make_message_id(), born_host="bench", lite_topic=lite_topic
+        ),
+    )
+
+
+async def send(channel: grpc.aio.Channel, messages: Sequence[pb.Message]) -> None:
     call = channel.unary_unary(
         SERVICE + "SendMessage",
         request_serializer=rpc.SendMessageRequest.SerializeToString,
         response_deserializer=rpc.SendMessageResponse.FromString,
     )
-    messages = [
-        pb.Message(
-            topic=pb.Resource(name=topic),
-            body=BODY,
-            system_properties=pb.SystemProperties(tag="A", message_id=make_message_id(), born_host="bench"),
-        )
-        for _ in range(count)
-    ]
     answer = await call(rpc.SendMessageRequest(messages=messages), metadata=metadata("sender"), timeout=60)
     assert answer.status.code == pb.OK, answer.status
+
+
+def receive_call(channel: grpc.aio.Channel, read: Callable[[bytes], Any]) -> Any:
+    """The RPC with what reads each part of its answer."""
+    return channel.unary_stream(
+        SERVICE + "ReceiveMessage",
+        request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
+        response_deserializer=read,
+    )
 
 
 async def store(address: str, total: int) -> None:
@@ -73,7 +88,7 @@ async def store(address: str, total: int) -> None:
         while left > 0:
             share = min(BATCH, left)
             left -= share
-            await send(channel, "stored", share)
+            await send(channel, [message("stored") for _ in range(share)])
 
     async with own_connection(address) as channel:
         await asyncio.gather(*(worker(channel) for _ in range(4)))
@@ -84,11 +99,7 @@ async def poll_all(address: str, first: int, connections: int, polls: int) -> No
     channels = [own_connection(address) for _ in range(connections)]
 
     async def poll(channel: grpc.aio.Channel, number: int) -> None:
-        call = channel.unary_stream(
-            SERVICE + "ReceiveMessage",
-            request_serializer=rpc.ReceiveMessageRequest.SerializeToString,
-            response_deserializer=lambda data: data,
-        )
+        call = receive_call(channel, bytes)
         request = rpc.ReceiveMessageRequest(
             group=pb.Resource(name=f"waiters-{number % TOPICS}"),
             message_queue=pb.MessageQueue(topic=pb.Resource(name=f"waited-{number % TOPICS}"), id=-1),
@@ -112,12 +123,6 @@ def figure(gateway: GatewayProcess, name: str) -> float:
     return float(found[1])
 
 
-def resident_mb(gateway: GatewayProcess) -> float:
-    status = Path(f"/proc/{gateway.pid}/status").read_text()
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return int(line.split()[1]) / 1024
-
-
 def wait_for(gateway: GatewayProcess, waiting: int) -> None:
     deadline = time.monotonic() + WAIT_S
     while figure(gateway, "waiting_receives") != waiting:
@@ -130,16 +135,16 @@ async def arrive(address: str) -> None:
     """Send a message to every topic that is waited for."""
     async with own_connection(address) as channel:
         for number in range(TOPICS):
-            await send(channel, f"waited-{number}", 1)
+            await send(channel, [message(f"waited-{number}")])
 
 
 def bench(messages: int, connections: int, polls: int) -> None:
     processes = min(PROCESSES, connections)
     share = connections // processes
     with GatewayProcess(options=("--set", f"limits.max_wait_s={WAIT_S + 10}")) as gateway:
-        print(f"waiting.idle {resident_mb(gateway):.1f} MB")
+        print(f"waiting.idle {memory_mb(gateway.pid)['pss_mb']:.1f} MB")
         uvloop.run(store(gateway.endpoint, messages))
-        print(f"waiting.stored_{messages} {resident_mb(gateway):.1f} MB")
+        print(f"waiting.stored_{messages} {memory_mb(gateway.pid)['pss_mb']:.1f} MB")
         clients = [
             subprocess.Popen(
                 [
@@ -158,7 +163,7 @@ def bench(messages: int, connections: int, polls: int) -> None:
             total = share * processes * polls
             wait_for(gateway, total)
             time.sleep(1.0)
-            print(f"waiting.polls_{total} {resident_mb(gateway):.1f} MB")
+            print(f"waiting.polls_{total} {memory_mb(gateway.pid)['pss_mb']:.1f} MB")
             uvloop.run(arrive(gateway.endpoint))
             wait_for(gateway, total - TOPICS)
             print(f"waiting.woken {TOPICS} of {total} polls")
@@ -168,7 +173,7 @@ def bench(messages: int, connections: int, polls: int) -> None:
                 client.wait()
         wait_for(gateway, 0)
         time.sleep(1.0)
-        print(f"waiting.after {resident_mb(gateway):.1f} MB")
+        print(f"waiting.after {memory_mb(gateway.pid)['pss_mb']:.1f} MB")
 
 
 def main() -> None:

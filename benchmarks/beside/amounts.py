@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import argparse
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -37,6 +38,23 @@ CALLS_AT_A_RATE = 256
 
 OTHER_PARTS = ("rate", "memory", "idle_connections", "polls", "ready", "nghttpd")
 PARTS = (*WORKS, *OTHER_PARTS)
+
+
+def chosen_from(parts: Collection[str]) -> Callable[[str], list[str]]:
+    """For an argument that names some of them, with commas between.
+
+    What it returns raises ArgumentTypeError for a part that nobody knows.
+    """
+
+    def chosen(words: str) -> list[str]:
+        wanted = [word.strip() for word in words.split(",") if word.strip()]
+        unknown = [word for word in wanted if word not in parts]
+        if unknown or not wanted:
+            known = ", ".join(parts)
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown) or 'nothing'}: there are {known}")
+        return wanted
+
+    return chosen
 
 
 @dataclass(frozen=True)
