@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.isolation import process_kept
+from tests.support.counts import Counts
 from tests.support.folders import short_folder
 from tests.support.outcomes import PROBLEMS
 from tests.support.tiers import tier_of
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash.setdefault(PROBLEMS, [])
     config.pluginmanager.register(Findings(os.environ.get("TEST_TRAITS", "")))
     config.pluginmanager.register(Timeouts())
+    config.pluginmanager.register(Counts())
 
 
 @pytest.fixture(autouse=True)

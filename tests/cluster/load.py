@@ -173,9 +173,12 @@ class Load:
         await asyncio.gather(*self._sending, *self._receiving, return_exceptions=True)
         for client in self._clients:
             await client.close()
-        if not self._witnessed:
-            await asyncio.to_thread(self._witness.stop)
-        print("\n".join(self.records.lines()))
+        try:
+            # The witness is asked for the lateness of the machine: before it stops.
+            print(f"{self.name}:", *await asyncio.to_thread(self.records.lines), sep="\n")
+        finally:
+            if not self._witnessed:
+                await asyncio.to_thread(self._witness.stop)
 
     def _client(self, name: str) -> Client:
         made = Client(self._endpoint, name)
@@ -260,11 +263,11 @@ class Load:
     async def works(self, more: int = 60, *, brokers: tuple[str, ...] = ()) -> None:
         """Until so many more sends are answered and so many more messages finished, some of each broker."""
         records = self.records
-        sent, acked, seen = len(records.sent) + more, len(records.acked) + more, len(records.deliveries)
+        sent, acked, seen = len(records.sent) + more, len(records.acks) + more, len(records.deliveries)
 
         def worked() -> bool:
             names = {delivery.broker for delivery in records.deliveries[seen:]}
-            return len(records.sent) >= sent and len(records.acked) >= acked and names.issuperset(brokers)
+            return len(records.sent) >= sent and len(records.acks) >= acked and names.issuperset(brokers)
 
         await until(worked, what=f"the load goes on at {brokers}")
 
@@ -309,7 +312,7 @@ class Load:
         for one in self.records.revived():
             with contextlib.suppress(KeyError):  # its broker has gone
                 if await asyncio.to_thread(self._books().has, self.topic, self.group, one.handle):
-                    self.records.dropped.add(one.body)
+                    self.records.dropped.add(one.handle)
 
     def _books(self) -> RocketMQBooks:
         return RocketMQBooks(next(one.address for one in self._cluster.name_servers if one.runs))

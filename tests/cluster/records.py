@@ -5,15 +5,31 @@ A message is known by its body, which no two have. Times are seconds of the mono
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from popgate.receipt import OF_TOPIC, parse_receipt
 
 LATEST_ERROR_S = 10.0
 """After a fault, on a machine that is never late."""
+
+LARGEST_FACTOR = 2.0
+"""How much of `LATEST_ERROR_S` there may be on a machine that is late, however late it is."""
+
+UNWRITTEN_S = 12.0
+"""An acknowledgement that was taken so long before its master died may be undone by that.
+
+A slave asks its master for the positions of groups every 10 s (RocketMQ's
+`BrokerController.handleSlaveSynchronize`), and a master writes its own down every 5 s
+(`BrokerConfig.flushConsumerOffsetInterval`). The 2 s are for the request itself, beside a load.
+"""
+
+UNHEARD_S = 10.0
+"""And one that was taken so long after RocketMQ was done with a fault: who is the master now is told of
+positions, or tells them, at its slave's next round only."""
 
 INVISIBLE_S = 15
 """For so long after a receive was asked for, at least, what it brought is hidden from others."""
@@ -64,6 +80,22 @@ class Fault:
         """Note that RocketMQ is done with it now."""
         self.lasting_s = time.monotonic() - self.at
 
+    def may_undo(self, acked: Delivery) -> bool:
+        """Whether an acknowledgement was taken by one of its brokers, and near enough to it."""
+        near = self.at - UNWRITTEN_S <= acked.at <= self.over + UNHEARD_S
+        return near and acked.broker in self.brokers
+
+
+@dataclass(slots=True, frozen=True)
+class Repeat:
+    """A delivery after the answer to an acknowledgement. `cause`: empty if there is none."""
+
+    delivery: Delivery
+    acked: Delivery
+    """The acknowledgement that it contradicts, the last of several."""
+    cause: str
+    fault: Fault | None = None
+
 
 @dataclass
 class Records:
@@ -72,16 +104,16 @@ class Records:
     sent: dict[str, float] = field(default_factory=dict)
     """When a send was answered with success."""
     deliveries: list[Delivery] = field(default_factory=list)
-    acked: dict[str, Delivery] = field(default_factory=dict)
-    """The delivery whose acknowledgement was first answered with success, `at` the time of that answer."""
+    acks: dict[str, list[Delivery]] = field(default_factory=dict)
+    """By body, the deliveries whose acknowledgement was answered with success; `at`: when it was."""
     failures: list[Failure] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
-    repeated: set[str] = field(default_factory=set)
-    """Bodies of which an attempt to send did not succeed, as their client told: it may send them again."""
+    repeated: Counter[str] = field(default_factory=Counter)
+    """By body, how many attempts to send did not succeed, as their client told: each may be another copy."""
     unsure: list[Delivery] = field(default_factory=list)
     """Those of which an acknowledgement failed: it may be done all the same, and its broker's books tell."""
     dropped: set[str] = field(default_factory=set)
-    """Bodies whose acknowledgement the books of their broker have: no gateway kept it back."""
+    """Handles whose acknowledgement the books of their broker have: no gateway kept it back."""
     lateness: Callable[[float, float], float] = lambda _begin, _end: 0.0
     """By how many of the seconds between two times the machine itself was late, as a witness measured it."""
 
@@ -99,12 +131,14 @@ class Records:
         self.deliveries.append(made)
         return made
 
-    def acknowledged(self, delivery: Delivery) -> None:
-        self.acked.setdefault(delivery.body, replace(delivery, at=time.monotonic()))
+    def acknowledged(self, delivery: Delivery, at: float = 0.0) -> None:
+        """Note that an acknowledgement was answered with success now, or was `at` a time."""
+        acks = self.acks.setdefault(delivery.body, [])
+        acks.append(replace(delivery, at=at or time.monotonic()))
 
     def missing(self) -> set[str]:
         """What was answered as sent, and is not yet consumed."""
-        return self.sent.keys() - self.acked.keys()
+        return self.sent.keys() - self.acks.keys()
 
     def revived(self) -> list[Delivery]:
         """What was acknowledged in time, and was revived by its broker all the same: to be looked up.
@@ -112,70 +146,109 @@ class Records:
         A RocketMQ that stood still revives what it gave out before it has read the acknowledgement of it
         (seen on 5.5.0); the acknowledgement is in its revive log by then.
         """
-        return [self.acked[one.body] for one in self._again() if self._is_revived(one)]
-
-    def _is_revived(self, later: Delivery) -> bool:
-        """Whether it came from the retries that the broker which took its acknowledgement made of it, when
-        its time was over. Who comes to a broker's place and knows less gives out the topic's own."""
-        acked = self.acked[later.body]
-        after = later.at > acked.asked + INVISIBLE_S
-        return after and later.broker == acked.broker and parse_receipt(later.handle).topic_type != OF_TOPIC
+        found = {
+            acked.handle: acked for one, acks in self._again() for acked in acks if _is_revived(one, acked)
+        }
+        return list(found.values())
 
     # -- the verdict ------------------------------------------------------------------------------
 
-    def _again(self) -> list[Delivery]:
+    def _again(self) -> Iterator[tuple[Delivery, list[Delivery]]]:
+        """Deliveries after the answer to an acknowledgement, each with those before it."""
+        for one in self.deliveries:
+            acks = [acked for acked in self.acks.get(one.body, ()) if acked.at < one.at]
+            if acks:
+                yield one, acks
+
+    def repeats(self) -> list[Repeat]:
         """Deliveries after the answer to their acknowledgement."""
-        return [one for one in self.deliveries if one.body in self.acked and one.at > self.acked[one.body].at]
+        return [self._judged(delivery, acks) for delivery, acks in self._again()]
+
+    def _judged(self, delivery: Delivery, acks: Sequence[Delivery]) -> Repeat:
+        """Every acknowledgement of the copy that came has to have been undone: one is not, if it came again
+        and was acknowledged once more where nothing happened."""
+        its = acks
+        if delivery.body in self.repeated:
+            its = [acked for acked in acks if not _is_another(delivery, acked)]
+            if not its:
+                fine = self._copies_until(delivery) <= 1 + self.repeated[delivery.body]
+                return Repeat(delivery, acks[-1], SENT_TWICE if fine else "")
+        in_time = [acked for acked in its if acked.at < acked.asked + INVISIBLE_S]
+        if not in_time:  # the machine stood still
+            return Repeat(delivery, its[-1], LATE)
+        judged = [self._undone(delivery, acked) for acked in in_time]
+        return next((one for one in judged if not one.cause), judged[-1])
+
+    def _undone(self, delivery: Delivery, acked: Delivery) -> Repeat:
+        if acked.handle in self.dropped and _is_revived(delivery, acked):
+            return Repeat(delivery, acked, DROPPED)
+        for fault in self.faults:
+            if delivery.at > fault.at and fault.may_undo(acked):
+                return Repeat(delivery, acked, fault.cause, fault)
+        return Repeat(delivery, acked, "")
+
+    def _copies_until(self, delivery: Delivery) -> int:
+        """In how many places of its topic a message was seen when a delivery came."""
+        handles = {
+            one.handle
+            for one in self.deliveries
+            if one.body == delivery.body and one.at <= delivery.at and one.handle
+        }
+        places = [parse_receipt(handle) for handle in handles]
+        return len({(one.broker, one.queue_id, one.offset) for one in places if one.topic_type == OF_TOPIC})
 
     def undone(self) -> tuple[Counter[str], list[str]]:
         """Deliveries after the answer to their acknowledgement, by cause; a sentence for each without one."""
-        causes: Counter[str] = Counter()
-        unexplained = []
-        for delivery in self._again():
-            acked = self.acked[delivery.body]
-            if delivery.body in self.repeated and _is_another(delivery, acked):
-                causes[SENT_TWICE] += 1
-                continue
-            if acked.at >= acked.asked + INVISIBLE_S:  # the machine stood still
-                causes[LATE] += 1
-                continue
-            if delivery.body in self.dropped and self._is_revived(delivery):
-                causes[DROPPED] += 1
-                continue
-            why = next(
-                (one for one in self.faults if acked.broker in one.brokers and delivery.at > one.at), None
-            )
-            if why is None:
-                unexplained.append(
-                    f"{delivery.body} came from {delivery.broker} {delivery.at - acked.at:.1f} s after"
-                    f" {acked.broker} had taken its acknowledgement"
-                )
-            else:
-                causes[why.cause] += 1
-        return causes, unexplained
+        repeats = self.repeats()
+        causes = Counter(one.cause for one in repeats if one.cause)
+        return causes, [self._unexplained(one) for one in repeats if not one.cause]
 
-    def late(self) -> list[str]:
-        """Errors that clients saw too long after the fault before them.
+    def _unexplained(self, one: Repeat) -> str:
+        delivery, acked = one.delivery, one.acked
+        near = [acked.at - fault.at for fault in self.faults if acked.broker in fault.brokers]
+        when = f", {min(near, key=abs):+.1f} s from the nearest fault of it" if near else ""
+        return (
+            f"{delivery.body} came from {delivery.broker} {delivery.at - acked.at:.1f} s after"
+            f" {acked.broker} had taken its acknowledgement{when}"
+        )
+
+    def _limit_s(self, over: float, at: float) -> float:
+        """For so long after a fault an error may come, if it comes `at` a time; `over`: RocketMQ was done.
 
         The 10 s are 10 s on every machine, with whatever load. But when an error comes later, seconds in
         which the machine let nobody go on are not held against the gateway: a witness (`witness.py`), which
         talks to no server of the cluster, measured in this very run how late its own timers, its own
-        turns on a core and its own loopback were between this fault and this error. Only that is taken off.
+        turns on a core and its own loopback were between this fault and this error. Only that is added, and
+        not more than makes it `LARGEST_FACTOR` times as long: on a machine that is later nothing is proven.
         """
-        found = []
+        if at - over <= LATEST_ERROR_S:
+            return LATEST_ERROR_S
+        return min(LATEST_ERROR_S + self.lateness(over, at), LATEST_ERROR_S * LARGEST_FACTOR)
+
+    def _limits(self) -> Iterator[tuple[Failure, float, float]]:
+        """Errors after a fault, with how long after the end of the last one they came, and how long it might
+        have been."""
         for failure in self.failures:
-            before = [fault for fault in self.faults if fault.at <= failure.at]
-            if not before:
-                found.append(f"{failure.operation} failed before any fault: {failure.said}")
-                continue
-            over = max(fault.over for fault in before)
-            since = failure.at - over
-            if since <= LATEST_ERROR_S:
-                continue
-            late = self.lateness(over, failure.at)
-            if since - late > LATEST_ERROR_S:
-                when = f"{since:.1f} s after a fault (the machine was late by {late:.1f} s)"
-                found.append(f"{failure.operation} failed {when}: {failure.said}")
+            ends = [fault.over for fault in self.faults if fault.at <= failure.at]
+            if ends:
+                over = max(ends)
+                yield failure, failure.at - over, self._limit_s(over, failure.at)
+
+    def late(self) -> list[str]:
+        """Errors that clients saw too long after the fault before them, or before any."""
+        first = min((fault.at for fault in self.faults), default=math.inf)
+        found = [
+            f"{failure.operation} failed before any fault: {failure.said}"
+            for failure in self.failures
+            if failure.at < first
+        ]
+        for failure, since, limit in self._limits():
+            if since > limit:
+                allowed = f"{limit:.1f} s are allowed on this machine, {limit / LATEST_ERROR_S:.2f} times"
+                told = f"{allowed} {LATEST_ERROR_S:g} s"
+                found.append(
+                    f"{failure.operation} failed {since:.1f} s after a fault ({told}): {failure.said}"
+                )
         return found
 
     def complaints(self) -> list[str]:
@@ -184,16 +257,40 @@ class Records:
         return [*lost, *self.late(), *self.undone()[1]]
 
     def lines(self) -> list[str]:
-        """For who reads the report of a test."""
+        """For who reads the report of a test, also of one that passes."""
         first = self.faults[0].at if self.faults else 0.0
-        errors = [f"  {one.at - first:+6.2f} s {one.operation}: {one.said}" for one in self.failures]
-        causes, _ = self.undone()
-        counts = len(self.sent), len(self.deliveries), len(self.acked), len(self.failures)
+        counts = len(self.sent), len(self.deliveries), len(self.acks), len(self.failures)
+        allowed = f"{LATEST_ERROR_S:g} s are allowed"
+        largest = max((limit / LATEST_ERROR_S for _, _, limit in self._limits()), default=1.0)
+        latest = max((since for _, since, _ in self._limits()), default=0.0)
         return [
             "{} sent, {} deliveries, {} acknowledged, {} errors".format(*counts),
-            *errors,
-            *(f"  {count} came again: {why}" for why, count in causes.items()),
+            *(f"  {one.at - first:+6.2f} s {_told(one)}" for one in self.faults),
+            *(f"  {one.at - first:+6.2f} s {one.operation}: {one.said}" for one in self.failures),
+            f"  the last error came {latest:.1f} s after the end of a fault; {allowed}, times {largest:.2f}",
+            *self._told_repeats(),
         ]
+
+    def _told_repeats(self) -> Iterator[str]:
+        """Each cause, how often, and how near to their faults the acknowledgements were."""
+        repeats = self.repeats()
+        for cause, count in Counter(one.cause for one in repeats).items():
+            its = [one for one in repeats if one.cause == cause]
+            near = [one.acked.at - one.fault.at for one in its if one.fault is not None]
+            when = f", acknowledged {min(near):+.1f} s to {max(near):+.1f} s from it" if near else ""
+            yield f"  {count} came again: {cause or 'nothing explains it'}{when}"
+
+
+def _told(fault: Fault) -> str:
+    brokers = ", ".join(sorted(fault.brokers)) or "no broker"
+    return f"fault of {brokers}, and RocketMQ was done with it {fault.lasting_s:.1f} s later"
+
+
+def _is_revived(later: Delivery, acked: Delivery) -> bool:
+    """Whether it came from the retries that the broker which took its acknowledgement made of it, when
+    its time was over. Who comes to a broker's place and knows less gives out the topic's own."""
+    after = later.at > acked.asked + INVISIBLE_S
+    return after and later.broker == acked.broker and parse_receipt(later.handle).topic_type != OF_TOPIC
 
 
 def _is_another(one: Delivery, other: Delivery) -> bool:

@@ -10,7 +10,7 @@ from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.rocketmq import JavaServer, RocketMQ
 from tests.cluster.load import PATIENT, Load, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.counted, pytest.mark.timeout(1800)]
 
 CAUSE = "the master died, and the new one had heard of the group's positions some seconds before"
 

@@ -13,7 +13,7 @@ from popgate.testing.rocketmq.asking import addresses_known
 from tests.cluster.brokers import register_now
 from tests.cluster.load import PATIENT, Load, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.counted, pytest.mark.timeout(1800)]
 
 
 async def figure(gateway: GatewayProcess, name: str) -> float:

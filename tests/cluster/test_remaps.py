@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -18,21 +19,22 @@ from protocols.grpc.pb import service_pb2 as rpc
 from tests.cluster.load import PATIENT, SERVICE, Client, Code, until
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.slow, pytest.mark.counted, pytest.mark.timeout(1800)]
 
 QUEUES = 2
 
 
-async def send(client: Client, topic: str, count: int, word: str) -> list[str]:
-    """Send messages, and again what was refused, as by a broker that leads no longer; their bodies."""
-    bodies = [f"{word}-{number}" for number in range(count)]
-    for body in bodies:
+async def send(client: Client, topic: str, count: int, word: str) -> Counter[str]:
+    """Send messages, and again what was refused, as by a broker that leads no longer; how often each body."""
+    tries: Counter[str] = Counter()
+    for number in range(count):
 
-        async def sent(body: str = body) -> bool:
+        async def sent(body: str = f"{word}-{number}") -> bool:
+            tries[body] += 1
             return bool((await client.send(topic, body)).status.code == Code.OK)
 
         await until(sent)
-    return bodies
+    return tries
 
 
 async def read(client: Client, queue: pb.MessageQueue, end: int) -> list[tuple[int, str]]:
@@ -118,10 +120,10 @@ async def test_sends_pulls_and_offsets_follow_the_queues_of_a_static_topic_to_an
             for queue in queues:
                 begin, end = await ends(client, queue)
                 told.append((begin, end, await read(client, queue, end)))
-            # One that was sent again because its answer was lost may be there twice.
             bodies = {body for _, _, found in told for _, body in found}
             return told if bodies == {*before, *after} else []
 
+        copies: Counter[str] = Counter()
         # What was stored is read where it was stored, by the queues as they were told first.
         for begin, end, found in await until(all_read):
             offsets = [offset for offset, _ in found]
@@ -129,4 +131,8 @@ async def test_sends_pulls_and_offsets_follow_the_queues_of_a_static_topic_to_an
             assert (begin, end) == (offsets[0], offsets[-1] + 1)
             # A new leader counts on from where the old one cannot come to.
             assert end - begin > len(found)
+            copies.update(body for _, body in found)
+        # One that was sent again because its answer was lost may be there twice.
+        print(f"sent {before + after}, stored {copies}")
+        assert copies <= before + after
         await client.close()

@@ -129,6 +129,7 @@ class Client:
             self.records.odd.append(f"{sends[0].body} was refused: {answer.status}")
             return []
         for send, entry in zip(sends, answer.entries, strict=True):
+            send.answered_ms = time.time_ns() // 1_000_000
             if entry.message_id != send.message_id:
                 self.records.odd.append(f"{send.body} was answered as {entry.message_id}")
             self.records.sends[send.body] = send

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from popgate.testing.gateway import GatewayDidNotStart, GatewayProcess
+from tests.crash.records import Life
 
 _SETTINGS = (
     *("--set", "limits.min_invisible_s=1"),
@@ -38,6 +39,10 @@ _STEP_WITHIN_S = 5.0
 """A life that did not come to its step by then is ended otherwise."""
 
 
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class Lives:
     """A gateway that is killed and started again, always at the same address."""
 
@@ -48,11 +53,21 @@ class Lives:
         self.ends: list[str] = []
         self.opening: list[float] = []
         """Seconds from the start of each process until it was ready."""
+        self.lives: list[Life] = []
+        """Those that came to be ready."""
         self.errors: list[str] = []
         self.gateway = GatewayProcess(data, options=self._options())
 
     async def begin(self) -> None:
         await asyncio.to_thread(self.gateway.start)
+        self._ready()
+
+    def _ready(self) -> None:
+        self.lives.append(Life(_now_ms()))
+
+    async def _kill(self) -> None:
+        await asyncio.to_thread(self.gateway.kill)
+        self.lives[-1].ended_ms = _now_ms()
 
     @property
     def endpoint(self) -> str:
@@ -68,7 +83,7 @@ class Lives:
             await self._end_itself(longest)
         else:
             await asyncio.sleep(self.dice.uniform(0.05, longest))
-            await asyncio.to_thread(self.gateway.kill)
+            await self._kill()
             self.ends.append("killed")
             if way == "killed at its start":
                 await self._kill_at_start()
@@ -84,6 +99,7 @@ class Lives:
         begin = time.monotonic()
         await asyncio.to_thread(self.gateway.start)
         self.opening.append(time.monotonic() - begin)
+        self._ready()
 
     async def _kill_at_start(self) -> None:
         self._keep_errors()
@@ -107,7 +123,7 @@ class Lives:
     async def _end_itself(self, longest: float) -> None:
         """The next life ends in the middle of a step, or by a kill if that step never comes."""
         await asyncio.sleep(self.dice.uniform(0.05, longest))
-        await asyncio.to_thread(self.gateway.kill)
+        await self._kill()
         self.ends.append("killed")
         step, after = self.dice.choice(_STEPS), self.dice.randrange(1, 60)
         if step.startswith("commit"):
@@ -115,13 +131,14 @@ class Lives:
         try:
             await self._start_next(f"{step}:after={after}")
             await asyncio.to_thread(self.gateway.wait, _STEP_WITHIN_S)
+            self.lives[-1].ended_ms = _now_ms()
             self.ends.append(f"at {step}")
         except GatewayDidNotStart:
             if self.gateway.wait() != -signal.SIGKILL:
                 raise
             self.ends.append(f"at {step}, at its start")
         except subprocess.TimeoutExpired:
-            await asyncio.to_thread(self.gateway.kill)
+            await self._kill()
             self.ends.append("killed")
 
     async def close(self) -> int:

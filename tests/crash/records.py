@@ -9,6 +9,15 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
+from tests.support.waiting import PATIENCE_S
+
+OVERDUE_S = PATIENCE_S / 4
+"""For so long of one life of the gateway, after it was ready, what is due may not have come to its client.
+
+30 s on a quiet machine. A timer rings within milliseconds there; but the answer that a message is in may be
+lost, so that it comes again when its invisible time is over, and a client may just wait for a connection.
+"""
+
 
 @dataclass(slots=True)
 class Send:
@@ -22,6 +31,7 @@ class Send:
     number: int = 0
     due_ms: int = 0
     delivered: bool | None = True
+    answered_ms: int = 0
 
 
 @dataclass(slots=True)
@@ -44,6 +54,18 @@ class Check:
 
     body: str
     arrived_ms: int
+
+
+@dataclass(slots=True)
+class Life:
+    """From when until when a gateway was ready; until now if `ended_ms` is 0."""
+
+    ready_ms: int
+    ended_ms: int = 0
+
+    def share_ms(self, from_ms: int, at_ms: int) -> int:
+        """How much of the time between two moments was in it."""
+        return max(min(at_ms, self.ended_ms or at_ms) - max(from_ms, self.ready_ms), 0)
 
 
 @dataclass(slots=True)
@@ -76,6 +98,8 @@ class Records:
     """When an acknowledgement was answered with success."""
     stored: list[Stored] = field(default_factory=list)
     """What lies in the topics at the end."""
+    lives: list[Life] = field(default_factory=list)
+    """Of the gateway; one that was killed before it was ready has none."""
     counts: Counter[str] = field(default_factory=Counter)
     odd: list[str] = field(default_factory=list)
     """Answers that nothing explains."""
@@ -99,6 +123,7 @@ class Records:
             *self._of_order(),
             *self._of_times(),
             *self._of_checks(),
+            *self._of_lateness(),
         ]
 
     def _of_the_stored(self) -> list[str]:
@@ -181,3 +206,40 @@ class Records:
                 found.append(f"{check.body} was asked about {from_ms - check.arrived_ms} ms too early")
         found += [f"{body} was left open, and nobody asked about it" for body in sorted(self.unasked())]
         return found
+
+    def _of_lateness(self) -> list[str]:
+        """What is due comes within a bound after a gateway was ready, and is not left to the next one."""
+        found = []
+        for what, overdue in (
+            ("came", self.overdue_deliveries()),
+            ("was asked about", self.overdue_checks()),
+        ):
+            found += [
+                f"{body} {what} when it was due for {late:.1f} s of a life; {OVERDUE_S:g} s are allowed"
+                for body, late in overdue.items()
+                if late > OVERDUE_S
+            ]
+        return found
+
+    def overdue_deliveries(self) -> dict[str, float]:
+        """By body, for how many seconds of one life a delayed message was due before it came first."""
+        firsts: dict[str, int] = {}
+        for delivery in self.deliveries:
+            firsts[delivery.body] = min(firsts.get(delivery.body, delivery.arrived_ms), delivery.arrived_ms)
+        delayed = [one for one in self.sends.values() if one.due_ms and one.body in firsts]
+        return {
+            one.body: self._longest_s(max(one.due_ms, one.answered_ms), firsts[one.body]) for one in delayed
+        }
+
+    def overdue_checks(self) -> dict[str, float]:
+        """By body, for how many seconds of one life a half message was to be asked about before it was."""
+        firsts: dict[str, int] = {}
+        for check in self.checks:
+            firsts[check.body] = min(firsts.get(check.body, check.arrived_ms), check.arrived_ms)
+        return {
+            body: self._longest_s(max(self.checkable_ms[body], self.sends[body].answered_ms), firsts[body])
+            for body in sorted(self.left_open & firsts.keys() & self.checkable_ms.keys())
+        }
+
+    def _longest_s(self, from_ms: int, at_ms: int) -> float:
+        return max((life.share_ms(from_ms, at_ms) for life in self.lives), default=0) / 1000

@@ -7,7 +7,8 @@ Producers send normal, ordered, delayed and transactional messages and repeat wh
 consumers acknowledge, set free, change invisible times and forget; one more producer is the official
 Python client in a process of its own. Afterwards every answered message must be stored exactly once
 and have been consumed, no acknowledged one may have come again, message groups must have kept their
-order, delayed and half messages their times, and transactions their ends. Exit code 1 when that is not so.
+order, delayed and half messages their times, and transactions their ends: none came too early, nor was due
+for longer than a bound while a gateway was ready. Exit code 1 when that is not so.
 
 The seed decides what the clients do and how and when the gateway ends; how that falls together is a
 matter of the machine.
@@ -21,7 +22,7 @@ import contextlib
 import json
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.crash.clients import INVISIBLE_S, Reader, Stage, crowd
 from tests.crash.lives import Lives
-from tests.crash.records import Records, Send
+from tests.crash.records import OVERDUE_S, Records, Send
 from tests.support.waiting import NotInTimeError, until
 
 TOPICS = {"plain": "NORMAL", "ordered": "FIFO", "delayed": "DELAY", "transactions": "TRANSACTION"}
@@ -50,12 +51,15 @@ class Report:
     def lines(self) -> list[str]:
         sends, counts = self.records.sends.values(), self.records.counts
         kinds = {topic: sum(send.topic == topic for send in sends) for topic in (*TOPICS, "official")}
+        messages, checks = self.records.overdue_deliveries(), self.records.overdue_checks()
+        overdue = f"delayed messages {_most(messages)}, questions about half messages {_most(checks)}"
         told = [
             f"kills: {len(self.ends)} ({', '.join(sorted(set(self.ends)))})",
             f"ready after at most {max(self.opening, default=0):.2f} s",
             f"answered sends: {kinds}, in doubt {len(self.records.unsure)}",
             f"stored {len(self.records.stored)}, acknowledged {len(self.records.acked)}",
             f"left open {len(self.records.left_open)}, asked about {len(self.records.checks)} times",
+            f"due for so long in one life before it came, at most; {OVERDUE_S:g} s are allowed: {overdue}",
             f"counts: {dict(sorted(counts.items()))}",
         ]
         return [*told, *(f"WRONG: {complaint}" for complaint in self.complaints)]
@@ -79,6 +83,7 @@ async def run(
             group = {"name": f"{topic}-readers", "ordered": topic == "ordered", "max_attempts": 1_000}
             await lives.ask_admin("/api/groups", group)
         stage = Stage(lives.endpoint, seed)
+        stage.records.lives = lives.lives
         clients = crowd(stage)
         working = [asyncio.create_task(client.run()) for client in clients]
         outsider = asyncio.create_task(watch_official(stage)) if official else None
@@ -112,6 +117,10 @@ async def run(
         return Report(complaints, stage.records, lives.ends, lives.opening)
     finally:
         await asyncio.to_thread(lives.gateway.close)
+
+
+def _most(overdue: Mapping[str, float]) -> str:
+    return f"{max(overdue.values(), default=0.0):.2f} s"
 
 
 async def until_or_late(condition: Callable[[], object]) -> None:

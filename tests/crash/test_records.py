@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.crash.records import Check, Delivery, Records, Send, Stored
+from tests.crash.records import OVERDUE_S, Check, Delivery, Life, Records, Send, Stored
 
 
 def deliver(records: Records, body: str, at: float, *, answer: int, place: int = 0) -> None:
@@ -120,3 +120,64 @@ def test_what_is_left_open_and_never_asked_about_is_seen(records: Records) -> No
     records.checks.append(Check("back", 60_000))
     assert records.unasked() == set()
     assert records.complaints() == []
+
+
+LATE_MS = int(OVERDUE_S * 1000)
+DUE_MS = 5_000
+
+
+def delayed(records: Records, came_ms: int, *, answered_ms: int = 0) -> Records:
+    records.tried.add("later")
+    records.sends["later"] = Send("t", "later", "id-later", due_ms=DUE_MS, answered_ms=answered_ms)
+    records.stored.append(Stored("t", 0, 2, "id-later", "later"))
+    deliver(records, "later", came_ms / 1000, answer=7)
+    deliver(records, "later", came_ms / 1000 + 2 * OVERDUE_S, answer=8)
+    ack(records, "later", came_ms / 1000 + 3 * OVERDUE_S)
+    return records
+
+
+@pytest.mark.parametrize(
+    ("lives", "came_ms", "fine"),
+    [
+        pytest.param([Life(0)], DUE_MS + LATE_MS, True, id="in time"),
+        pytest.param([Life(0)], DUE_MS + LATE_MS + 100, False, id="late in the only life"),
+        pytest.param([Life(0, 6_000), Life(90_000)], 90_000 + LATE_MS, True, id="in time after a restart"),
+        pytest.param([Life(0, 6_000), Life(90_000)], 90_100 + LATE_MS, False, id="late after a restart"),
+        pytest.param(
+            [Life(0, DUE_MS + LATE_MS + 100), Life(500_000)], 500_001, False, id="left to the next life"
+        ),
+        pytest.param([], 900_000, True, id="no gateway was ready"),
+    ],
+)
+def test_a_delayed_message_is_not_due_for_long_while_a_gateway_is_ready(
+    records: Records, lives: list[Life], came_ms: int, fine: bool
+) -> None:
+    delayed(records, came_ms)
+    records.lives = lives
+    assert (records.complaints() == []) is fine
+    if not fine:
+        (complaint,) = records.complaints()
+        assert complaint == (
+            f"later came when it was due for {OVERDUE_S + 0.1:.1f} s of a life; {OVERDUE_S:g} s are allowed"
+        )
+
+
+def test_what_was_stored_when_it_was_due_already_is_due_from_then_on(records: Records) -> None:
+    records.lives = [Life(0)]
+    delayed(records, 90_000 + LATE_MS, answered_ms=90_000)
+    assert records.complaints() == []
+    assert records.overdue_deliveries() == {"later": OVERDUE_S}
+
+
+@pytest.mark.parametrize(("asked_ms", "fine"), [(90_000 + LATE_MS, True), (90_100 + LATE_MS, False)])
+def test_a_half_message_is_asked_about_soon_after_a_gateway_is_ready(
+    records: Records, asked_ms: int, fine: bool
+) -> None:
+    records.checkable_ms = {"back": 2_000}
+    records.left_open = {"back"}
+    records.lives = [Life(0, 2_500), Life(90_000)]
+    records.checks = [Check("back", asked_ms), Check("back", asked_ms + 10 * LATE_MS)]
+    assert records.overdue_checks() == {"back": (asked_ms - 90_000) / 1000}
+    assert (records.complaints() == []) is fine
+    if not fine:
+        assert records.complaints()[0].startswith("back was asked about when it was due for ")

@@ -21,6 +21,14 @@ from tests.replicas.ledger import SENT_AGAIN, Delivery, Fate, Ledger
 _CONFIRMED_S = 5.0
 """A position that was answered so long before its gateway ended is written down: it was one request more."""
 _WRITTEN_EVERY_S = 1.1
+BACK_WITHIN_S = 120.0
+"""What a gateway held for clients of a mapped group when it ended comes back within a minute; and another one
+for a client that is late on a busy machine."""
+_SENT_BACK_WITHIN_S = 30.0
+"""So long after a message came its client sends it back at the latest: its listener is quick to fail, and a
+classic client waits 5 s for the answer before it stores a copy itself."""
+_MOST_ENDED = 2
+"""So many replicas end at the same time, and lose an answer each."""
 VIRTUAL = 1 << 60
 
 READ_ANEW = "its queue was read anew from a position that was written down before it was consumed"
@@ -80,8 +88,7 @@ class ClassicLedger(Ledger):
     def _is_retry(self, delivery: Delivery, earlier: Sequence[Delivery]) -> bool:
         """Each failure makes one more copy, with one attempt more; of a mapped message it makes none."""
         failures = sum(one.fate is Fate.FREED and one.attempt == delivery.attempt - 1 for one in earlier)
-        mates = [self.places[one] for one in earlier if one.attempt == delivery.attempt]
-        copies = {(one.queue, one.offset) for one in mates}
+        copies = self._places_of(earlier, delivery.attempt)
         place = self.places[delivery]
         return (place.queue, place.offset) not in copies and len(copies) < failures
 
@@ -100,7 +107,10 @@ class ClassicLedger(Ledger):
                 default=float("inf"),
             )
             if any(
-                last >= one.arrived and first <= min(surely, delivery.arrived) for first, last in self.ended
+                last >= one.arrived
+                and first <= min(surely, delivery.arrived)
+                and delivery.arrived <= last + BACK_WITHIN_S
+                for first, last in self.ended
             ):
                 return GATEWAY_ENDED
         return ""
@@ -140,11 +150,19 @@ class ClassicLedger(Ledger):
         """A client that hears nothing of what it sent back stores another copy itself."""
         if delivery.attempt < 2 or any(self._is_at(one, self.places[delivery]) for one in earlier):
             return ""
-        for failed in earlier:
-            lost = any(last >= failed.arrived and first <= delivery.arrived for first, last in self.ended)
-            if lost and failed.fate is Fate.FREED and failed.attempt == delivery.attempt - 1:
-                return SENT_BACK_AGAIN
-        return ""
+        failed = [one for one in earlier if one.fate is Fate.FREED and one.attempt == delivery.attempt - 1]
+        lost = _MOST_ENDED * sum(
+            last >= one.arrived and first <= min(one.arrived + _SENT_BACK_WITHIN_S, delivery.arrived)
+            for one in failed
+            for first, last in self.ended
+        )
+        before = len(self._places_of(earlier, delivery.attempt))
+        return SENT_BACK_AGAIN if before < len(failed) + lost else ""
+
+    def _places_of(self, deliveries: Sequence[Delivery], attempt: int) -> set[tuple[tuple[str, int], int]]:
+        """Queues and offsets of an attempt: its copies."""
+        places = [self.places[one] for one in deliveries if one.attempt == attempt]
+        return {(one.queue, one.offset) for one in places}
 
     def _is_at(self, one: Delivery, place: Place) -> bool:
         return (self.places[one].queue, self.places[one].offset) == (place.queue, place.offset)

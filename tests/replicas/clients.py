@@ -315,6 +315,8 @@ class Consumer(Client):
 
     anywhere = True
     """Whether it gives back through any replica: the one that renews must know of it."""
+    renewed = False
+    """Whether it leaves renewing to the gateway."""
 
     def request(self) -> rpc.ReceiveMessageRequest:
         return rpc.ReceiveMessageRequest(
@@ -363,6 +365,7 @@ class Consumer(Client):
                     *(self.group, message.body.decode(), message.system_properties.delivery_attempt),
                     *(self.client_id, asked, arrived, answer, place, self.hold_s),
                     handle=message.system_properties.receipt_handle,
+                    renewed=self.renewed,
                 )
                 self.ledger.deliveries.append(delivery)
                 found.append((delivery, message))
@@ -447,6 +450,7 @@ class PushConsumer(Consumer):
             await asyncio.gather(listening, return_exceptions=True)
 
     anywhere = False
+    renewed = True
 
     def vanishes(self) -> bool:
         return False
@@ -609,6 +613,7 @@ class Official:
                 *(self.group, fact["body"], fact["attempt"], f"official {self.role}"),
                 *(fact["asked"], fact["at"], fact["answer"], fact["place"], self.hold_s),
                 handle=fact["handle"],
+                renewed=self.role == "push",
             )
             ledger.deliveries.append(delivery)
         else:

@@ -61,8 +61,9 @@ class End:
 class Delivery:
     """`asked`: when its receive began; `answer` and `place`: in which answer it came, and where in it.
 
-    `hold_s`: for how long it is surely hidden from others. `acking`: when its acknowledgement was first sent;
-    `settled`: when that was answered.
+    `hold_s`: for how long it is surely hidden from others; `renewed`: a gateway keeps it for its client, and
+    may give it back in its place before that. `acking`: when its acknowledgement was first sent; `settled`:
+    when that was answered.
     """
 
     group: str
@@ -78,6 +79,7 @@ class Delivery:
     acking: float = NEVER
     settled: float = NEVER
     handle: str = ""
+    renewed: bool = False
 
     def told(self) -> str:
         return (
@@ -262,12 +264,16 @@ class Ledger:
             self.freed_again[one.group, one.body] += 1
 
     def _comes_again(self, one: Delivery, later: Delivery) -> bool:
-        if one.fate not in (Fate.DONE, Fate.HELD):
-            return True
         # The time of a delivery begins somewhere between the question and the answer.
+        over = later.arrived >= one.asked + one.hold_s
+        if one.fate in (Fate.CUT, Fate.FREED):
+            return True
+        if one.fate not in (Fate.DONE, Fate.HELD):
+            # An ordered group is freed as a whole.
+            return over or one.renewed or one.group in self.ordered
         finished = one.fate is Fate.DONE and one.settled < later.asked and self._is_sure(one)
         finished = finished and one not in self.dropped
-        return not finished and later.arrived >= one.asked + one.hold_s
+        return not finished and over
 
     def _copies(self) -> Counter[str]:
         return Counter(one.body for one in self.stored)

@@ -79,6 +79,7 @@ class Report:
     def lines(self) -> list[str]:
         sends = self.ledger.sends.values()
         kinds = {name: sum(s.topic == self.town.named(name) for s in sends) for name in TOPICS}
+        seen = Counter(" ".join(failure.split())[:240] for failure in self.failures)
         told = [
             f"ends: {dict(Counter(self.town.ends))}, in {self.took_s:.0f} s",
             f"answered sends: {kinds}, given up {len(self.ledger.unsure)}, stored {len(self.ledger.stored)}",
@@ -87,7 +88,7 @@ class Report:
             f"acknowledgements without a good answer that the broker has: {len(self.ledger.proven)}",
             f"counts: {dict(sorted(self.ledger.counts.items()))}",
             *self.town.summaries,
-            *(f"a user saw: {failure}" for failure in self.failures),
+            *(f"a user saw {count} times: {failure}" for failure, count in seen.most_common()),
         ]
         return [*told, *(f"WRONG: {complaint}" for complaint in self.complaints)]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.classic.conftest import command_of
-from tests.replicas.classic import ClassicClients, ClassicLedger
+from tests.replicas.classic import BACK_WITHIN_S, ClassicClients, ClassicLedger
 from tests.replicas.clients import AUDITORS, Reader, Stage
 from tests.replicas.run import until_or_late
 from tests.replicas.town import BROKERS, Town, town_before
@@ -33,8 +33,6 @@ TOPICS = {"plain": "NORMAL", "ordered": "NORMAL"}
 READERS = {"concurrent": "plain", "orderly": "ordered"}
 VERSION = "5.5.0"
 LANES = 4
-MAPPED_FOR_S = 75.0
-"""What a gateway held for clients of a mapped group when it was killed comes back within a minute."""
 
 
 @dataclass
@@ -96,7 +94,7 @@ async def run(
                 ledger.ended.append((first, time.monotonic()))
             sent.set()
             await asyncio.gather(working[0])
-            await until_or_late(lambda: not ledger.missing(), MAPPED_FOR_S if mapped else 0.0)
+            await until_or_late(lambda: not ledger.missing(), BACK_WITHIN_S if mapped else 0.0)
             for group in {group for group, _ in ledger.missing()}:
                 ledger.odd.append(f"{group} is stuck: {await town.ask(f'/api/groups/{group}/stuck')}")
         finally:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.crash.records import Send, Stored
 from tests.replicas.classic import (
+    BACK_WITHIN_S,
     FAILED,
     GATEWAY_ENDED,
     READ_ANEW,
@@ -119,6 +120,9 @@ def test_a_mapped_message_comes_again_when_its_gateway_ended(ledger: ClassicLedg
     assert len(ledger.complaints()) == 1
     ledger.ended.append((2.5, 3.5))
     assert ledger.causes() == {GATEWAY_ENDED: 1}
+    ledger.deliveries[-1].arrived = 3.6 + BACK_WITHIN_S
+    assert len(ledger.complaints()) == 1
+    ledger.deliveries[-1].arrived = 70.0
     # Told and answered long before that end, it was written down.
     ledger.ended[:] = [(20.0, 21.0)]
     say(ledger, "confirmed", 2.4, VIRTUAL + 8)
@@ -145,3 +149,29 @@ def test_what_was_sent_back_twice_comes_twice(ledger: ClassicLedger) -> None:
     assert len(ledger.complaints()) == 1
     ledger.ended.append((1.0, 2.0))
     assert ledger.causes() == {FAILED: 1, SENT_BACK_AGAIN: 1}
+    assert ledger.complaints() == []
+
+
+def sent_back(ledger: ClassicLedger, times: int) -> None:
+    """The first message fails, and copies of it come, from a place of their own each."""
+    ledger.ordered.clear()
+    ledger.deliveries[0].fate = Fate.FREED
+    for place in range(times):
+        again = deliver(ledger, "one", 90.0 + place, attempt=2)
+        ledger.places[again] = Place("a", (f"%RETRY%{GROUP}", 0), place)
+
+
+def test_an_end_long_after_a_failure_lost_no_answer_of_it(ledger: ClassicLedger) -> None:
+    sent_back(ledger, 2)
+    ledger.ended.append((50.0, 51.0))
+    assert ledger.causes() == {FAILED: 1}
+    assert len(ledger.complaints()) == 1
+
+
+def test_an_end_of_replicas_explains_no_more_copies_than_answers_it_may_have_lost(
+    ledger: ClassicLedger,
+) -> None:
+    sent_back(ledger, 4)
+    ledger.ended.append((1.0, 2.0))
+    assert ledger.causes() == {FAILED: 1, SENT_BACK_AGAIN: 2}
+    assert len(ledger.complaints()) == 1

@@ -174,11 +174,34 @@ def test_what_is_given_back_when_its_time_is_over_comes_again_for_both_from_a_ro
 @pytest.mark.parametrize("fate", [Fate.CUT, Fate.FREED, Fate.REFUSED, Fate.DOUBTFUL, Fate.LEFT])
 def test_each_way_of_not_finishing_is_a_cause(ledger: Ledger, fate: Fate) -> None:
     ledger.deliveries[1].fate = fate
-    deliver(ledger, "two", 4.0)
+    deliver(ledger, "two", 8.0)
     assert ledger.complaints() == []
     assert ledger.causes() == {fate.value: 1}
-    deliver(ledger, "two", 9.0)
+    deliver(ledger, "two", 14.0)
     assert len(ledger.complaints()) == 1  # what was not finished once comes once more
+
+
+@pytest.mark.parametrize(
+    ("fate", "early"),
+    [
+        (Fate.CUT, True),
+        (Fate.FREED, True),
+        (Fate.REFUSED, False),
+        (Fate.DOUBTFUL, False),
+        (Fate.LEFT, False),
+    ],
+)
+def test_what_its_client_keeps_is_hidden_for_its_time_however_that_ends(
+    ledger: Ledger, fate: Fate, early: bool
+) -> None:
+    """But where a gateway keeps it for a client; and an ordered group is freed as a whole."""
+    ledger.deliveries[1].fate = fate
+    deliver(ledger, "two", 4.0)
+    assert ledger.complaints() == []
+    ledger.ordered.clear()
+    assert (ledger.complaints() == []) is early
+    ledger.deliveries[1].renewed = True
+    assert ledger.complaints() == []
 
 
 def test_a_repeated_send_is_a_cause_where_the_broker_stores_both(ledger: Ledger) -> None:

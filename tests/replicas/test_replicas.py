@@ -15,7 +15,7 @@ from tests.support.needed import missing
 
 LONGEST_S = 1_800
 """On a machine with other things to do; a minute on a quiet one."""
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.counted, pytest.mark.timeout(LONGEST_S)]
 
 
 async def report_of(kind: str, seed: int, *, kills: int = 0, rolling: bool = False) -> Report:
@@ -35,6 +35,7 @@ async def test_scenario_08_replicas_that_are_killed_and_drained_cost_no_message_
 ) -> None:
     report = await report_of(kind, seed=5, kills=5)
     told = "\n".join(report.lines())
+    print(told)
     assert report.complaints == [], told
     # It was no test if nothing had happened.
     assert set(report.town.ends) == {"killed", "drained"}, told
@@ -48,6 +49,7 @@ async def test_scenario_07_users_of_official_clients_see_nothing_of_a_rolling_re
     """Three gateways, each drained and followed by its successor, one after the other."""
     report = await report_of(kind, seed=7, rolling=True)
     told = "\n".join(report.lines())
+    print(told)
     assert report.complaints == [], told
     assert report.failures == [], told
     assert report.ledger.unsure == set(), told

@@ -13,7 +13,7 @@ from tests.support.folders import short_folder
 from tests.support.needed import missing
 
 LONGEST_S = 1_800
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(LONGEST_S)]
+pytestmark = [pytest.mark.slow, pytest.mark.counted, pytest.mark.timeout(LONGEST_S)]
 
 
 @pytest.mark.parametrize("mapped", [False, True], ids=["pulled", "mapped"])
@@ -29,6 +29,7 @@ async def test_classic_consumers_lose_nothing_and_no_order_when_replicas_end(
             missing(why)
             raise
     told = "\n".join(report.lines())
+    print(told)
     assert report.complaints == [], told
     # It was no test if nothing had happened.
     counts = report.ledger.counts

@@ -282,7 +282,8 @@ class DrivenKit(Kit):
         hold_s = PUSH_HOLD_S if self._hold_s is None else self._hold_s
         place = (at, at, fact["id"], 0, hold_s)
         one = Delivery(group, fact["body"], fact["attempt"], self.name, *place)
-        one.acking, one.settled = at, at
+        # When it was asked for is not told: its time may be over before it seems to be.
+        one.acking, one.settled, one.renewed = at, at, True
         self.ledger.deliveries.append(one)
 
     def _judge(self) -> None:

@@ -166,8 +166,9 @@ class Run:
             kit.killed(began, noticed)
         await self.all_go_on()
         self._storms.append((began, time.monotonic()))
+        went_on = f"all clients went on {time.monotonic() - began:.1f} s later"
         await until(lambda: address in self.service.served)
-        self.step(f"{pod.name} was killed, which had {count} connections, and started again")
+        self.step(f"{pod.name} was killed, which had {count} connections, {went_on}; and started again")
 
     def keep_first_table(self) -> None:
         """What is lost is known at the end: while clients work some messages are on their way."""

@@ -13,7 +13,12 @@ from tests.support.needed import missing
 
 LONGEST_S = 1_800
 """The first one compiles Helm; a minute where that is there and the machine is quiet."""
-pytestmark = [pytest.mark.slow, pytest.mark.conformance, pytest.mark.timeout(LONGEST_S)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.conformance,
+    pytest.mark.counted,
+    pytest.mark.timeout(LONGEST_S),
+]
 
 STOPPING = {"lameDuckSeconds": 5, "drainSeconds": 60}
 """An official client of each protocol is gone from a pod within seconds; a machine that stands still for a
