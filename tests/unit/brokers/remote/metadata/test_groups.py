@@ -112,11 +112,11 @@ async def test_what_is_no_group_is_told_to_be_none(facet, name):
             await call(name)
 
 
-async def test_groups_need_no_topic_of_the_name_server_and_no_name_of_a_cluster(cluster, make_facet):
+async def test_groups_need_no_topic_of_the_name_server_and_no_name_of_a_cluster(cluster, make_broker):
     """RocketMQ's proxy asks for topics with the names of its cluster and brokers (protocol facts 9.6)."""
     cluster.servers.topics.clear()
     cluster.servers.add_broker("broker-b", cluster.masters["broker-b"].address, cluster="of another name")
-    facet = await make_facet(Deleting)
+    facet = await make_broker(quiet=True)
     assert await facet.group("g") == GroupConfig("g")
     await facet.create_group(GroupConfig("new"))
     assert [sorted(groups) for groups in cluster.groups.values()] == [["g", "new"]] * 2
