@@ -20,6 +20,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from brokers.port import Broker
 from brokers.traits import OrderScope, Traits
 from popgate.clock import SystemClock
 from popgate.context import Context
@@ -41,6 +42,7 @@ class NoBroker:
     """Answers at once, with what was made before."""
 
     name = "none"
+    capability = Broker.capability
     traits = Traits(OrderScope.MESSAGE_GROUP, 0, 0, True, True, True, True, True, 1 << 50)
 
     def __init__(self) -> None:
