@@ -52,13 +52,13 @@ from processors.clients.client_queries import ANSWER_S
 from processors.clients.client_registry import ClientHandle, ClientKind
 from protocols.remoting.clients import RemotingClient
 from protocols.remoting.fields import flag, text
+from protocols.remoting.log_places import place_in
 from protocols.remoting.mapped.offsets import is_virtual
 from protocols.remoting.records import encode_stored
 from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
 from protocols.remoting.virtual.translating import Translating
-from protocols.remoting.where import place_in
 
 MOST_OPEN: Final = 256
 """Questions of tools without an answer at a time."""

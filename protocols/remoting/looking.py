@@ -13,10 +13,10 @@ from popgate.model import StoredMessage
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
 from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.log_places import place_in
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
-from protocols.remoting.where import place_in
 
 _UNIQUE_KEY_QUERY: Final = "_UNIQUE_KEY_QUERY"
 _UNIQUE_INDEX: Final = "U"

@@ -18,7 +18,7 @@ from processors.requests import Pull
 from protocols.remoting.fields import flag, long_number, number, text
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
-from protocols.remoting.placing import Places
+from protocols.remoting.queue_cache import Places
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 _UPPER: Final = "UPPER"

@@ -23,7 +23,7 @@ from protocols.remoting.fields import long_number, number, text
 from protocols.remoting.mapped.answers import key_of
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
-from protocols.remoting.placing import Places
+from protocols.remoting.queue_cache import Places
 from protocols.remoting.records import encode_all
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.routing import Brokers, broker_of

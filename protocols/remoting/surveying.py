@@ -26,7 +26,7 @@ from protocols.remoting.clients import RemotingClient
 from protocols.remoting.connected import all_producers
 from protocols.remoting.fields import flag, long_number, number, text
 from protocols.remoting.gathered import producers_of
-from protocols.remoting.placing import Places
+from protocols.remoting.queue_cache import Places
 from protocols.remoting.records import encode_stored
 from protocols.remoting.refusing import refused
 from protocols.remoting.relaying import BrokersBehind

@@ -17,11 +17,11 @@ from popgate.wire.properties import PGROUP, UNIQ_KEY, find_property, set_propert
 from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from popgate.wire.remoting import Command
 from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.log_places import place_in
 from protocols.remoting.marks import Origin
 from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.routing import Brokers
-from protocols.remoting.where import place_in
 
 _RESOLUTIONS: Final = {
     TRANSACTION_COMMIT: Resolution.COMMIT,

@@ -15,9 +15,9 @@ from protocols.remoting.clients import consumer_key, peers_of
 from protocols.remoting.mapped.beginning import Beginnings
 from protocols.remoting.mapped.offsets import QueueKey, is_possible, is_virtual
 from protocols.remoting.mapped.proving import Proofs
+from protocols.remoting.mapped.resets import Resets
 from protocols.remoting.mapped.seeks import Seeks
 from protocols.remoting.requests import DoorHouse, Peer, Request
-from protocols.remoting.resets import Resets
 
 Members = Callable[[Peer, str], bool]
 """Whether a client of this connection is a clustering push consumer of the group, as its heartbeat said."""

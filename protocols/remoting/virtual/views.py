@@ -12,7 +12,7 @@ from popgate.model import Permission, Queue
 from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.wire.routes import QueueData
 from protocols.remoting.marks import Marks
-from protocols.remoting.placing import Places
+from protocols.remoting.queue_cache import Places
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.routing import Brokers
 
