@@ -51,10 +51,10 @@ from popgate.wire.running import (
 from processors.clients.client_queries import ANSWER_S
 from processors.clients.client_registry import ClientHandle, ClientKind
 from protocols.remoting.clients import RemotingClient
-from protocols.remoting.fields import flag, text
+from protocols.remoting.codec.fields import flag, text
+from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
 from protocols.remoting.mapped.offsets import is_virtual
-from protocols.remoting.records import encode_stored
 from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers

@@ -27,8 +27,8 @@ from popgate.wire.remoting import Command
 from popgate.wire.running import SUCCESS, ConsumeResult, ConsumerRunningInfo
 from processors.clients.client_registry import ClientHandle, ClientKind
 from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
-from protocols.remoting.marks import Origin
-from protocols.remoting.records import encode_stored
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.requests import Peer
 
 _LONGEST_STACK: Final = 1024 * 1024

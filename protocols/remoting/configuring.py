@@ -31,11 +31,11 @@ from popgate.wire.configs import (
 from popgate.wire.remoting import Command
 from popgate.wire.standings import ConsumeStats, QueueOffsets, QueueStanding, TopicStats
 from popgate.wire.surveys import decode_subscription_group_list, decode_topic_list
-from protocols.remoting.configs import fields_of, group_in, group_out, topic_in, topic_out
-from protocols.remoting.errors import Refused
-from protocols.remoting.fields import text
+from protocols.remoting.codec.configs import fields_of, group_in, group_out, topic_in, topic_out
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.fields import text
+from protocols.remoting.codec.offset_stats import standing_of, stored_ms
 from protocols.remoting.requests import DoorHouse, Handler, Request
-from protocols.remoting.standing import standing_of, stored_ms
 
 Made = TypeVar("Made")
 

@@ -37,8 +37,8 @@ from protocols.remoting.clients import (
     no_check,
     producer_key,
 )
-from protocols.remoting.fields import text
-from protocols.remoting.marks import Origin
+from protocols.remoting.codec.fields import text
+from protocols.remoting.codec.marks import Origin
 from protocols.remoting.membership import (
     LARGEST_HEARTBEAT,
     MOST_GROUPS,

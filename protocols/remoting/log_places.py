@@ -10,8 +10,8 @@ from popgate.errors import BadRequest, BrokerUnavailable, NotFound
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from popgate.wire.codes import ResponseCode
 from processors.messaging import MessagingProcessor
-from protocols.remoting.errors import Refused
-from protocols.remoting.marks import offset_in
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.marks import offset_in
 from protocols.remoting.requests import Request
 from protocols.remoting.routing import Brokers
 

@@ -12,9 +12,9 @@ from popgate.errors import Fault, NotFound
 from popgate.model import StoredMessage
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
-from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.codec.fields import long_number, number, text
+from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
-from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
 

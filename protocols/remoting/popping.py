@@ -33,9 +33,9 @@ from popgate.wire.remoting import Command
 from processors.requests import Receive
 from protocols.draining import Waits
 from protocols.remoting.clients import consumer_key, filter_kind_of
-from protocols.remoting.fields import flag, long_number, number, text
-from protocols.remoting.marks import Origin
-from protocols.remoting.records import encode_all
+from protocols.remoting.codec.fields import flag, long_number, number, text
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.codec.records import encode_all
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
 

@@ -15,7 +15,7 @@ from popgate.model import Bounds
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
 from processors.requests import Pull
-from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.queue_cache import Places

@@ -18,13 +18,13 @@ from popgate.wire.heartbeats import SubscriptionData
 from popgate.wire.remoting import Command
 from processors.requests import Pull
 from protocols.draining import Waits
-from protocols.remoting.errors import Refused
-from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.fields import long_number, number, text
+from protocols.remoting.codec.records import encode_all
 from protocols.remoting.mapped.answers import key_of
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.queue_cache import Places
-from protocols.remoting.records import encode_all
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.routing import Brokers, broker_of
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from popgate.context import Context
 from popgate.model import Queue
-from protocols.remoting.fields import number, text
+from protocols.remoting.codec.fields import number, text
 from protocols.remoting.requests import DoorHouse, Request
 from protocols.remoting.routing import broker_of
 

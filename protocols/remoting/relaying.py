@@ -19,8 +19,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import Connection, ConsumerConnection, decode_producer_connections
 from popgate.wire.running import decode_positions
 from popgate.wire.surveys import Rates, decode_producers
-from protocols.remoting.errors import Refused
-from protocols.remoting.gathered import (
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.merged_responses import (
     Producers,
     alike,
     figures_of,

@@ -2,7 +2,7 @@
 
 A room of this door (`sending`, `pulling`, …) is a class that tells by `handlers` which request codes it
 serves. A handler answers with a command, or with None where nobody waits for one; what it cannot do it
-raises as a GatewayError, which `protocols.remoting.errors` has a code for.
+raises as a GatewayError, which `protocols.remoting.codec.errors` has a code for.
 """
 
 from __future__ import annotations

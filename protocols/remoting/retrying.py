@@ -14,7 +14,7 @@ from popgate.model import SendBack
 from popgate.naming import check_group
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
-from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.codec.fields import long_number, number, text
 from protocols.remoting.log_places import broker_in, resolve_place
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.requests import DoorHouse, Handler, Request

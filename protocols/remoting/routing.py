@@ -22,9 +22,9 @@ from popgate.wire.hosts import NOWHERE, pack_host
 from popgate.wire.remoting import Command
 from popgate.wire.routes import PERM_INHERIT, BrokerData, ClusterInfo, QueueData, TopicRoute
 from processors.limits import Limits
-from protocols.remoting.errors import Refused
-from protocols.remoting.fields import text
-from protocols.remoting.marks import Marks, Origin
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.fields import text
+from protocols.remoting.codec.marks import Marks, Origin
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 TEMPLATE_TOPIC: Final = "TBW102"

@@ -32,11 +32,11 @@ from popgate.wire.properties import (
     set_property,
 )
 from popgate.wire.remoting import Command
-from protocols.remoting.errors import Refused
-from protocols.remoting.fields import text
-from protocols.remoting.marks import Origin
-from protocols.remoting.messages import LONG, SHORT, Head, items_in, message_in
-from protocols.remoting.producer_batch import pack_batch, pack_messages
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.fields import text
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.codec.messages import LONG, SHORT, Head, items_in, message_in
+from protocols.remoting.codec.producer_batch import pack_batch, pack_messages
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers, broker_of
 

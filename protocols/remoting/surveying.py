@@ -23,16 +23,16 @@ from popgate.wire.standings import ConsumeStats
 from popgate.wire.surveys import IndexEntry, encode_all_standings, encode_index, encode_producers
 from processors.requests import Pull
 from protocols.remoting.clients import RemotingClient
+from protocols.remoting.codec.fields import flag, long_number, number, text
+from protocols.remoting.codec.merged_responses import producers_of
+from protocols.remoting.codec.offset_stats import standing_of
+from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.connected import all_producers
-from protocols.remoting.fields import flag, long_number, number, text
-from protocols.remoting.gathered import producers_of
 from protocols.remoting.queue_cache import Places
-from protocols.remoting.records import encode_stored
 from protocols.remoting.refusing import refused
 from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import TEMPLATE_TOPIC, Brokers
-from protocols.remoting.standing import standing_of
 
 _VERSION_NAME: Final = "V5_3_3"
 """That of `VERSION`."""

@@ -16,10 +16,10 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.properties import PGROUP, UNIQ_KEY, find_property, set_property
 from popgate.wire.records import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from popgate.wire.remoting import Command
-from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.codec.fields import flag, long_number, number, text
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
-from protocols.remoting.marks import Origin
-from protocols.remoting.records import encode_stored
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.routing import Brokers
 

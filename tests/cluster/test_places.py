@@ -20,7 +20,7 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_records
 from popgate.wire.remoting import V4_9_5, VERSION, Command
 from popgate.wire.routes import TopicRoute
-from protocols.remoting.marks import offset_in
+from protocols.remoting.codec.marks import offset_in
 from tests.classic import test_classic as judging
 from tests.classic.conftest import command_of
 from tests.cluster.brokers import make_at

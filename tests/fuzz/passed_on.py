@@ -15,10 +15,10 @@ from popgate.wire.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import decode_record, decode_records, encode_record, pack_host
 from processors.limits import Limits
-from protocols.remoting.marks import Marks, Origin
-from protocols.remoting.messages import Head
-from protocols.remoting.producer_batch import pack_batch
-from protocols.remoting.records import encode_all
+from protocols.remoting.codec.marks import Marks, Origin
+from protocols.remoting.codec.messages import Head
+from protocols.remoting.codec.producer_batch import pack_batch
+from protocols.remoting.codec.records import encode_all
 
 BROKER = pack_host("10.0.0.1:10911")
 NAMED = {

@@ -24,7 +24,9 @@ from processors.consume.receive_rules import surely_held_until
 from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull, Receive
 from protocols.draining import Waits
-from protocols.remoting.fields import long_number
+from protocols.remoting.codec.fields import long_number
+from protocols.remoting.codec.marks import Origin
+from protocols.remoting.codec.records import encode_numbered
 from protocols.remoting.mapped.answers import MOST_BYTES, fitting, key_of, nothing, numbered
 from protocols.remoting.mapped.deciding import Deciding, Members, nobody
 from protocols.remoting.mapped.ending import (
@@ -46,8 +48,6 @@ from protocols.remoting.mapped.offsets import (
 from protocols.remoting.mapped.renewing import HOLD_MS, Renewing
 from protocols.remoting.mapped.retries import Retries, reads_apart
 from protocols.remoting.mapped.returning import Returning
-from protocols.remoting.marks import Origin
-from protocols.remoting.records import encode_numbered
 from protocols.remoting.requests import DoorHouse, Peer, Request
 from protocols.remoting.routing import Brokers
 

@@ -2,5 +2,5 @@
 
 They name no broker in their requests (protocol facts 7.7), so what they are told has one name, and queue
 ids that are numbers of queues (`popgate.queue_numbers`). Whose log a place is in, all clients are told in the
-same way (`protocols.remoting.marks`).
+same way (`protocols.remoting.codec.marks`).
 """

@@ -23,10 +23,10 @@ from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked, encode_
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command, names_brokers
 from popgate.wire.routes import BrokerData, QueueData, TopicRoute
-from protocols.remoting.errors import Refused
-from protocols.remoting.fields import long_number, number, text
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.fields import long_number, number, text
+from protocols.remoting.codec.messages import LONG, SHORT
 from protocols.remoting.mapped.offsets import is_virtual
-from protocols.remoting.messages import LONG, SHORT
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.virtual.views import VIRTUAL_BROKER, View, Views
 

@@ -11,7 +11,7 @@ from popgate.errors import GatewayError
 from popgate.model import Permission, Queue
 from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.wire.routes import QueueData
-from protocols.remoting.marks import Marks
+from protocols.remoting.codec.marks import Marks
 from protocols.remoting.queue_cache import Places
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.routing import Brokers

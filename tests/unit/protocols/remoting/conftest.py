@@ -18,7 +18,7 @@ from popgate.testing.clock import MovableClock
 from popgate.wire.remoting import VERSION, Command
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
-from protocols.remoting.errors import code_of
+from protocols.remoting.codec.errors import code_of
 from protocols.remoting.requests import DoorHouse, Request, Room
 from tests.support.waiting import until
 

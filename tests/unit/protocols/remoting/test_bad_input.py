@@ -10,10 +10,10 @@ from popgate.wire.batches import BatchItem, encode_batch
 from popgate.wire.bodies import MessageQueue, QueueLocks
 from popgate.wire.codes import RequestCode
 from popgate.wire.configs import SubscriptionGroupConfig
+from protocols.remoting.codec.messages import LONG, SHORT
 from protocols.remoting.configuring import Configuring
 from protocols.remoting.locking import Locking
 from protocols.remoting.looking import Looking
-from protocols.remoting.messages import LONG, SHORT
 from protocols.remoting.positions import Positions
 from protocols.remoting.pulling import Pulling
 from protocols.remoting.routing import Routing

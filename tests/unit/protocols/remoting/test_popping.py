@@ -20,7 +20,7 @@ from popgate.wire.records import Record, decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
 from protocols.remoting import popping
-from protocols.remoting.marks import Origin
+from protocols.remoting.codec.marks import Origin
 from protocols.remoting.popping import Popping, popped, topic_popped
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 

@@ -14,8 +14,8 @@ from popgate.wire.bodies import TopicList
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.routes import ClusterInfo, QueueData, TopicRoute
 from processors.limits import Limits
-from protocols.remoting.errors import Refused
-from protocols.remoting.marks import Origin
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.marks import Origin
 from protocols.remoting.pulling import Pulling
 from protocols.remoting.routing import Brokers, Routing, broker_of
 from protocols.remoting.sending import Sending

@@ -15,8 +15,8 @@ from popgate.stored_records import StoredRecords
 from popgate.wire.hosts import pack_host
 from popgate.wire.properties import encode_properties
 from popgate.wire.records import decode_record, decode_records, encode_record
-from protocols.remoting.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
-from protocols.remoting.records import encode_all
+from protocols.remoting.codec.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
+from protocols.remoting.codec.records import encode_all
 
 BROKER, GATEWAY, DOOR = "10.0.0.1:10911", "10.0.0.2:5000", Origin("10.0.0.9:8080")
 NUMBERS = QueueNumbers([("broker-b", 0), ("broker-a", 0)])

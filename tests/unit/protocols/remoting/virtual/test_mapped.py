@@ -8,8 +8,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.records import Record, decode_records
 from processors.limits import Limits
+from protocols.remoting.codec.marks import OFFSET_BITS
 from protocols.remoting.mapped.offsets import is_virtual
-from protocols.remoting.marks import OFFSET_BITS
 from tests.unit.protocols.remoting.virtual.conftest import GROUP, TOPIC, DoorCaller, Several
 
 QUEUE = {"consumerGroup": GROUP, "topic": TOPIC, "queueId": 1}

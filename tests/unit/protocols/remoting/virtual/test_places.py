@@ -17,7 +17,7 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import Record, decode_record, decode_records
 from popgate.wire.remoting import V4_9_5, V5_1_0, Command
 from popgate.wire.running import SUCCESS, ConsumeResult
-from protocols.remoting.marks import MOST_BROKERS, OFFSET_BITS
+from protocols.remoting.codec.marks import MOST_BROKERS, OFFSET_BITS
 from tests.unit.protocols.remoting.conftest import ADDRESS, Forwarding
 from tests.unit.protocols.remoting.virtual.conftest import GROUP, TOPIC, DoorCaller, Several
 

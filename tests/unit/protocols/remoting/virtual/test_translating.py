@@ -20,8 +20,8 @@ from popgate.wire.records import Record, decode_record, decode_records
 from popgate.wire.remoting import V4_9_5, V5_0_0, V5_1_0, Command
 from popgate.wire.routes import QueueData, TopicRoute
 from popgate.wire.running import decode_positions, encode_offsets
+from protocols.remoting.codec.marks import OFFSET_BITS
 from protocols.remoting.mapped.offsets import VIRTUAL
-from protocols.remoting.marks import OFFSET_BITS
 from protocols.remoting.virtual.views import VIRTUAL_BROKER
 from tests.unit.protocols.remoting.conftest import ADDRESS
 from tests.unit.protocols.remoting.virtual.conftest import GROUP, TOPIC, DoorCaller, Several

@@ -13,7 +13,7 @@ from brokers.batches import MOST_BYTES, MOST_MESSAGES, Batch
 from popgate.packed import PackedMessages
 from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_IN_BATCH, WAIT, find_property
 from processors.limits import Limits
-from protocols.remoting.messages import Head, shared_properties
+from protocols.remoting.codec.messages import Head, shared_properties
 
 _HEAD: Final = Struct(">I8xiI")
 """The size of a message with all its parts, its flag, and the length of its body."""

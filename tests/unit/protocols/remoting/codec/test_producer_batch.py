@@ -15,8 +15,8 @@ from popgate.packed import PackedMessages
 from popgate.wire.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.properties import decode_properties, encode_properties
 from processors.limits import Limits
-from protocols.remoting.messages import Head, message_in
-from protocols.remoting.producer_batch import PackedBatch, pack_batch, pack_messages
+from protocols.remoting.codec.messages import Head, message_in
+from protocols.remoting.codec.producer_batch import PackedBatch, pack_batch, pack_messages
 
 NOW_MS, BORN_MS, PEER = 1_700_000_000_000, 1_690_000_000_000, "10.1.2.3:40000"
 HEAD = Head("makers", "orders", 2, 0x300, BORN_MS, 0, b"", 0, None, True, "broker-a", False)

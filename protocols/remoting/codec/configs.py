@@ -21,7 +21,7 @@ from popgate.model import (
 )
 from popgate.wire import configs as wire
 from popgate.wire.configs import CUSTOMIZED, EXPONENTIAL, MESSAGE_TYPE
-from protocols.remoting.fields import number, text
+from protocols.remoting.codec.fields import number, text
 
 _TYPES: Final = {kind.value: kind for kind in MessageType}
 _MIXED: Final = "MIXED"

@@ -6,7 +6,7 @@ import pytest
 
 from popgate.errors import Fault, Forbidden, TopicNotFound
 from popgate.wire.codes import ResponseCode
-from protocols.remoting.errors import Refused, code_of, code_of_fault
+from protocols.remoting.codec.errors import Refused, code_of, code_of_fault
 
 
 @pytest.mark.parametrize("fault", Fault)

@@ -39,8 +39,8 @@ from popgate.wire.properties import (
 )
 from popgate.wire.records import COMPRESSED, COMPRESSION_MASK, MULTI_TAGS
 from processors.limits import Limits
-from protocols.remoting.errors import Refused
-from protocols.remoting.fields import flag, long_number, number, text
+from protocols.remoting.codec.errors import Refused
+from protocols.remoting.codec.fields import flag, long_number, number, text
 
 LONG: Final = {
     "group": "producerGroup",

@@ -9,8 +9,8 @@ from popgate.model import StoredMessage
 from popgate.queue_numbers import QueueNumbers
 from popgate.wire.hosts import host_text
 from popgate.wire.records import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6, decode_records
-from protocols.remoting.marks import Marks, Origin
-from protocols.remoting.records import encode_all, encode_numbered, encode_stored
+from protocols.remoting.codec.marks import Marks, Origin
+from protocols.remoting.codec.records import encode_all, encode_numbered, encode_stored
 
 HERE = Origin("127.0.0.1:1")
 MESSAGE = StoredMessage(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from popgate.queue_numbers import QueueNumbers
-from protocols.remoting.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
+from protocols.remoting.codec.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
 
 MARKS = Marks(QueueNumbers([("b", 0), ("a", 0)]))
 LARGEST = (1 << OFFSET_BITS) - 1

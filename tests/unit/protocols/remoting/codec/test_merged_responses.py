@@ -6,7 +6,7 @@ import pytest
 
 from popgate.wire.heartbeats import Connection
 from popgate.wire.surveys import Rate, Rates
-from protocols.remoting.gathered import (
+from protocols.remoting.codec.merged_responses import (
     MOST_FIGURES,
     alike,
     clients_of,
