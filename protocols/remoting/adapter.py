@@ -9,9 +9,9 @@ from typing import Final
 from popgate.context import Context
 from protocols.adapter import House, Listen, certificate_of, flag_of, joined, mode_of, parse_advertised
 from protocols.draining import Farewell, cut_time
+from protocols.remoting.connections.server import RemotingServer
 from protocols.remoting.door import Door
 from protocols.remoting.requests import DoorHouse
-from protocols.remoting.server import RemotingServer
 
 OPTIONS: Final = ("advertised", "mode", "proxy_protocol", "tls")
 

@@ -18,8 +18,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.headers import Serialization
 from popgate.wire.remoting import IS_ONEWAY, Command, RemotingWire, encode_command
 from processors.budgets import Allowance
-from protocols.remoting.calls import RemotingCall
-from protocols.remoting.connection import RemotingConnection
+from protocols.remoting.connections.calls import RemotingCall
+from protocols.remoting.connections.connection import RemotingConnection
 from protocols.remoting.door import Door
 from protocols.remoting.refusing import Refusing
 from protocols.remoting.requests import DoorHouse

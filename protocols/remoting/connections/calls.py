@@ -12,7 +12,7 @@ from protocols.remoting.requests import Request
 from protocols.stepping import Running
 
 if TYPE_CHECKING:
-    from protocols.remoting.connection import RemotingConnection
+    from protocols.remoting.connections.connection import RemotingConnection
 
 
 class Host(Protocol):

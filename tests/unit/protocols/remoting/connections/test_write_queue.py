@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from popgate.context import Context
 from popgate.wire.remoting import Command
-from protocols.remoting.outgoing import MOST_TOLD, Outgoing
+from protocols.remoting.connections.write_queue import MOST_TOLD, Outgoing
 from protocols.remoting.requests import Request
 
 

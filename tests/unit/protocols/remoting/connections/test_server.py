@@ -1,4 +1,4 @@
-"""protocols.remoting.server and connection: bytes become requests, these answers, and drains lose nothing."""
+"""protocols.remoting.connections.server and connection: bytes become requests, these answers, and drains lose nothing."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from popgate.wire.remoting import V5_3_1, Command, encode_command
 from popgate.wire.signing import sign, verify
 from processors.budgets import Budgets
 from protocols.observing import NullConnections
-from protocols.remoting import server as serving
-from protocols.remoting.connection import RemotingConnection
+from protocols.remoting.connections import server as serving
+from protocols.remoting.connections.connection import RemotingConnection
+from protocols.remoting.connections.server import RemotingServer
+from protocols.remoting.connections.write_queue import MOST_TOLD
 from protocols.remoting.door import Door
-from protocols.remoting.outgoing import MOST_TOLD
 from protocols.remoting.peer import MOST_ASKED
 from protocols.remoting.requests import DoorHouse, Handler, Request
-from protocols.remoting.server import RemotingServer
 from protocols.tls import Certificate
 from tests.support.waiting import PATIENCE_S, until
 

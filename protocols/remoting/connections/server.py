@@ -16,8 +16,8 @@ from protocols.admission import Admission
 from protocols.draining import CUT_S, UnderWay
 from protocols.listening import Entrance, Opening
 from protocols.observing import ConnectionObserver, NullConnections
-from protocols.remoting.calls import RemotingCall
-from protocols.remoting.connection import RemotingConnection
+from protocols.remoting.connections.calls import RemotingCall
+from protocols.remoting.connections.connection import RemotingConnection
 from protocols.remoting.door import Door
 from protocols.tls import HANDSHAKE_S, TlsStrangers
 

@@ -13,9 +13,9 @@ from popgate.wire.codes import ResponseCode
 from popgate.wire.remoting import Command, RemotingWire, TlsSpoken
 from protocols.adapter import joined
 from protocols.proxy_protocol import Proxied, ProxyHeader
-from protocols.remoting.calls import Host, RemotingCall
+from protocols.remoting.connections.calls import Host, RemotingCall
+from protocols.remoting.connections.write_queue import Outgoing, lose
 from protocols.remoting.door import WAITS
-from protocols.remoting.outgoing import Outgoing, lose
 from protocols.remoting.peer import ConnectedPeer
 from protocols.remoting.requests import Request
 from protocols.tls import names_of

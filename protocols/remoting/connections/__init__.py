@@ -1,0 +1,1 @@
+"""The connections of the remoting door: opened, read, written, drained."""
