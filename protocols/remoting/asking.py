@@ -50,7 +50,7 @@ from popgate.wire.running import (
 )
 from processors.clients.client_queries import ANSWER_S
 from processors.clients.client_registry import ClientHandle, ClientKind
-from protocols.remoting.clients import RemotingClient
+from protocols.remoting.clients.remoting_client import RemotingClient
 from protocols.remoting.codec.fields import flag, text
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in

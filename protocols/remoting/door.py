@@ -22,11 +22,11 @@ from popgate.wire.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
 from protocols.observing import CallObserver, NullCalls
 from protocols.remoting.asking import Asking
 from protocols.remoting.assigning import Assigning
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.committing import ORDERED, Committing
 from protocols.remoting.configuring import Configuring
-from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.locking import Locking
 from protocols.remoting.looking import Looking
 from protocols.remoting.mapped.consuming import Mapped

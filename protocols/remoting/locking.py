@@ -9,7 +9,7 @@ from popgate.model import Reading
 from popgate.wire.bodies import MessageQueue, QueueLocks, encode_locked
 from popgate.wire.codes import RequestCode
 from popgate.wire.remoting import Command
-from protocols.remoting.clients import consumer_key
+from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 

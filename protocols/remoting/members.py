@@ -27,10 +27,10 @@ from popgate.wire.heartbeats import (
 from popgate.wire.remoting import Command
 from popgate.wire.running import encode_offsets
 from processors.consume.resets import Reset
-from protocols.remoting.clients import RemotingClient, peers_of
+from protocols.remoting.clients.connected import consumers_of, merged, merged_alike, producers_of
+from protocols.remoting.clients.remoting_client import RemotingClient, peers_of
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.merged_responses import clients_of
-from protocols.remoting.connected import consumers_of, merged, merged_alike, producers_of
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.relaying import BrokersBehind

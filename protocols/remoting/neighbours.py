@@ -21,9 +21,9 @@ from popgate.wire.running import encode_positions
 from popgate.wire.surveys import encode_producers
 from processors.messaging import MessagingProcessor
 from protocols.remoting.asking import Asking
+from protocols.remoting.clients.connected import all_producers, consumers_of, producers_of
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.fields import flag, text
-from protocols.remoting.connected import all_producers, consumers_of, producers_of
 from protocols.remoting.requests import DoorHouse
 
 MOST_CLIENTS: Final = 20_000

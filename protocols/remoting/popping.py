@@ -32,7 +32,7 @@ from popgate.wire.properties import POP_CK, set_property
 from popgate.wire.remoting import Command
 from processors.requests import Receive
 from protocols.draining import Waits
-from protocols.remoting.clients import consumer_key, filter_kind_of
+from protocols.remoting.clients.remoting_client import consumer_key, filter_kind_of
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.codec.records import encode_all

@@ -17,7 +17,7 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import host_text, pack_host
 from popgate.wire.properties import REPLY_TO_CLIENT, find_property
 from popgate.wire.remoting import Command
-from protocols.remoting.clients import RemotingClient
+from protocols.remoting.clients.remoting_client import RemotingClient
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.messages import LONG, SHORT, Head, message_in
 from protocols.remoting.requests import DoorHouse, Handler, Request

@@ -22,12 +22,12 @@ from popgate.wire.remoting import VERSION, Command
 from popgate.wire.standings import ConsumeStats
 from popgate.wire.surveys import IndexEntry, encode_all_standings, encode_index, encode_producers
 from processors.requests import Pull
-from protocols.remoting.clients import RemotingClient
+from protocols.remoting.clients.connected import all_producers
+from protocols.remoting.clients.remoting_client import RemotingClient
 from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.merged_responses import producers_of
 from protocols.remoting.codec.offset_stats import standing_of
 from protocols.remoting.codec.records import encode_stored
-from protocols.remoting.connected import all_producers
 from protocols.remoting.queue_cache import Places
 from protocols.remoting.refusing import refused
 from protocols.remoting.relaying import BrokersBehind

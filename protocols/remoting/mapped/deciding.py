@@ -11,7 +11,7 @@ from popgate.model import Reading
 from popgate.wire.codes import RequestCode
 from processors.members.mapped_groups import MappedGroups
 from processors.requests import Pull
-from protocols.remoting.clients import consumer_key, peers_of
+from protocols.remoting.clients.remoting_client import consumer_key, peers_of
 from protocols.remoting.mapped.beginning import Beginnings
 from protocols.remoting.mapped.offsets import QueueKey, is_possible, is_virtual
 from protocols.remoting.mapped.proving import Proofs

@@ -13,7 +13,7 @@ from typing import Final
 from popgate.clock import Clock
 from popgate.model import Reading
 from processors.members.mapped_groups import MappedGroups
-from protocols.remoting.clients import consumer_key
+from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.mapped.offsets import QueueKey, is_virtual
 from protocols.remoting.requests import Peer
 

@@ -24,7 +24,7 @@ from processors.clients.client_registry import ClientKind
 from processors.clients.query import StackQuestion
 from protocols.remoting import asking
 from protocols.remoting.asking import Asking
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

@@ -16,8 +16,8 @@ from popgate.wire.fastjson import dumps
 from popgate.wire.heartbeats import ACTIVELY, BROADCASTING, POP, ConsumerData, HeartbeatData
 from processors.limits import Limits
 from protocols.remoting.assigning import Assigning
-from protocols.remoting.clients import consumer_key
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
+from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.locking import Locking
 from protocols.remoting.members import Members
 from protocols.remoting.popping import Popping

@@ -25,7 +25,7 @@ from popgate.wire.heartbeats import (
 )
 from popgate.wire.running import decode_offsets
 from processors.clients.client_registry import ClientKind
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members import Members
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage

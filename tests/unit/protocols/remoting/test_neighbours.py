@@ -49,7 +49,7 @@ from processors.clients.client_registry import ClientKind
 from processors.messaging import MessagingProcessor
 from protocols.finding import command_handler
 from protocols.remoting.asking import Asking
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.members import Members
 from protocols.remoting.requests import DoorHouse

@@ -24,7 +24,7 @@ from popgate.wire.surveys import decode_producers
 from processors.clients.client_queries import ANSWER_S
 from processors.clients.client_registry import ClientKind
 from protocols.remoting import neighbours
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.neighbours import Neighbours
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage

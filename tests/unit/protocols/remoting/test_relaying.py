@@ -32,7 +32,7 @@ from popgate.wire.running import NAME_SERVERS, ConsumerRunningInfo
 from popgate.wire.surveys import Rate, Rates, decode_producers, encode_producers
 from processors.classic.relay import CommandRelay
 from protocols.remoting.asking import Asking
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members import Members
 from protocols.remoting.refusing import ALONE, BEFORE_A_CLUSTER, Refusing
 from protocols.remoting.surveying import Surveying

@@ -13,7 +13,7 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import HeartbeatData
 from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.remoting import Command
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.replying import Replying
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

@@ -15,7 +15,7 @@ from popgate.wire.bodies import TopicList, decode_group_list, decode_kv_table
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.fastjson import loads
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.surveying import Surveying
 from protocols.remoting.transacting import ask_producer

@@ -17,8 +17,8 @@ from popgate.wire.hosts import host_text
 from popgate.wire.properties import decode_properties
 from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command, RemotingWire, encode_command
+from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.heartbeats import Heartbeats
 from protocols.remoting.transacting import Transacting, ask_producer
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

@@ -28,7 +28,16 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.heartbeats import ClientCheck, ConsumerData, SubscriptionData
 from popgate.wire.remoting import Command
 from processors.clients.client_registry import ClientKind, connection_of
-from protocols.remoting.clients import (
+from protocols.remoting.clients.membership import (
+    LARGEST_HEARTBEAT,
+    MOST_GROUPS,
+    Member,
+    Memberships,
+    heartbeat_in,
+    size_of,
+    too_many,
+)
+from protocols.remoting.clients.remoting_client import (
     Checks,
     RemotingClient,
     consumer_key,
@@ -39,15 +48,6 @@ from protocols.remoting.clients import (
 )
 from protocols.remoting.codec.fields import text
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.membership import (
-    LARGEST_HEARTBEAT,
-    MOST_GROUPS,
-    Member,
-    Memberships,
-    heartbeat_in,
-    size_of,
-    too_many,
-)
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
 from protocols.remoting.routing import Brokers
 

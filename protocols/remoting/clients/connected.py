@@ -21,7 +21,7 @@ from popgate.wire.heartbeats import (
     SubscriptionData,
 )
 from processors.clients.client_registry import ClientHandle, ClientKind, ClientRegistry
-from protocols.remoting.clients import RemotingClient
+from protocols.remoting.clients.remoting_client import RemotingClient
 
 
 def connection_of(handle: ClientHandle) -> Connection:

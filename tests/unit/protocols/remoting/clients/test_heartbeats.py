@@ -20,9 +20,9 @@ from popgate.wire.heartbeats import (
 )
 from processors.clients.client_registry import ClientKind
 from processors.limits import Limits
-from protocols.remoting import heartbeats
-from protocols.remoting.clients import RemotingClient, consumer_key, producer_key
-from protocols.remoting.heartbeats import Heartbeats
+from protocols.remoting.clients import heartbeats
+from protocols.remoting.clients.heartbeats import Heartbeats
+from protocols.remoting.clients.remoting_client import RemotingClient, consumer_key, producer_key
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 
 BEAT, LEAVE, CHECK = (

@@ -12,7 +12,7 @@ from typing import Final
 from popgate.errors import BadRequest, Fault, PeerWireError, TooManyRequests, shown
 from popgate.model import Reading
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
-from protocols.remoting.clients import RemotingClient, consumer_key
+from protocols.remoting.clients.remoting_client import RemotingClient, consumer_key
 
 LARGEST_HEARTBEAT: Final = 1024 * 1024
 """Bytes of a heartbeat, and of all that is kept of the memberships of one connection."""

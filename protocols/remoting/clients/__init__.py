@@ -1,0 +1,1 @@
+"""Classic clients: their heartbeats, and the groups they are members of."""
