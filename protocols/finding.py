@@ -61,7 +61,7 @@ def command_handler(processor: MessagingProcessor, clock: Clock) -> CommandHandl
     async def answer(code: int, fields: Mapping[str, str]) -> BrokerAnswer:
         nonlocal neighbours
         if neighbours is None:
-            neighbours = import_module("protocols.remoting.neighbours").Neighbours(processor, clock)
+            neighbours = import_module("protocols.remoting.members.neighbours").Neighbours(processor, clock)
         told: BrokerAnswer = await neighbours.answer(code, fields)
         return told
 

@@ -13,7 +13,7 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.heartbeats import BROADCASTING
 from popgate.wire.remoting import Command
 from protocols.remoting.clients.remoting_client import consumer_key
-from protocols.remoting.members import PushMember, nobody
+from protocols.remoting.members.members import PushMember, nobody
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 _MODES = {"POP": True, "PULL": False}

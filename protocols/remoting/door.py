@@ -30,7 +30,7 @@ from protocols.remoting.configuring import Configuring
 from protocols.remoting.locking import Locking
 from protocols.remoting.looking import Looking
 from protocols.remoting.mapped.consuming import Mapped
-from protocols.remoting.members import Members
+from protocols.remoting.members.members import Members
 from protocols.remoting.popping import Popping
 from protocols.remoting.positions import Positions
 from protocols.remoting.pulling import Pulling

@@ -19,7 +19,7 @@ from protocols.remoting.assigning import Assigning
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.locking import Locking
-from protocols.remoting.members import Members
+from protocols.remoting.members.members import Members
 from protocols.remoting.popping import Popping
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage

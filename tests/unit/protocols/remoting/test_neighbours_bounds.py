@@ -23,9 +23,9 @@ from popgate.wire.heartbeats import (
 from popgate.wire.surveys import decode_producers
 from processors.clients.client_queries import ANSWER_S
 from processors.clients.client_registry import ClientKind
-from protocols.remoting import neighbours
 from protocols.remoting.clients.heartbeats import Heartbeats
-from protocols.remoting.neighbours import Neighbours
+from protocols.remoting.members import neighbours
+from protocols.remoting.members.neighbours import Neighbours
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 

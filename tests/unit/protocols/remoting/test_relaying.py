@@ -33,7 +33,7 @@ from popgate.wire.surveys import Rate, Rates, decode_producers, encode_producers
 from processors.classic.relay import CommandRelay
 from protocols.remoting.asking import Asking
 from protocols.remoting.clients.heartbeats import Heartbeats
-from protocols.remoting.members import Members
+from protocols.remoting.members.members import Members
 from protocols.remoting.refusing import ALONE, BEFORE_A_CLUSTER, Refusing
 from protocols.remoting.surveying import Surveying
 from protocols.remoting.transacting import ask_producer

@@ -17,7 +17,7 @@ from popgate.wire.running import decode_offsets
 from processors.limits import Limits
 from protocols.remoting.mapped.offsets import QueueKey
 from protocols.remoting.mapped.resets import OBEYS_S, STRANGER_S
-from protocols.remoting.members import RESTS_S
+from protocols.remoting.members.members import RESTS_S
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 from tests.unit.protocols.remoting.mapped.conftest import (
     BROKER,

@@ -26,7 +26,7 @@ from popgate.wire.heartbeats import (
 from popgate.wire.running import decode_offsets
 from processors.clients.client_registry import ClientKind
 from protocols.remoting.clients.heartbeats import Heartbeats
-from protocols.remoting.members import Members
+from protocols.remoting.members.members import Members
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 

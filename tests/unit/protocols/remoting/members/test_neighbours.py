@@ -51,7 +51,7 @@ from protocols.finding import command_handler
 from protocols.remoting.asking import Asking
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.mapped.offsets import VIRTUAL
-from protocols.remoting.members import Members
+from protocols.remoting.members.members import Members
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.surveying import Surveying
 from tests.unit.processors.conftest import FakeClient

@@ -1,0 +1,1 @@
+"""Members of groups: lists of them, and what they are told of changes and resets."""
