@@ -33,16 +33,16 @@ from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.members.members import Members
 from protocols.remoting.popping import Popping
 from protocols.remoting.positions import Positions
+from protocols.remoting.produce.reply import Replying
+from protocols.remoting.produce.send import Sending
+from protocols.remoting.produce.transactions import Transacting, ask_producer
 from protocols.remoting.pulling import Pulling
 from protocols.remoting.query_reports import QueryReporting
 from protocols.remoting.refusing import Refusing
-from protocols.remoting.replying import Replying
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request, Room
 from protocols.remoting.retrying import Retrying
 from protocols.remoting.routing import Routing
-from protocols.remoting.sending import Sending
 from protocols.remoting.surveying import Surveying
-from protocols.remoting.transacting import Transacting, ask_producer
 from protocols.remoting.virtual.translating import Translating
 
 SENDS: Final = frozenset(

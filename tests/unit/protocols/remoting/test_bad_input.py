@@ -15,9 +15,9 @@ from protocols.remoting.configuring import Configuring
 from protocols.remoting.locking import Locking
 from protocols.remoting.looking import Looking
 from protocols.remoting.positions import Positions
+from protocols.remoting.produce.send import Sending
 from protocols.remoting.pulling import Pulling
 from protocols.remoting.routing import Routing
-from protocols.remoting.sending import Sending
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 FIELDS = (

@@ -14,7 +14,7 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import decode_records
 from popgate.wire.remoting import Command
 from protocols.remoting.looking import Looking
-from protocols.remoting.sending import Sending
+from protocols.remoting.produce.send import Sending
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 QUERY, VIEW = RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID

@@ -34,9 +34,9 @@ from processors.classic.relay import CommandRelay
 from protocols.remoting.asking import Asking
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members.members import Members
+from protocols.remoting.produce.transactions import ask_producer
 from protocols.remoting.refusing import ALONE, BEFORE_A_CLUSTER, Refusing
 from protocols.remoting.surveying import Surveying
-from protocols.remoting.transacting import ask_producer
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 ELSEWHERE = Connection("there@1", "10.9.9.9:40001", "JAVA", 513)

@@ -16,9 +16,9 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.fastjson import loads
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from protocols.remoting.clients.heartbeats import Heartbeats
+from protocols.remoting.produce.transactions import ask_producer
 from protocols.remoting.requests import DoorHouse
 from protocols.remoting.surveying import Surveying
-from protocols.remoting.transacting import ask_producer
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 INDEX, READERS = RequestCode.QUERY_CONSUME_QUEUE, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO

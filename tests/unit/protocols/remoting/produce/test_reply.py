@@ -14,7 +14,7 @@ from popgate.wire.heartbeats import HeartbeatData
 from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.remoting import Command
 from protocols.remoting.clients.heartbeats import Heartbeats
-from protocols.remoting.replying import Replying
+from protocols.remoting.produce.reply import Replying
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 LONG, SHORT = RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2

@@ -19,7 +19,7 @@ from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.remoting import Command
 from processors.limits import Limits
 from processors.requests import Pull
-from protocols.remoting.sending import Sending
+from protocols.remoting.produce.send import Sending
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Forwarding, Stage
 
 SEND, SHORT, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE

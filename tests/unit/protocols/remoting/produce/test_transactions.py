@@ -19,7 +19,7 @@ from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command, RemotingWire, encode_command
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.transacting import Transacting, ask_producer
+from protocols.remoting.produce.transactions import Transacting, ask_producer
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 END, ASK = RequestCode.END_TRANSACTION, RequestCode.CHECK_TRANSACTION_STATE
