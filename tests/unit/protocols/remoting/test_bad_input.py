@@ -12,11 +12,11 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.configs import SubscriptionGroupConfig
 from protocols.remoting.codec.messages import LONG, SHORT
 from protocols.remoting.configuring import Configuring
-from protocols.remoting.locking import Locking
+from protocols.remoting.consume.offsets import Positions
+from protocols.remoting.consume.pull import Pulling
+from protocols.remoting.consume.queue_locks import Locking
 from protocols.remoting.looking import Looking
-from protocols.remoting.positions import Positions
 from protocols.remoting.produce.send import Sending
-from protocols.remoting.pulling import Pulling
 from protocols.remoting.routing import Routing
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 

@@ -15,12 +15,12 @@ from popgate.wire.codes import RequestCode
 from popgate.wire.fastjson import dumps
 from popgate.wire.heartbeats import ACTIVELY, BROADCASTING, POP, ConsumerData, HeartbeatData
 from processors.limits import Limits
-from protocols.remoting.assigning import Assigning
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.clients.remoting_client import consumer_key
-from protocols.remoting.locking import Locking
+from protocols.remoting.consume.pop import Popping
+from protocols.remoting.consume.queue_assignment import Assigning
+from protocols.remoting.consume.queue_locks import Locking
 from protocols.remoting.members.members import Members
-from protocols.remoting.popping import Popping
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 

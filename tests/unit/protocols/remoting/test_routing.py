@@ -16,8 +16,8 @@ from popgate.wire.routes import ClusterInfo, QueueData, TopicRoute
 from processors.limits import Limits
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.marks import Origin
+from protocols.remoting.consume.pull import Pulling
 from protocols.remoting.produce.send import Sending
-from protocols.remoting.pulling import Pulling
 from protocols.remoting.routing import Brokers, Routing, broker_of
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

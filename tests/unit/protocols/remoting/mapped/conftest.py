@@ -15,9 +15,9 @@ from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionDat
 from popgate.wire.records import Record, decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
+from protocols.remoting.consume.offsets import Positions
 from protocols.remoting.door import rooms_of
 from protocols.remoting.mapped.consuming import Mapped
-from protocols.remoting.positions import Positions
 from protocols.remoting.requests import Room
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 

@@ -13,8 +13,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.fastjson import dumps
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData
 from processors.members.queue_assignment import share_of
-from protocols.remoting.assigning import Assigning
 from protocols.remoting.clients.heartbeats import Heartbeats
+from protocols.remoting.consume.queue_assignment import Assigning
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 
 QUERY, MODE = RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE

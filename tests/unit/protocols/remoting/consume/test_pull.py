@@ -16,7 +16,7 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import COMPRESSED, decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
-from protocols.remoting.pulling import Pulling
+from protocols.remoting.consume.pull import Pulling
 from protocols.remoting.requests import Peer
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

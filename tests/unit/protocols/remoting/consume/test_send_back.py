@@ -13,7 +13,7 @@ from popgate.model import Message, Sent, StoredMessage
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.properties import find_property
 from processors.requests import Pull
-from protocols.remoting.retrying import Retrying
+from protocols.remoting.consume.send_back import Retrying
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK

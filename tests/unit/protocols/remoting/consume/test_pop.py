@@ -19,9 +19,9 @@ from popgate.wire.properties import find_property
 from popgate.wire.records import Record, decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
-from protocols.remoting import popping
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.popping import Popping, popped, topic_popped
+from protocols.remoting.consume import pop as popping
+from protocols.remoting.consume.pop import Popping, popped, topic_popped
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 POP, ACK, BATCH = RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE

@@ -10,7 +10,7 @@ from popgate.context import Context
 from popgate.message_id import make_message_id
 from popgate.model import Message
 from popgate.wire.codes import RequestCode, ResponseCode
-from protocols.remoting.positions import Positions
+from protocols.remoting.consume.offsets import Positions
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 COMMITTED, COMMIT = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET

@@ -6,7 +6,7 @@ import pytest
 
 from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked
 from popgate.wire.codes import RequestCode, ResponseCode
-from protocols.remoting.locking import Locking
+from protocols.remoting.consume.queue_locks import Locking
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
