@@ -20,11 +20,9 @@ from popgate.wire.codes import REPORT_QUERY, RequestCode, ResponseCode
 from popgate.wire.remoting import Command
 from popgate.wire.signing import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, content
 from protocols.observing import CallObserver, NullCalls
-from protocols.remoting.asking import Asking
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.configuring import Configuring
 from protocols.remoting.consume.offsets import Positions
 from protocols.remoting.consume.pending_commits import ORDERED, Committing
 from protocols.remoting.consume.pop import Popping
@@ -32,17 +30,19 @@ from protocols.remoting.consume.pull import Pulling
 from protocols.remoting.consume.queue_assignment import Assigning
 from protocols.remoting.consume.queue_locks import Locking
 from protocols.remoting.consume.send_back import Retrying
-from protocols.remoting.looking import Looking
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.members.members import Members
 from protocols.remoting.produce.reply import Replying
 from protocols.remoting.produce.send import Sending
 from protocols.remoting.produce.transactions import Transacting, ask_producer
-from protocols.remoting.query_reports import QueryReporting
-from protocols.remoting.refusing import Refusing
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request, Room
 from protocols.remoting.routing import Routing
-from protocols.remoting.surveying import Surveying
+from protocols.remoting.tools.broker_status import Surveying
+from protocols.remoting.tools.client_queries import Asking
+from protocols.remoting.tools.config import Configuring
+from protocols.remoting.tools.lookup import Looking
+from protocols.remoting.tools.query_reports import QueryReporting
+from protocols.remoting.tools.refused import Refusing
 from protocols.remoting.virtual.translating import Translating
 
 SENDS: Final = frozenset(

@@ -21,8 +21,8 @@ from processors.budgets import Allowance
 from protocols.remoting.connections.calls import RemotingCall
 from protocols.remoting.connections.connection import RemotingConnection
 from protocols.remoting.door import Door
-from protocols.remoting.refusing import Refusing
 from protocols.remoting.requests import DoorHouse
+from protocols.remoting.tools.refused import Refusing
 from tests.fuzz.sites import Site, Wrong, each_batch
 from tests.fuzz.test_remoting_fuzz import Odd, judge
 from tests.fuzz.test_wire_fuzz import RUNNING, mutated

@@ -33,8 +33,8 @@ from protocols.remoting.codec.fields import flag, long_number, number, text
 from protocols.remoting.codec.merged_responses import clients_of
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.mapped.offsets import QueueKey
-from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request
+from protocols.remoting.tools.relay import BrokersBehind
 from protocols.remoting.virtual.translating import Translating
 
 PushMember = Callable[[Peer, str], RemotingClient | None]

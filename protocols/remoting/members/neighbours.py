@@ -20,11 +20,11 @@ from popgate.wire.heartbeats import encode_producer_connections
 from popgate.wire.running import encode_positions
 from popgate.wire.surveys import encode_producers
 from processors.messaging import MessagingProcessor
-from protocols.remoting.asking import Asking
 from protocols.remoting.clients.connected import all_producers, consumers_of, producers_of
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.fields import flag, text
 from protocols.remoting.requests import DoorHouse
+from protocols.remoting.tools.client_queries import Asking
 
 MOST_CLIENTS: Final = 20_000
 """That are told of in one answer, a producer of several groups in each of them; what is beyond

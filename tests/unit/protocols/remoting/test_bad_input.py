@@ -11,13 +11,13 @@ from popgate.wire.bodies import MessageQueue, QueueLocks
 from popgate.wire.codes import RequestCode
 from popgate.wire.configs import SubscriptionGroupConfig
 from protocols.remoting.codec.messages import LONG, SHORT
-from protocols.remoting.configuring import Configuring
 from protocols.remoting.consume.offsets import Positions
 from protocols.remoting.consume.pull import Pulling
 from protocols.remoting.consume.queue_locks import Locking
-from protocols.remoting.looking import Looking
 from protocols.remoting.produce.send import Sending
 from protocols.remoting.routing import Routing
+from protocols.remoting.tools.config import Configuring
+from protocols.remoting.tools.lookup import Looking
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 FIELDS = (

@@ -48,12 +48,12 @@ from popgate.wire.surveys import decode_producers
 from processors.clients.client_registry import ClientKind
 from processors.messaging import MessagingProcessor
 from protocols.finding import command_handler
-from protocols.remoting.asking import Asking
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.members.members import Members
 from protocols.remoting.requests import DoorHouse
-from protocols.remoting.surveying import Surveying
+from protocols.remoting.tools.broker_status import Surveying
+from protocols.remoting.tools.client_queries import Asking
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

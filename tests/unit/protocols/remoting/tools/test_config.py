@@ -30,7 +30,7 @@ from popgate.wire.configs import (
 )
 from popgate.wire.fastjson import dumps
 from popgate.wire.standings import ConsumeStats, QueueOffsets, TopicStats
-from protocols.remoting.configuring import Configuring
+from protocols.remoting.tools.config import Configuring
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 PUT_TOPIC, TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_TOPIC_CONFIG

@@ -6,7 +6,7 @@ import pytest
 
 from popgate.wire.codes import RequestCode, ResponseCode
 from protocols.remoting.door import rooms_of
-from protocols.remoting.refusing import REASONS, Refusing, refused
+from protocols.remoting.tools.refused import REASONS, Refusing, refused
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 

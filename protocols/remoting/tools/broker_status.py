@@ -29,10 +29,10 @@ from protocols.remoting.codec.merged_responses import producers_of
 from protocols.remoting.codec.offset_stats import standing_of
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.queue_cache import Places
-from protocols.remoting.refusing import refused
-from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import TEMPLATE_TOPIC, Brokers
+from protocols.remoting.tools.refused import refused
+from protocols.remoting.tools.relay import BrokersBehind
 
 _VERSION_NAME: Final = "V5_3_3"
 """That of `VERSION`."""

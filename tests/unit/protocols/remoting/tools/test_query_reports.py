@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from popgate.wire.codes import REPORT_QUERY, ResponseCode
 from popgate.wire.query_reports import QueryReport, SourceLag
-from protocols.remoting.query_reports import QueryReporting
+from protocols.remoting.tools.query_reports import QueryReporting
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 REPORT = QueryReport("orders", (SourceLag(0, ("t",), 0, 7, 3.5),), {"batch_id": 3})

@@ -22,9 +22,9 @@ from popgate.wire.remoting import Command
 from popgate.wire.running import CLIENT_VERSION, ConsumeResult, ConsumerRunningInfo, encode_offsets
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import StackQuestion
-from protocols.remoting import asking
-from protocols.remoting.asking import Asking
 from protocols.remoting.clients.heartbeats import Heartbeats
+from protocols.remoting.tools import client_queries as asking
+from protocols.remoting.tools.client_queries import Asking
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 

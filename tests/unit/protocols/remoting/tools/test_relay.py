@@ -31,12 +31,12 @@ from popgate.wire.heartbeats import (
 from popgate.wire.running import NAME_SERVERS, ConsumerRunningInfo
 from popgate.wire.surveys import Rate, Rates, decode_producers, encode_producers
 from processors.classic.relay import CommandRelay
-from protocols.remoting.asking import Asking
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members.members import Members
 from protocols.remoting.produce.transactions import ask_producer
-from protocols.remoting.refusing import ALONE, BEFORE_A_CLUSTER, Refusing
-from protocols.remoting.surveying import Surveying
+from protocols.remoting.tools.broker_status import Surveying
+from protocols.remoting.tools.client_queries import Asking
+from protocols.remoting.tools.refused import ALONE, BEFORE_A_CLUSTER, Refusing
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 ELSEWHERE = Connection("there@1", "10.9.9.9:40001", "JAVA", 513)

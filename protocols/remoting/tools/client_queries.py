@@ -55,9 +55,9 @@ from protocols.remoting.codec.fields import flag, text
 from protocols.remoting.codec.records import encode_stored
 from protocols.remoting.log_places import place_in
 from protocols.remoting.mapped.offsets import is_virtual
-from protocols.remoting.relaying import BrokersBehind
 from protocols.remoting.requests import DoorHouse, Handler, Request
 from protocols.remoting.routing import Brokers
+from protocols.remoting.tools.relay import BrokersBehind
 from protocols.remoting.virtual.translating import Translating
 
 MOST_OPEN: Final = 256

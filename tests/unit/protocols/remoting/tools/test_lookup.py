@@ -13,8 +13,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import host_text
 from popgate.wire.records import decode_records
 from popgate.wire.remoting import Command
-from protocols.remoting.looking import Looking
 from protocols.remoting.produce.send import Sending
+from protocols.remoting.tools.lookup import Looking
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 QUERY, VIEW = RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID

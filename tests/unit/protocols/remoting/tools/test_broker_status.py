@@ -18,7 +18,7 @@ from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionDat
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.produce.transactions import ask_producer
 from protocols.remoting.requests import DoorHouse
-from protocols.remoting.surveying import Surveying
+from protocols.remoting.tools.broker_status import Surveying
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 INDEX, READERS = RequestCode.QUERY_CONSUME_QUEUE, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
