@@ -13,7 +13,7 @@ def main() -> None:
     bundle = os.path.join(here, "_app")
     # First, so that no other package called `proxy` on the user's machine can stand in its way.
     sys.path.insert(0, bundle if os.path.isdir(bundle) else os.path.dirname(here))
-    if "_POPGATE_TRIAL" in os.environ:  # `proxy.handing.TRIAL`
+    if "_POPGATE_TRIAL" in os.environ:  # `proxy.config.handover.TRIAL`
         # Who asked ends it after 60 s, unless that was killed: then a file that gives nothing would keep it.
         signal.alarm(_LONGEST_TRIAL_S)
     # `serve` has another process read its settings: see proxy/served.py.

@@ -21,17 +21,9 @@ from protocols.finding import command_handler
 from proxy.admin.opening import admin_listen, open_admin
 from proxy.admin.server import AdminServer
 from proxy.brokers import host_of, remote_of, shared_of
-from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
-from proxy.door_tls import certificate, door_urls
-from proxy.handing import Settled, settled
-from proxy.logs import logger
-from proxy.metrics import Metrics
-from proxy.metrics.loop import LoopLag
-from proxy.reload.crew import CrewReloads
-from proxy.reload.listeners import Listeners
-from proxy.reload.reloader import Reloader, Reloads
-from proxy.states import State
-from proxy.values import (
+from proxy.config.error import SettingsWrong
+from proxy.config.handover import Settled, settled
+from proxy.config.mapping import (
     embedded_values,
     house_values,
     is_failing,
@@ -42,12 +34,20 @@ from proxy.values import (
     policies_values,
     transactions_are_bound,
 )
-from proxy.wrong import SettingsWrong
+from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
+from proxy.door_tls import certificate, door_urls
+from proxy.logs import logger
+from proxy.metrics import Metrics
+from proxy.metrics.loop import LoopLag
+from proxy.reload.crew import CrewReloads
+from proxy.reload.listeners import Listeners
+from proxy.reload.reloader import Reloader, Reloads
+from proxy.states import State
 
 if TYPE_CHECKING:
     from brokers.shared.host import BrokerHost
     from protocols.tls import Certificate
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
     from proxy.tracing.exporting import Tracing
     from proxy.workers.membership import Membership
 

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from brokers.port import Broker
 from popgate.clock import Clock
-from proxy.values import remote_values, shared_values, transactions_are_bound
+from proxy.config.mapping import remote_values, shared_values, transactions_are_bound
 
 if TYPE_CHECKING:
     from brokers.remote.settings import RemoteSettings
     from brokers.shared.host import BrokerHost
     from brokers.shared.settings import SharedSettings
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
     from proxy.workers.membership import Membership
 
 

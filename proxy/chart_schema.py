@@ -1,4 +1,4 @@
-"""The schema of the Helm chart's values: their shape from `values.yaml`, `config` from `proxy.settings`.
+"""The schema of the Helm chart's values: their shape from `values.yaml`, `config` from `proxy.config.settings`.
 
 `python -m proxy.chart_schema` in a checkout rewrites it; a test proves it current. Helm refuses values
 that it does not allow (https://helm.sh/docs/topics/charts/#schema-files).
@@ -14,10 +14,10 @@ from typing import Any, Final
 
 import yaml
 
-from proxy.choices import TlsMode
-from proxy.layers import is_secret, known_settings
+from proxy.config.enums import TlsMode
+from proxy.config.loader import is_secret, known_settings
+from proxy.config.settings import Settings
 from proxy.reference import entries
-from proxy.settings import Settings
 
 CHART: Final = Path("helm/popgate")
 VALUES_FILE: Final = CHART / "values.yaml"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from protocols.adapter import Listen, parse_listen
 from protocols.tls import Certificate
-from proxy.choices import TlsMode
+from proxy.config.enums import TlsMode
+from proxy.config.error import SettingsWrong
+from proxy.config.mapping import path_or_none
 from proxy.self_signed import CERTIFICATE, KEY, pair_in
-from proxy.values import path_or_none
-from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 OWN_FOLDER: Final = "tls"
 """In the data folder: what the gateway made for itself."""

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any, TextIO
 
-from proxy.choices import LogFormat
+from proxy.config.enums import LogFormat
 
 if TYPE_CHECKING:
-    from proxy.tables import Log
+    from proxy.config.tables import Log
 
 # structlog loads rich where it finds it, for tracebacks in colour: 4 MB of memory and 40 ms of every
 # start that a gateway has no use for.

@@ -1,4 +1,4 @@
-"""Writes the pages that are generated from `proxy.settings`: the reference and the sample file.
+"""Writes the pages that are generated from `proxy.config.settings`: the reference and the sample file.
 
 `python -m proxy.reference` in a checkout rewrites them; a test proves that they are current.
 """
@@ -16,13 +16,13 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from proxy import remote_table, shared_table, tables, tls_table
-from proxy import settings as top
-from proxy.layers import environment_name, group_of, is_secret
+from proxy.config import remote_table, shared_table, tables, tls_table
+from proxy.config import settings as top
+from proxy.config.loader import environment_name, group_of, is_secret
+from proxy.config.remote_table import masked
+from proxy.config.settings import Settings
+from proxy.config.units import duration_text, size_text
 from proxy.reload.effects import effect_of
-from proxy.remote_table import masked
-from proxy.settings import Settings
-from proxy.units import duration_text, size_text
 
 CONFIGURATION_PAGE = Path("docs/configuration.md")
 SAMPLE_FILE = Path("deploy/popgate.toml")
@@ -193,7 +193,7 @@ def _wrapped(text: str, width: int = 98) -> list[str]:
 
 _HEAD = """# Configuration
 
-<!-- Generated from proxy/settings.py by `python -m proxy.reference`; a test proves it current. -->
+<!-- Generated from proxy/config/settings.py by `python -m proxy.reference`; a test proves it current. -->
 
 Every setting has a default that works: `popgate serve` needs no file. A later layer wins over an earlier one:
 
@@ -218,7 +218,7 @@ listeners are opened anew for it; `restart`, when the gateway is started anew. S
 """
 
 _SAMPLE_HEAD = """# Every setting of popgate with its default. Take away the # of those you change.
-# Generated from proxy/settings.py by `python -m proxy.reference`; a test proves it current.
+# Generated from proxy/config/settings.py by `python -m proxy.reference`; a test proves it current.
 
 """
 

@@ -18,7 +18,7 @@ from proxy.watchdog import Watchdog
 from proxy.workers.terminal import Terminal
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 __all__ = ["CannotStart", "run"]
 

@@ -10,10 +10,10 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from proxy.handing import VARIABLE, taken_from
+from proxy.config.handover import VARIABLE, taken_from
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _LOADED_ANEW = "_POPGATE_STAYING"
 """`proxy.workers.staying`, which most do not load."""
@@ -37,8 +37,8 @@ def main() -> None:
 def _serve() -> None:
     few_heaps()
     settings = _settings()
+    from proxy.config.error import SettingsWrong
     from proxy.running import CannotStart
-    from proxy.wrong import SettingsWrong
 
     try:
         run_as_set(settings)

@@ -11,7 +11,7 @@ from aiohttp import web
 from popgate import __version__
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 
 class HouseFacts:

@@ -28,12 +28,12 @@ from proxy.admin.server import AdminServer
 from proxy.admin.store import StoreFacts
 from proxy.admin.stuck import Stuck
 from proxy.admin.topics import Topics
+from proxy.config.mapping import backup_folder, store_folder, transactions_are_bound
 from proxy.metrics import Metrics
-from proxy.values import backup_folder, store_folder, transactions_are_bound
 
 if TYPE_CHECKING:
+    from proxy.config.settings import Settings
     from proxy.reload.reloader import Reloads
-    from proxy.settings import Settings
     from proxy.workers.membership import Membership
 
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from popgate.errors import BadRequest, Unsupported
 from proxy.admin.fields import Fields, read_object
-from proxy.wrong import SettingsWrong
+from proxy.config.error import SettingsWrong
 
 if TYPE_CHECKING:
     from proxy.reload.reloader import Outcome, Reloads

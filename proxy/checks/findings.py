@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from protocols.adapter import Listen, parse_listen
 from proxy.app import build
 from proxy.checks.places import place_of
-from proxy.door_tls import door_urls
-from proxy.layers import (
+from proxy.config.error import SettingsWrong
+from proxy.config.loader import (
     ENVIRONMENT_LAYER,
     FILE_LAYER,
     FLAGS_LAYER,
@@ -26,11 +26,11 @@ from proxy.layers import (
     is_secret,
     known_settings,
 )
-from proxy.values import path_or_none, transactions_are_bound
-from proxy.wrong import SettingsWrong
+from proxy.config.mapping import path_or_none, transactions_are_bound
+from proxy.door_tls import door_urls
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 Level = Literal["fault", "warning"]
 _EXPIRES_SOON = timedelta(days=14)

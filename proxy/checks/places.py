@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from proxy.layers import ENVIRONMENT_LAYER, FILE_LAYER, FLAGS_LAYER, environment_name
+from proxy.config.loader import ENVIRONMENT_LAYER, FILE_LAYER, FLAGS_LAYER, environment_name
 
 _TABLE = re.compile(r"\s*\[\s*([^\[\]]+?)\s*\]\s*(?:#.*)?\Z")
 _KEY = re.compile(r"\s*((?:[\w-]+|\"[^\"]*\"|'[^']*')(?:\s*\.\s*(?:[\w-]+|\"[^\"]*\"|'[^']*'))*)\s*=")
@@ -28,7 +28,7 @@ _FLAGS = {
 def place_of(path: Sequence[str], layer: str, sentence: str = "") -> str:
     """`popgate.toml:12`, `POPGATE_LIMITS__MAX_BODY_BYTES` or `--set limits.max_body_bytes`.
 
-    `layer` is the name of a `proxy.layers.Layer`; `sentence` may have the line where a file is no TOML.
+    `layer` is the name of a `proxy.config.loader.Layer`; `sentence` may have the line where a file is no TOML.
     Empty for a value that no layer gave.
     """
     name = ".".join(path)

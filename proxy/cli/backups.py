@@ -11,7 +11,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
 from proxy.cli.printing import Output, Printer
-from proxy.units import moment_text, rough_size_text
+from proxy.config.units import moment_text, rough_size_text
 
 _LONGEST_S = 24 * 3600.0
 

@@ -8,7 +8,7 @@ from proxy.cli import printing
 from proxy.cli.calling import Gateway
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
 from proxy.cli.printing import Output, Printer
-from proxy.units import counted
+from proxy.config.units import counted
 
 _BROKER_COLUMNS = (
     "cluster",

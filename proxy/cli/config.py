@@ -26,7 +26,7 @@ from proxy.cli.serving import (
     Workers,
     flags_of,
 )
-from proxy.units import counted
+from proxy.config.units import counted
 
 if TYPE_CHECKING:
     from proxy.checks.findings import Configuration
@@ -143,8 +143,8 @@ def reload(admin: AdminOf = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
 
 def _configuration(config: Any, flags: dict[str, Any]) -> Configuration:
     from proxy.checks.findings import Configuration
+    from proxy.config.settings import Settings
     from proxy.logs import set_up_logs
-    from proxy.settings import Settings
 
     # Building the parts may say something in the log, which here has no place on standard output.
     set_up_logs(Settings.model_validate({"log": {"level": "error"}}).log)

@@ -13,7 +13,7 @@ from proxy.cli.failing import Ended, Failure
 from proxy.cli.messages import print_message
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
 from proxy.cli.printing import Output, Printer, Progress
-from proxy.units import counted, moment_text
+from proxy.config.units import counted, moment_text
 
 app = typer.Typer(help="Messages that a group could not consume.", no_args_is_help=True)
 

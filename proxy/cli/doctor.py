@@ -17,7 +17,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import Shown, duration
 from proxy.cli.printing import Output, Printer
-from proxy.units import counted, duration_text, rough_size_text
+from proxy.config.units import counted, duration_text, rough_size_text
 
 if TYPE_CHECKING:
     from protocols.probing import Finding, Wish
@@ -145,7 +145,7 @@ def _tidy(admin: str, made: tuple[tuple[str, str], ...]) -> None:
 def _admin_findings(admin: str) -> list[Finding]:
     from protocols.adapter import parse_listen
     from protocols.probing import Finding, Level
-    from proxy.choices import TlsMode
+    from proxy.config.enums import TlsMode
     from proxy.door_tls import speaks_tls, with_tls
 
     try:

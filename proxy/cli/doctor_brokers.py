@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from protocols.probing import Finding, Level
-from proxy.units import duration_text
+from proxy.config.units import duration_text
 
 _READ, _WRITE = 4, 2
 _SKEW_MS = 2_000

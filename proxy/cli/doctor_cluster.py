@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from protocols.probing import Finding, Level
 from proxy.cli.doctor_brokers import Told, broker_findings, broker_name, named
-from proxy.units import counted
+from proxy.config.units import counted
 
 _OLD_ROUTE_S = 120.0
 

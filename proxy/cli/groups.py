@@ -12,7 +12,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, moment, pairs
 from proxy.cli.printing import Output, Printer
 from proxy.cli.topics import confirm
-from proxy.units import duration_text, moment_text
+from proxy.config.units import duration_text, moment_text
 
 app = typer.Typer(help="Consumer groups: who reads what, and how far.", no_args_is_help=True)
 

@@ -11,7 +11,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, Topic, moment
 from proxy.cli.printing import Output, Printer
-from proxy.units import moment_text
+from proxy.config.units import moment_text
 
 app = typer.Typer(help="Messages that are kept: look them up.", no_args_is_help=True)
 

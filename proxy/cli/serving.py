@@ -12,7 +12,7 @@ from proxy.cli.options import Shown
 from proxy.cli.printing import Output, Printer
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 Config = Annotated[
     Path | None,
@@ -84,7 +84,7 @@ def serve(
     effective = _effective(
         config, data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, set_
     )
-    from proxy import handing
+    from proxy.config import handover as handing
 
     if handing.is_asked_for():
         handing.hand_over(effective)
@@ -95,9 +95,9 @@ def serve(
 def run(effective: Settings) -> None:
     """Serve; what fails at the start ends the command. Raises Failure."""
     from proxy import running
-    from proxy.handing import settle
+    from proxy.config.error import SettingsWrong
+    from proxy.config.handover import settle
     from proxy.served import run_as_set
-    from proxy.wrong import SettingsWrong
 
     try:
         run_as_set(cast("Settings", settle(effective)))
@@ -126,8 +126,8 @@ def settings(
         config, data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, set_
     )
     from proxy.app import build
+    from proxy.config.error import SettingsWrong
     from proxy.reference import sample_file
-    from proxy.wrong import SettingsWrong
 
     try:
         # Opens nothing; it only sees whether the values fit together.
@@ -154,8 +154,8 @@ def _effective(
     log_format: str | None,
     assignments: list[str] | None,
 ) -> Settings:
-    from proxy.layers import load_settings
-    from proxy.wrong import SettingsWrong
+    from proxy.config.error import SettingsWrong
+    from proxy.config.loader import load_settings
 
     flags = flags_of(
         data, listen, admin, broker, share_broker, workers, durability, log_level, log_format, assignments
@@ -179,8 +179,8 @@ def flags_of(
     assignments: list[str] | None,
 ) -> dict[str, Any]:
     """The options of `serve` as a layer of settings. Raises Failure for an assignment that is none."""
-    from proxy.layers import nest, parse_assignment
-    from proxy.wrong import SettingsWrong
+    from proxy.config.error import SettingsWrong
+    from proxy.config.loader import nest, parse_assignment
 
     flags: dict[str, Any] = {}
     try:

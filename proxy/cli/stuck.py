@@ -11,7 +11,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
 from proxy.cli.printing import Output, Printer
-from proxy.units import local_moment_text, span_text
+from proxy.config.units import local_moment_text, span_text
 
 _COLUMNS = (
     *(

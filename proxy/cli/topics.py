@@ -11,7 +11,7 @@ from proxy.cli.calling import Gateway
 from proxy.cli.failing import Ended, Failure
 from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, pairs
 from proxy.cli.printing import Output, Printer
-from proxy.units import duration_text, parse_size, size_text
+from proxy.config.units import duration_text, parse_size, size_text
 
 app = typer.Typer(help="Topics: where messages are kept.", no_args_is_help=True)
 

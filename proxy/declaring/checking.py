@@ -11,8 +11,8 @@ from typing import Any
 from popgate.errors import IllegalGroup, IllegalTopic, shown
 from popgate.model import MessageType
 from popgate.naming import check_group, check_topic
+from proxy.config.units import parse_duration, parse_size
 from proxy.declaring.sources import DeclarationWrong, Path, Source
-from proxy.units import parse_duration, parse_size
 
 DEFAULT = "default"
 """What stands for 'as the gateway is set'."""

@@ -49,7 +49,7 @@ def spec_of(kind: str, told: Mapping[str, Any]) -> Spec:
 
 
 def exact_duration(ms: int) -> str:
-    """`1d2h500ms`: what `proxy.units.parse_duration` reads as the same milliseconds."""
+    """`1d2h500ms`: what `proxy.config.units.parse_duration` reads as the same milliseconds."""
     parts = []
     for size, unit in _UNITS:
         count, ms = divmod(ms, size)

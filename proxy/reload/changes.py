@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from proxy.handing import Settled
+from proxy.config.handover import Settled
 from proxy.reload.effects import Effect, effect_of
 
 _HIDDEN = "(changed)"

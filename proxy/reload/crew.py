@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from popgate.clock import Clock, pause
-from proxy.handing import Settled
+from proxy.config.error import SettingsWrong
+from proxy.config.handover import Settled
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect
 from proxy.reload.reading import LONGEST_S, read_anew
 from proxy.reload.reloader import Outcome, Standing
-from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
     from proxy.workers.membership import Membership

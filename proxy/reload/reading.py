@@ -16,8 +16,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any, cast
 
-from proxy.handing import TRIAL, Settled
-from proxy.wrong import SettingsWrong
+from proxy.config.error import SettingsWrong
+from proxy.config.handover import TRIAL, Settled
 
 LONGEST_S = 60.0
 """How long the process may take."""

@@ -13,15 +13,15 @@ from popgate.clock import Clock
 from popgate.errors import GatewayError
 from processors.adjust import adjust
 from protocols.adapter import House, parse_listen
+from proxy.config.error import SettingsWrong
+from proxy.config.handover import Settled
+from proxy.config.mapping import house_values, limits_values, new_group
 from proxy.door_tls import certificate, door_urls
-from proxy.handing import Settled
 from proxy.logs import logger, set_up_logs
 from proxy.reload.changes import Change, changes
 from proxy.reload.effects import Effect, effect_of
 from proxy.reload.listeners import Listeners, Turnover
 from proxy.reload.reading import read_anew
-from proxy.values import house_values, limits_values, new_group
-from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
     from processors.limits import Limits
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from protocols.adapter import Adapter
     from protocols.tls import Certificate
     from proxy.admin.server import AdminServer
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _log = logger("popgate.reload")
 

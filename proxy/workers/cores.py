@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 

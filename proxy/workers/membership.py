@@ -25,7 +25,7 @@ from proxy.workers.roster import Roster, admin_socket
 from proxy.workers.together import Together, from_outside
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _log = logger("popgate.worker")
 _ANSWER_S = 1.0

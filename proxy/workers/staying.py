@@ -26,7 +26,7 @@ from proxy.workers.crew import Door, Member, Role, Stage
 from proxy.workers.doors import Doors
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 VARIABLE = "_POPGATE_STAYING"
 """Names the private folder in the environment of a supervisor that was loaded anew."""

@@ -14,7 +14,7 @@ from proxy.workers.trial import load_all
 from proxy.workers.working import work
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
     from proxy.workers.staying import Staying
 
 

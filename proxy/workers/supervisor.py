@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from proxy.app import CannotStart, build
+from proxy.config.error import SettingsWrong
 from proxy.deadline import closing_s, lame_duck_s
 from proxy.door_tls import door_urls
 from proxy.logs import logger
@@ -23,10 +24,9 @@ from proxy.workers.staying import SIGNALS, Staying, load_anew
 from proxy.workers.terminal import Terminal
 from proxy.workers.trials import bind_anew, kill_trial, spawn_trial, why_failed
 from proxy.workers.turning import Appointment, Turning
-from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _log = logger("popgate.supervisor")
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from protocols.adapter import parse_listen
 from protocols.finding import load_for
 from proxy.app import build
+from proxy.config.handover import TRIAL
 from proxy.door_tls import door_urls
-from proxy.handing import TRIAL
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _OF_BROKERS: Mapping[str, tuple[str, ...]] = {
     "embedded": ("brokers.shared.broker",),

@@ -10,15 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from proxy.config.handover import TRIAL
 from proxy.door_tls import door_urls
-from proxy.handing import TRIAL
 from proxy.reload.reading import reason_told
 from proxy.workers.crew import end_told
 from proxy.workers.doors import ADMIN, Doors, with_options
 from proxy.workers.staying import SETTINGS, Staying
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _WORDS = "trial"
 """The file of what the trial says."""

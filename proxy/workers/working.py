@@ -15,16 +15,16 @@ from popgate.unix_sockets import make_room
 from protocols.adapter import Listen
 from proxy.app import App, CannotStart, build
 from proxy.collecting import serve_long
+from proxy.config.error import SettingsWrong
 from proxy.ending import Ending
 from proxy.logs import logger, loop_trouble, set_up_logs
 from proxy.running import loop_factory
 from proxy.workers.crew import Post
 from proxy.workers.membership import Membership
 from proxy.workers.staying import SIGNALS
-from proxy.wrong import SettingsWrong
 
 if TYPE_CHECKING:
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 _log = logger("popgate.worker")
 

@@ -26,7 +26,7 @@ from popgate.testing.rocketmq import SharedRocketMQ
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 from proxy.app import App, build
-from proxy.layers import load_settings
+from proxy.config.loader import load_settings
 from proxy.tracing import exporting
 from proxy.tracing.processor import TracedProcessor
 from tests.support.needed import needed_rocketmq

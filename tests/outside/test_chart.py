@@ -19,9 +19,9 @@ import kubernetes_validate
 import pytest
 
 from popgate.testing.gateway import GatewayProcess
-from proxy.layers import load_settings
+from proxy.config.loader import load_settings
+from proxy.config.settings import Settings
 from proxy.metrics.names import SPECS
-from proxy.settings import Settings
 from tests.outside import charts
 from tests.support.waiting import wait_until
 

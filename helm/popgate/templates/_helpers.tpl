@@ -145,7 +145,7 @@ chart need not be allowed to read it, and an umbrella chart may make it in the s
 {{- end -}}
 {{- end -}}
 
-{{/* Bytes of a size as settings have it: 268435456, 256MiB, 1.5GiB, 10MB (proxy/units.py). */}}
+{{/* Bytes of a size as settings have it: 268435456, 256MiB, 1.5GiB, 10MB (proxy/config/units.py). */}}
 {{- define "popgate.bytes" -}}
 {{- $text := kindIs "string" . | ternary (toString .) (printf "%.0f" (float64 .)) | trim | lower -}}
 {{- $number := regexFind "^[0-9]+([.][0-9]+)?" $text -}}

@@ -14,8 +14,8 @@ import pytest
 import structlog
 
 from proxy.collecting import serve_long
+from proxy.config.tables import Log
 from proxy.logs import logger, set_up_logs
-from proxy.tables import Log
 from tests.isolation import process_kept
 
 

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from proxy.app import App, build
-from proxy.layers import load_settings
-from proxy.settings import Settings
+from proxy.config.loader import load_settings
+from proxy.config.settings import Settings
 
 
 class Api:

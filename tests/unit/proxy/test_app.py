@@ -16,8 +16,8 @@ from popgate.model import TopicConfig
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerConnection
 from proxy.app import CannotStart, build
-from proxy.settings import Settings
-from proxy.wrong import SettingsWrong
+from proxy.config.error import SettingsWrong
+from proxy.config.settings import Settings
 from tests.unit.processors.conftest import FakeClient
 
 

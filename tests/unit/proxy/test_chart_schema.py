@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from proxy.chart_schema import OF_THE_CHART, SCHEMA_FILE, VALUES_FILE, schema_text
-from proxy.layers import is_secret, known_settings
+from proxy.config.loader import is_secret, known_settings
 
 ROOT = Path(__file__).parents[3]
 

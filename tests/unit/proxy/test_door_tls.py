@@ -10,11 +10,11 @@ import pytest
 from protocols.adapter import parse_listen
 from protocols.tls import Certificate
 from proxy import door_tls
+from proxy.config.error import SettingsWrong
+from proxy.config.loader import load_settings
+from proxy.config.settings import Settings
 from proxy.door_tls import OWN_FOLDER, certificate, door_urls
-from proxy.layers import load_settings
 from proxy.self_signed import CERTIFICATE, KEY
-from proxy.settings import Settings
-from proxy.wrong import SettingsWrong
 
 PLAIN = "grpc://127.0.0.1:8081"
 

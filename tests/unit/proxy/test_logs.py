@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from proxy.choices import LogFormat, LogLevel
+from proxy.config.enums import LogFormat, LogLevel
+from proxy.config.tables import Log
 from proxy.logs import Sampling, logger, loop_trouble, set_up_logs
-from proxy.tables import Log
 
 
 class Watch:

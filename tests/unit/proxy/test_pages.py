@@ -57,7 +57,7 @@ def test_metrics_that_are_named_exist() -> None:
     "setting", ["stopping.drain_s", "metrics.max_topics", "log.format", "log.burst", "log.window_s"]
 )
 def test_settings_that_are_named_exist(setting: str) -> None:
-    from proxy.layers import known_settings
+    from proxy.config.loader import known_settings
 
     assert setting in {".".join(path) for path, _ in known_settings()}
     assert f"`{setting}`" in OPERATIONS

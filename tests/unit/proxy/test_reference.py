@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from proxy.layers import known_settings, load_settings
+from proxy.config.loader import known_settings, load_settings
+from proxy.config.settings import Settings
 from proxy.reference import CONFIGURATION_PAGE, SAMPLE_FILE, configuration_page, entries, sample_file
-from proxy.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 

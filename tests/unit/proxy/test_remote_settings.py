@@ -13,13 +13,13 @@ import pytest
 from brokers.remote.settings import Verify
 from popgate.testing.peers import scripted_cluster
 from proxy.app import CannotStart, build
-from proxy.handing import settle
-from proxy.layers import load_settings
+from proxy.config.error import SettingsWrong
+from proxy.config.handover import settle
+from proxy.config.loader import load_settings
+from proxy.config.mapping import remote_values, transactions_are_bound
+from proxy.config.settings import Settings
 from proxy.metrics.broker_names import OF_CLIENTS, OF_CLUSTER
 from proxy.reference import sample_file
-from proxy.settings import Settings
-from proxy.values import remote_values, transactions_are_bound
-from proxy.wrong import SettingsWrong
 
 ROOT = Path(__file__).parents[3]
 
@@ -140,7 +140,7 @@ async def test_a_gateway_starts_in_front_of_a_cluster(tmp_path: Path) -> None:
 
 def test_a_gateway_in_front_of_a_cluster_loads_no_store_of_its_own(tmp_path: Path) -> None:
     program = (
-        "import sys; from proxy.app import build; from proxy.layers import load_settings;"
+        "import sys; from proxy.app import build; from proxy.config.loader import load_settings;"
         f"build(load_settings(environment={{}}, flags={_flags('ns:1', tmp_path)!r}));"
         "sys.exit('rocksdict' in sys.modules)"
     )

@@ -1,4 +1,4 @@
-"""proxy.served and proxy.handing: a process that serves, and another one that reads its settings."""
+"""proxy.served and proxy.config.handover: a process that serves, and another one that reads its settings."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from popgate.model import GroupConfig
 from popgate.testing import GatewayProcess
-from proxy import handing
-from proxy.choices import Durability
-from proxy.handing import TRIAL
-from proxy.layers import load_settings
-from proxy.values import limits_values
+from proxy.config import handover as handing
+from proxy.config.enums import Durability
+from proxy.config.handover import TRIAL
+from proxy.config.loader import load_settings
+from proxy.config.mapping import limits_values
 from tests.support.waiting import PATIENCE_S
 
 

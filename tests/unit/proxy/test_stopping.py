@@ -10,8 +10,8 @@ import pytest
 
 from popgate.testing import MovableClock
 from proxy.app import App, build
+from proxy.config.settings import Settings
 from proxy.ending import ended_in
-from proxy.settings import Settings
 from proxy.workers.working import _guests_gone
 from tests.support.waiting import PATIENCE_S, until
 

@@ -13,7 +13,7 @@ from processors.clients.client_registry import ClientKind
 from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 from processors.requests import Said
 from proxy.app import App, build
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 
 
 class FakeClient:

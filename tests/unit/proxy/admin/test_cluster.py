@@ -12,7 +12,7 @@ from popgate.testing import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster
 from popgate.wire.codes import RequestCode, ResponseCode
 from proxy.app import App, build
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 
 Cluster = tuple[ScriptedNameServer, dict[str, ScriptedPeer]]
 

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from proxy.app import build
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 
 
 async def sent(api: Any, topic: str, *bodies: str) -> None:

@@ -17,7 +17,7 @@ from popgate.errors import Fault
 from proxy.admin import server
 from proxy.admin.faults import status_of
 from proxy.app import App, build
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 
 
 async def test_health_readiness_and_version(app: App, api: Any) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.handing import Settled, settle
-from proxy.layers import load_settings
+from proxy.config.handover import Settled, settle
+from proxy.config.loader import load_settings
 from proxy.reload.changes import changes, shown_changes
 from proxy.reload.effects import Effect
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from processors.limits import Limits
-from proxy.layers import known_settings, load_settings
+from proxy.config.loader import known_settings, load_settings
+from proxy.config.mapping import house_values, limits_values, new_group
 from proxy.reload.effects import EFFECTS, Effect, effect_of
-from proxy.values import house_values, limits_values, new_group
 
 NAMES = [".".join(path) for path, _ in known_settings()]
 

@@ -20,11 +20,11 @@ from protocols.grpc.packing import Packer
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from proxy.app import App, build
-from proxy.handing import Settled, settle
+from proxy.config.handover import Settled, settle
+from proxy.config.settings import Settings
+from proxy.config.tables import Log
 from proxy.logs import set_up_logs
 from proxy.reload.effects import EFFECTS, Effect
-from proxy.settings import Settings
-from proxy.tables import Log
 
 Probe = Callable[[App], Awaitable[Any]]
 HERE = Context(client_id="one", peer="10.0.0.1:1")

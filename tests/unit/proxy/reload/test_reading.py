@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from proxy.config.error import SettingsWrong
 from proxy.reload.reading import read_anew, reason_told
-from proxy.wrong import SettingsWrong
 from tests.support.waiting import until
 
 GIVES = """

@@ -24,14 +24,14 @@ from protocols.grpc.http2.hpack import encode_fields
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from proxy.app import App, build
-from proxy.handing import Settled, settle
+from proxy.config.error import SettingsWrong
+from proxy.config.handover import Settled, settle
+from proxy.config.settings import Settings
+from proxy.config.tables import Log
 from proxy.logs import set_up_logs
 from proxy.reload import listeners as listeners_module
 from proxy.reload import reloader as reloader_module
 from proxy.reload.reloader import Reloader
-from proxy.settings import Settings
-from proxy.tables import Log
-from proxy.wrong import SettingsWrong
 from tests.support.waiting import PATIENCE_S, until, wait_until
 
 Change = Callable[..., Any]

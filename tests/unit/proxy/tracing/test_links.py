@@ -32,7 +32,7 @@ from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_pro
 from processors.produce.message_checks import finish_message
 from processors.requests import Pull, Receive
 from proxy.app import App, build
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 from proxy.tracing import exporting
 from proxy.tracing.processor import TracedProcessor
 

@@ -28,11 +28,11 @@ from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc
 from protocols.grpc.pb.duration_pb2 import Duration
 from proxy.app import App, build
-from proxy.settings import Settings
+from proxy.config.error import SettingsWrong
+from proxy.config.settings import Settings
 from proxy.tracing import exporting
 from proxy.tracing.processor import TracedProcessor
 from proxy.tracing.spans import Spans
-from proxy.wrong import SettingsWrong
 from tests.unit.processors.produce.test_batch_forwarder import Forwarder
 
 ROOT = Path(__file__).parents[4]
@@ -346,7 +346,7 @@ def test_off_means_that_nothing_is_imported() -> None:
     program = (
         "import sys\n"
         "from proxy.app import build\n"
-        "from proxy.layers import load_settings\n"
+        "from proxy.config.loader import load_settings\n"
         "build(load_settings(environment={}, flags={}))\n"
         "found = [name for name in sys.modules if name.startswith('opentelemetry')]\n"
         "sys.exit(repr(found) if found else 0)\n"

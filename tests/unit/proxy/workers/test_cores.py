@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 from proxy.workers.cores import usable_cores, workers_of
 
 

@@ -20,8 +20,8 @@ from protocols.adapter import parse_listen
 from protocols.grpc.http2_transport import Http2Server
 from protocols.tls import Certificate
 from proxy.app import build
+from proxy.config.settings import Settings
 from proxy.ending import Ending
-from proxy.settings import Settings
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role
 from proxy.workers.membership import Membership

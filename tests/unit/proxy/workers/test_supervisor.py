@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 from proxy.workers import supervisor as module
 from proxy.workers.staying import SIGNALS
 from proxy.workers.supervisor import Supervisor

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy.handing import settle
-from proxy.layers import load_settings
+from proxy.config.handover import settle
+from proxy.config.loader import load_settings
 from proxy.workers.doors import ADMIN, Doors
 from proxy.workers.staying import SETTINGS, Staying
 from proxy.workers.trials import bind_anew, why_failed

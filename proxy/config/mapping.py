@@ -19,12 +19,12 @@ from popgate.model import DEFAULT_RETRY, ExponentialRetry, GroupConfig, StartFro
 from processors.limits import Limits
 from processors.policies.registry import Policies, PolicyNotFound, make_policy
 from protocols.adapter import Listen, joined, parse_advertised
-from proxy.choices import RetryKind
-from proxy.wrong import SettingsWrong
+from proxy.config.enums import RetryKind
+from proxy.config.error import SettingsWrong
 
 if TYPE_CHECKING:
     from brokers.embedded.settings import EmbeddedSettings
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
     from proxy.tracing.exporting import Tracing
 
 _LONGEST_SECRET = 4096

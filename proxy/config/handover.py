@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from proxy.settings import Settings
+    from proxy.config.settings import Settings
 
 VARIABLE = "_POPGATE_SETTINGS"
 """Names the open end of the pipe in the environment of the process that reads the configuration."""

@@ -1,4 +1,4 @@
-"""proxy.layers and proxy.settings: which layer wins, and what a mistake sounds like."""
+"""proxy.config.loader and proxy.config.settings: which layer wins, and what a mistake sounds like."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from proxy.choices import Durability
-from proxy.layers import (
+from proxy.config.enums import Durability
+from proxy.config.loader import (
     SettingsWrong,
     environment_name,
     known_settings,
@@ -16,7 +16,7 @@ from proxy.layers import (
     nest,
     parse_assignment,
 )
-from proxy.settings import Settings
+from proxy.config.settings import Settings
 
 
 @pytest.fixture

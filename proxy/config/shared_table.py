@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from proxy.remote_table import Secret
-from proxy.tables import Count, Group, Seconds
+from proxy.config.remote_table import Secret
+from proxy.config.tables import Count, Group, Seconds
 
 
 class Shared(Group):

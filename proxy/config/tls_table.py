@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from proxy.choices import TlsMode
-from proxy.tables import Group
+from proxy.config.enums import TlsMode
+from proxy.config.tables import Group
 
 
 class Tls(Group):

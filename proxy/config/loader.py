@@ -17,8 +17,8 @@ from typing import Any, get_origin
 from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
 
-from proxy.settings import Settings
-from proxy.wrong import SettingsWrong
+from proxy.config.error import SettingsWrong
+from proxy.config.settings import Settings
 
 ENVIRONMENT_PREFIX = "POPGATE_"
 NOT_SETTINGS = frozenset({"POPGATE_CONFIG", "POPGATE_OUTPUT"})

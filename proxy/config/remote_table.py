@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field, PlainSerializer
 
-from proxy.choices import Verify
-from proxy.tables import Count, Group, Seconds
+from proxy.config.enums import Verify
+from proxy.config.tables import Count, Group, Seconds
 
 MASK = "********"
 

@@ -1,4 +1,4 @@
-"""The tables of the configuration file, one class each; `proxy.settings.Settings` has them all.
+"""The tables of the configuration file, one class each; `proxy.config.settings.Settings` has them all.
 
 Names carry the unit of a plain number (`_s` seconds, `_bytes`, `_ms`); text may carry its own.
 """
@@ -11,8 +11,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from popgate.errors import IllegalGroup, shown
 from popgate.naming import check_group
-from proxy.choices import LogFormat, LogLevel, RetryKind, StartFrom
-from proxy.units import LONGEST_SECONDS, parse_duration, parse_size
+from proxy.config.enums import LogFormat, LogLevel, RetryKind, StartFrom
+from proxy.config.units import LONGEST_SECONDS, parse_duration, parse_size
 
 
 def _number(value: Any) -> Any:

@@ -1,11 +1,11 @@
-"""proxy.values: what the parts are given that follows from several settings."""
+"""proxy.config.mapping: what the parts are given that follows from several settings."""
 
 from __future__ import annotations
 
 import pytest
 
 from protocols.adapter import parse_listen
-from proxy.values import _store_host
+from proxy.config.mapping import _store_host
 
 
 @pytest.mark.parametrize(

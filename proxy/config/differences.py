@@ -1,6 +1,6 @@
 """The table of docs/real-cluster.md that says what a cluster does otherwise, made of what brokers declare.
 
-`python -m proxy.differences` writes it anew. What only the house needs to know is left out.
+`python -m proxy.config.differences` writes it anew. What only the house needs to know is left out.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from brokers.remote.broker import RemoteBroker
 from brokers.remote.settings import RemoteSettings
 from brokers.traits import Traits
 from popgate.clock import SystemClock
-from proxy.units import duration_text
+from proxy.config.units import duration_text
 
 PAGE = Path(__file__).parents[1] / "docs" / "real-cluster.md"
-BEGIN = "<!-- Made of brokers/traits.py by `python -m proxy.differences`; a test proves it current. -->"
+BEGIN = (
+    "<!-- Made of brokers/traits.py by `python -m proxy.config.differences`; a test proves it current. -->"
+)
 END = "<!-- The end of what is made. -->"
 NOT_TOLD = frozenset({"chooses_queues", "stands_apart", "stores_packed"})
 """Traits of which clients and operators see nothing in what is stored and delivered."""

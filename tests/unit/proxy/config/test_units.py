@@ -1,4 +1,4 @@
-"""proxy.units: what people write, and back."""
+"""proxy.config.units: what people write, and back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.units import (
+from proxy.config.units import (
     counted,
     duration_text,
     moment_text,

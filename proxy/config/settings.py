@@ -1,7 +1,7 @@
 """The reference of configuration: every setting, its default, its limits and what it does.
 
 Layers, the later wins: the defaults here < a TOML file (`--config`) < `POPGATE_…` environment
-variables < flags. How they are read is `proxy.layers`; the documentation is generated from here.
+variables < flags. How they are read is `proxy.config.loader`; the documentation is generated from here.
 Nobody below `proxy/` sees these classes: parts get plain values in their constructors.
 
 Names carry the unit of a plain number (`_s` seconds, `_bytes`, `_ms`); text may carry its own.
@@ -15,10 +15,10 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from proxy.choices import Durability, Namespaces
-from proxy.remote_table import Remote
-from proxy.shared_table import Shared
-from proxy.tables import (
+from proxy.config.enums import Durability, Namespaces
+from proxy.config.remote_table import Remote
+from proxy.config.shared_table import Shared
+from proxy.config.tables import (
     Advertised,
     Api,
     Broadcast,
@@ -42,7 +42,7 @@ from proxy.tables import (
     Tracing,
     Transactions,
 )
-from proxy.tls_table import Tls
+from proxy.config.tls_table import Tls
 
 
 class Settings(Group):

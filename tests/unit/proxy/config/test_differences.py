@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from brokers.traits import Traits
-from proxy.differences import _WORDS, NOT_TOLD, PAGE, differing, page
+from proxy.config.differences import _WORDS, NOT_TOLD, PAGE, differing, page
 
 
 def test_the_page_is_current() -> None:
-    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m proxy.differences"
+    assert PAGE.read_text(encoding="utf-8") == page(), "run python -m proxy.config.differences"
 
 
 def test_every_trait_is_put_into_words_or_left_out_on_purpose() -> None:
