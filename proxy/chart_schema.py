@@ -1,4 +1,4 @@
-"""The schema of the Helm chart's values: their shape from `values.yaml`, `config` from `proxy.config.settings`.
+"""The schema of the Helm chart's values: its shape from `values.yaml`, `config` from `proxy.config.settings`.
 
 `python -m proxy.chart_schema` in a checkout rewrites it; a test proves it current. Helm refuses values
 that it does not allow (https://helm.sh/docs/topics/charts/#schema-files).

@@ -23,26 +23,26 @@ from protocols.observing import CallObserver, NullCalls
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.consume.offsets import Positions
-from protocols.remoting.consume.pending_commits import ORDERED, Committing
-from protocols.remoting.consume.pop import Popping
-from protocols.remoting.consume.pull import Pulling
-from protocols.remoting.consume.queue_assignment import Assigning
-from protocols.remoting.consume.queue_locks import Locking
-from protocols.remoting.consume.send_back import Retrying
+from protocols.remoting.consume.offsets import OffsetHandler
+from protocols.remoting.consume.pending_commits import ORDERED, PendingCommits
+from protocols.remoting.consume.pop import PopHandler
+from protocols.remoting.consume.pull import PullHandler
+from protocols.remoting.consume.queue_assignment import QueueAssignmentHandler
+from protocols.remoting.consume.queue_locks import QueueLockHandler
+from protocols.remoting.consume.send_back import SendBackHandler
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.members.members import Members
-from protocols.remoting.produce.reply import Replying
-from protocols.remoting.produce.send import Sending
-from protocols.remoting.produce.transactions import Transacting, ask_producer
+from protocols.remoting.produce.reply import ReplyMessageHandler
+from protocols.remoting.produce.send import SendHandler
+from protocols.remoting.produce.transactions import TransactionHandler, ask_producer
 from protocols.remoting.requests import DoorHouse, Handler, Peer, Request, Room
-from protocols.remoting.routing import Routing
-from protocols.remoting.tools.broker_status import Surveying
-from protocols.remoting.tools.client_queries import Asking
-from protocols.remoting.tools.config import Configuring
-from protocols.remoting.tools.lookup import Looking
-from protocols.remoting.tools.query_reports import QueryReporting
-from protocols.remoting.tools.refused import Refusing
+from protocols.remoting.routing import RouteHandler
+from protocols.remoting.tools.broker_status import BrokerStatusHandler
+from protocols.remoting.tools.client_queries import ClientQueryHandler
+from protocols.remoting.tools.config import ConfigHandler
+from protocols.remoting.tools.lookup import LookupHandler
+from protocols.remoting.tools.query_reports import QueryReportHandler
+from protocols.remoting.tools.refused import RefusedCodes
 from protocols.remoting.virtual.translating import Translating
 
 SENDS: Final = frozenset(
@@ -98,23 +98,23 @@ def rooms_of(house: DoorHouse, translating: Translating | None = None) -> list[R
     mapped.members = heartbeats.shares
     return [
         heartbeats,
-        Asking(house, translating),
-        Assigning(house, heartbeats.push_member),
-        Configuring(house),
-        Locking(house),
-        Looking(house),
+        ClientQueryHandler(house, translating),
+        QueueAssignmentHandler(house, heartbeats.push_member),
+        ConfigHandler(house),
+        QueueLockHandler(house),
+        LookupHandler(house),
         Members(house, heartbeats.push_member, translating, mapped, heartbeats.has_heard),
-        Popping(house),
-        Positions(house, mapped),
-        Pulling(house, heartbeats.subscriptions, mapped),
-        QueryReporting(house),
-        Refusing(house),
-        Replying(house),
-        Retrying(house, mapped),
-        Routing(house),
-        Sending(house),
-        Surveying(house),
-        Transacting(house),
+        PopHandler(house),
+        OffsetHandler(house, mapped),
+        PullHandler(house, heartbeats.subscriptions, mapped),
+        QueryReportHandler(house),
+        RefusedCodes(house),
+        ReplyMessageHandler(house),
+        SendBackHandler(house, mapped),
+        RouteHandler(house),
+        SendHandler(house),
+        BrokerStatusHandler(house),
+        TransactionHandler(house),
     ]
 
 
@@ -130,7 +130,7 @@ class Door:
         self._clock = house.clock
         self._translating = Translating(house) if rooms is None else None
         self._rooms = list(rooms if rooms is not None else rooms_of(house, self._translating))
-        self._committing = Committing()
+        self._committing = PendingCommits()
         self._handlers: dict[int, Handler] = {}
         for room in self._rooms:
             for code, handler in room.handlers().items():

@@ -119,7 +119,7 @@ class Brokers:
         return address if pack_host(address) != NOWHERE else context.local
 
 
-class Routing:
+class RouteHandler:
     """The name server's part of the door."""
 
     def __init__(self, house: DoorHouse) -> None:

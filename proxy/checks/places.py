@@ -28,8 +28,8 @@ _FLAGS = {
 def place_of(path: Sequence[str], layer: str, sentence: str = "") -> str:
     """`popgate.toml:12`, `POPGATE_LIMITS__MAX_BODY_BYTES` or `--set limits.max_body_bytes`.
 
-    `layer` is the name of a `proxy.config.loader.Layer`; `sentence` may have the line where a file is no TOML.
-    Empty for a value that no layer gave.
+    `layer` is the name of a `proxy.config.loader.Layer`; `sentence` may have the line where a file is no
+    TOML. Empty for a value that no layer gave.
     """
     name = ".".join(path)
     if layer == ENVIRONMENT_LAYER:

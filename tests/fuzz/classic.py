@@ -22,7 +22,7 @@ from protocols.remoting.connections.calls import RemotingCall
 from protocols.remoting.connections.connection import RemotingConnection
 from protocols.remoting.door import Door
 from protocols.remoting.requests import DoorHouse
-from protocols.remoting.tools.refused import Refusing
+from protocols.remoting.tools.refused import RefusedCodes
 from tests.fuzz.sites import Site, Wrong, each_batch
 from tests.fuzz.test_remoting_fuzz import Odd, judge
 from tests.fuzz.test_wire_fuzz import RUNNING, mutated
@@ -69,7 +69,7 @@ class ClassicSite(Site):
         super().__init__(folder)
         house = DoorHouse(self.processor, self.clock, lambda _: ADDRESS)
         self.door = Door(house)
-        refused = Refusing(house).handlers()
+        refused = RefusedCodes(house).handlers()
         self.codes = [int(one) for one in RequestCode if self.door.serves(one) and one not in refused]
         self.under_way: set[RemotingCall] = set()
         self.unfinished = 0

@@ -104,6 +104,8 @@ class Twin:
     def __init__(self, clock: MovableClock) -> None:
         self.clock = clock
         self.limits = Limits()
+        # It is all of its parts itself.
+        self.classic = self.metadata = self.offsets = self.settlement = self
         self.mapping = Groups()
         self.reclaiming = SimpleNamespace(after=lambda _: lambda: None)
         self.door_figures = DoorSums()

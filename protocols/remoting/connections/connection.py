@@ -14,7 +14,7 @@ from popgate.wire.remoting import Command, RemotingWire, TlsSpoken
 from protocols.adapter import joined
 from protocols.proxy_protocol import Proxied, ProxyHeader
 from protocols.remoting.connections.calls import Host, RemotingCall
-from protocols.remoting.connections.write_queue import Outgoing, lose
+from protocols.remoting.connections.write_queue import WriteQueue, lose
 from protocols.remoting.door import WAITS
 from protocols.remoting.peer import ConnectedPeer
 from protocols.remoting.requests import Request
@@ -37,7 +37,7 @@ class RemotingConnection(WireDriver[Command]):
         self._header = ProxyHeader() if proxied else None
         """Until it has been read."""
         self._proxied: Proxied | None = None
-        self._out = Outgoing()
+        self._out = WriteQueue()
         self._calls: set[RemotingCall] = set()
         self._waiting = 0
         """Long polls among them."""

@@ -19,7 +19,7 @@ _AT_ONCE: Final = 256 * 1024
 _log = logging.getLogger(__name__)
 
 
-class Outgoing:
+class WriteQueue:
     """Answers, and requests of ours, in their order.
 
     An answer holds what its request does of the budgets until the transport takes it. Who gave one that is
@@ -36,7 +36,7 @@ class Outgoing:
         self._back: list[tuple[Command, Request]] = []
 
     def __repr__(self) -> str:
-        return f"<Outgoing {len(self._out)} held back {len(self._back)}>"
+        return f"<WriteQueue {len(self._out)} held back {len(self._back)}>"
 
     def __bool__(self) -> bool:
         """Whether something could be taken."""

@@ -28,7 +28,7 @@ Named = tuple[str, str, int]
 """Topic, broker and queue."""
 
 
-class Positions:
+class OffsetHandler:
     """Serves what is asked about one queue by its offsets."""
 
     def __init__(self, house: DoorHouse, mapped: Mapped | None = None) -> None:

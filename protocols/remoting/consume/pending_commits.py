@@ -21,14 +21,14 @@ _Names = tuple[str, str]
 """A group and a topic."""
 
 
-class Committing:
+class PendingCommits:
     """Lets who asks for a position wait for those that were told before."""
 
     def __init__(self) -> None:
         self._under_way: dict[_Names, dict[asyncio.Future[None], None]] = {}
 
     def __repr__(self) -> str:
-        return f"<Committing {sum(map(len, self._under_way.values()))}>"
+        return f"<PendingCommits {sum(map(len, self._under_way.values()))}>"
 
     async def serve(self, command: Command, serving: Coroutine[Any, Any, Command | None]) -> Command | None:
         """The answer to one of `ORDERED`: what makes it begins at once, or after what came before it."""

@@ -46,7 +46,7 @@ MOST_ACKS: Final = 8192
 _POP_CK: Final = POP_CK.encode()
 
 
-class Popping:
+class PopHandler:
     """Serves POP_MESSAGE and what follows it."""
 
     def __init__(self, house: DoorHouse) -> None:
@@ -57,7 +57,7 @@ class Popping:
         self._returns: set[asyncio.Task[None]] = set()
 
     def __repr__(self) -> str:
-        return f"<Popping polls {self._polls} returns {len(self._returns)}>"
+        return f"<PopHandler polls {self._polls} returns {len(self._returns)}>"
 
     def handlers(self) -> Mapping[int, Handler]:
         return {

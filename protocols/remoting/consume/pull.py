@@ -53,7 +53,7 @@ def _none(_group: str, _topic: str, _peer: Peer) -> SubscriptionData | None:
     return None
 
 
-class Pulling:
+class PullHandler:
     """Serves pulls."""
 
     def __init__(

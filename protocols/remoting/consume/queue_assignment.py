@@ -19,7 +19,7 @@ from protocols.remoting.requests import DoorHouse, Handler, Request
 _MODES = {"POP": True, "PULL": False}
 
 
-class Assigning:
+class QueueAssignmentHandler:
     """Serves QUERY_ASSIGNMENT and SET_MESSAGE_REQUEST_MODE."""
 
     def __init__(self, house: DoorHouse, push_member: PushMember = nobody) -> None:

@@ -13,7 +13,7 @@ from protocols.remoting.clients.remoting_client import consumer_key
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 
-class Locking:
+class QueueLockHandler:
     """Serves locks."""
 
     def __init__(self, house: DoorHouse) -> None:

@@ -23,7 +23,7 @@ from protocols.remoting.routing import Brokers
 _MOST_RETRIES: Final = (1 << 31) - 2
 
 
-class Retrying:
+class SendBackHandler:
     """Serves CONSUMER_SEND_MSG_BACK."""
 
     def __init__(self, house: DoorHouse, mapped: Mapped | None = None) -> None:

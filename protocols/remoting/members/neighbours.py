@@ -24,7 +24,7 @@ from protocols.remoting.clients.connected import all_producers, consumers_of, pr
 from protocols.remoting.codec.errors import code_of
 from protocols.remoting.codec.fields import flag, text
 from protocols.remoting.requests import DoorHouse
-from protocols.remoting.tools.client_queries import Asking
+from protocols.remoting.tools.client_queries import ClientQueryHandler
 
 MOST_CLIENTS: Final = 20_000
 """That are told of in one answer, a producer of several groups in each of them; what is beyond
@@ -40,7 +40,7 @@ class Neighbours:
         self._clients = processor.clients
         self._clock = clock
         # By which address clients came only the gateway knows that is asked: it tells its own.
-        self._asking = Asking(DoorHouse(processor, clock, _no_address))
+        self._asking = ClientQueryHandler(DoorHouse(processor, clock, _no_address))
         self._answers: Mapping[int, Callable[[Mapping[str, str]], Awaitable[BrokerAnswer]]] = {
             RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
             RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,

@@ -27,7 +27,7 @@ PATIENCE_S: Final = 3.0
 _LONGEST_ID: Final = 1024
 
 
-class Replying:
+class ReplyMessageHandler:
     """Serves SEND_REPLY_MESSAGE, and hands on the replies that a broker has for clients of this door."""
 
     def __init__(self, house: DoorHouse) -> None:

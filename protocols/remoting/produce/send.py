@@ -58,7 +58,7 @@ _MOST: Final = MAX_RECONSUME_TIMES.encode()
 Made = TypeVar("Made")
 
 
-class Sending:
+class SendHandler:
     """Serves the sends."""
 
     def __init__(self, house: DoorHouse) -> None:

@@ -29,7 +29,7 @@ _RESOLUTIONS: Final = {
 }
 
 
-class Transacting:
+class TransactionHandler:
     """Serves END_TRANSACTION."""
 
     def __init__(self, house: DoorHouse) -> None:

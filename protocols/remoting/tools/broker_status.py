@@ -42,7 +42,7 @@ _MOST_ENTRIES: Final = 1_000
 """Of the index of a queue, in one answer."""
 
 
-class Surveying:
+class BrokerStatusHandler:
     """Serves questions about everything."""
 
     def __init__(self, house: DoorHouse) -> None:

@@ -69,7 +69,7 @@ _RESULTS: Final = {
 }
 
 
-class Asking:
+class ClientQueryHandler:
     """Passes questions on to the clients of this replica, and of others where brokers know those."""
 
     def __init__(self, house: DoorHouse, translating: Translating | None = None) -> None:
@@ -83,7 +83,7 @@ class Asking:
         self._open = 0
 
     def __repr__(self) -> str:
-        return f"<Asking open {self._open}>"
+        return f"<ClientQueryHandler open {self._open}>"
 
     def handlers(self) -> Mapping[int, Handler]:
         return {

@@ -42,7 +42,7 @@ Made = TypeVar("Made")
 _LARGEST_BODY: Final = 256 * 1024
 
 
-class Configuring:
+class ConfigHandler:
     """Serves administration."""
 
     def __init__(self, house: DoorHouse) -> None:

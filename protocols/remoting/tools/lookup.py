@@ -24,7 +24,7 @@ _MOST_COPIES: Final = 32
 _LARGEST_BYTES: Final = 12 * 1024 * 1024
 
 
-class Looking:
+class LookupHandler:
     """Serves look-ups."""
 
     def __init__(self, house: DoorHouse) -> None:

@@ -11,7 +11,7 @@ from popgate.wire.remoting import Command
 from protocols.remoting.requests import DoorHouse, Handler, Request
 
 
-class QueryReporting:
+class QueryReportHandler:
     """Serves reports."""
 
     def __init__(self, house: DoorHouse) -> None:

@@ -122,7 +122,7 @@ BEFORE_A_CLUSTER: Final[Mapping[int, str]] = {
 """Other reasons for some of them where there is a cluster behind the gateway."""
 
 
-class Refusing:
+class RefusedCodes:
     """Serves what is served nowhere."""
 
     def __init__(self, house: DoorHouse) -> None:

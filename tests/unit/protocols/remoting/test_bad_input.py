@@ -11,13 +11,13 @@ from popgate.wire.bodies import MessageQueue, QueueLocks
 from popgate.wire.codes import RequestCode
 from popgate.wire.configs import SubscriptionGroupConfig
 from protocols.remoting.codec.messages import LONG, SHORT
-from protocols.remoting.consume.offsets import Positions
-from protocols.remoting.consume.pull import Pulling
-from protocols.remoting.consume.queue_locks import Locking
-from protocols.remoting.produce.send import Sending
-from protocols.remoting.routing import Routing
-from protocols.remoting.tools.config import Configuring
-from protocols.remoting.tools.lookup import Looking
+from protocols.remoting.consume.offsets import OffsetHandler
+from protocols.remoting.consume.pull import PullHandler
+from protocols.remoting.consume.queue_locks import QueueLockHandler
+from protocols.remoting.produce.send import SendHandler
+from protocols.remoting.routing import RouteHandler
+from protocols.remoting.tools.config import ConfigHandler
+from protocols.remoting.tools.lookup import LookupHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 FIELDS = (
@@ -89,8 +89,14 @@ async def test_every_request_is_answered(stage: Stage, seed: int) -> None:
     await stage.group()
     house = stage.house
     caller = Caller(
-        *(Routing(house), Sending(house), Pulling(house), Positions(house), Locking(house)),
-        *(Looking(house), Configuring(house)),
+        *(
+            RouteHandler(house),
+            SendHandler(house),
+            PullHandler(house),
+            OffsetHandler(house),
+            QueueLockHandler(house),
+        ),
+        *(LookupHandler(house), ConfigHandler(house)),
     )
     chance = random.Random(seed)
     deleting = {

@@ -17,9 +17,9 @@ from popgate.wire.heartbeats import ACTIVELY, BROADCASTING, POP, ConsumerData, H
 from processors.limits import Limits
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.clients.remoting_client import consumer_key
-from protocols.remoting.consume.pop import Popping
-from protocols.remoting.consume.queue_assignment import Assigning
-from protocols.remoting.consume.queue_locks import Locking
+from protocols.remoting.consume.pop import PopHandler
+from protocols.remoting.consume.queue_assignment import QueueAssignmentHandler
+from protocols.remoting.consume.queue_locks import QueueLockHandler
 from protocols.remoting.members.members import Members
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
@@ -43,9 +43,9 @@ class House:
         self.rooms = (
             self.heartbeats,
             Members(stage.house, self.heartbeats.push_member),
-            Locking(stage.house),
-            Assigning(stage.house, self.heartbeats.push_member),
-            Popping(stage.house),
+            QueueLockHandler(stage.house),
+            QueueAssignmentHandler(stage.house, self.heartbeats.push_member),
+            PopHandler(stage.house),
         )
 
     async def join(self, number: int, *groups: str, **settings: Any) -> Caller:

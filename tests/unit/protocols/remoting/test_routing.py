@@ -16,9 +16,9 @@ from popgate.wire.routes import ClusterInfo, QueueData, TopicRoute
 from processors.limits import Limits
 from protocols.remoting.codec.errors import Refused
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.consume.pull import Pulling
-from protocols.remoting.produce.send import Sending
-from protocols.remoting.routing import Brokers, Routing, broker_of
+from protocols.remoting.consume.pull import PullHandler
+from protocols.remoting.produce.send import SendHandler
+from protocols.remoting.routing import Brokers, RouteHandler, broker_of
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
@@ -26,7 +26,7 @@ ROUTE = RequestCode.GET_ROUTEINFO_BY_TOPIC
 
 @pytest.fixture
 def caller(stage: Stage) -> Caller:
-    return Caller(Routing(stage.house))
+    return Caller(RouteHandler(stage.house))
 
 
 async def route_of(caller: Caller, topic: str) -> TopicRoute:
@@ -48,7 +48,7 @@ async def test_a_route_keeps_the_names_of_brokers_and_leads_here(stage: Stage, c
 @pytest.mark.parametrize("version", [273, 401, 479])
 async def test_a_route_is_standard_json_for_every_client(stage: Stage, version: int) -> None:
     await stage.topic()
-    caller = Caller(Routing(stage.house), peer=FakePeer(version=version))
+    caller = Caller(RouteHandler(stage.house), peer=FakePeer(version=version))
     body = (await caller.ok(ROUTE, {"topic": "orders"})).body
     assert json.loads(body)["brokerDatas"][0]["brokerAddrs"] == {"0": ADDRESS}
 
@@ -181,7 +181,7 @@ class TestInFrontOfSeveralBrokers:
 
         monkeypatch.setattr(stage.processor.metadata, "brokers", brokers)
         monkeypatch.setattr(stage.processor.metadata, "queues", queues)
-        return Caller(Routing(stage.house), Pulling(stage.house), Sending(stage.house))
+        return Caller(RouteHandler(stage.house), PullHandler(stage.house), SendHandler(stage.house))
 
     async def test_a_route_has_all_of_them_with_their_queues(self, caller: Caller) -> None:
         route = await route_of(caller, "orders")

@@ -1,4 +1,4 @@
-"""protocols.remoting.connections.server and connection: bytes become requests, these answers, and drains lose nothing."""
+"""protocols.remoting.connections: bytes become requests, these responses, and drains lose nothing."""
 
 from __future__ import annotations
 

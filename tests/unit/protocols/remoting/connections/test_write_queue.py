@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from popgate.context import Context
 from popgate.wire.remoting import Command
-from protocols.remoting.connections.write_queue import MOST_TOLD, Outgoing
+from protocols.remoting.connections.write_queue import MOST_TOLD, WriteQueue
 from protocols.remoting.requests import Request
 
 
-def answered(out: Outgoing, lost: list[str], name: str, size: int = 10) -> None:
+def answered(out: WriteQueue, lost: list[str], name: str, size: int = 10) -> None:
     command = Command(11)
     request = Request(command, Context(), None)  # type: ignore[arg-type]
     request.unwritten = lambda: lost.append(name)
@@ -16,7 +16,7 @@ def answered(out: Outgoing, lost: list[str], name: str, size: int = 10) -> None:
 
 
 def test_requests_of_ours_are_taken_again_when_some_were_written_though_answers_still_wait() -> None:
-    out, part = Outgoing(), bytes(MOST_TOLD // 4)
+    out, part = WriteQueue(), bytes(MOST_TOLD // 4)
     for _ in range(4):
         assert out.request(part)
     assert not out.request(b"more")
@@ -27,7 +27,7 @@ def test_requests_of_ours_are_taken_again_when_some_were_written_though_answers_
 
 
 def test_who_answered_is_told_of_what_is_lost_whether_it_waited_or_was_held_back() -> None:
-    out, lost = Outgoing(), []  # type: Outgoing, list[str]
+    out, lost = WriteQueue(), []  # type: WriteQueue, list[str]
     answered(out, lost, "written")
     out.take()
     answered(out, lost, "waits")

@@ -10,7 +10,7 @@ from popgate.context import Context
 from popgate.message_id import make_message_id
 from popgate.model import Message
 from popgate.wire.codes import RequestCode, ResponseCode
-from protocols.remoting.consume.offsets import Positions
+from protocols.remoting.consume.offsets import OffsetHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 COMMITTED, COMMIT = RequestCode.QUERY_CONSUMER_OFFSET, RequestCode.UPDATE_CONSUMER_OFFSET
@@ -29,7 +29,7 @@ def of_group(**more: Any) -> dict[str, object]:
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic(queues=1)
-    return Caller(Positions(stage.house))
+    return Caller(OffsetHandler(stage.house))
 
 
 async def send(stage: Stage, count: int) -> None:

@@ -21,7 +21,7 @@ from popgate.wire.remoting import Command
 from processors.limits import Limits
 from protocols.remoting.codec.marks import Origin
 from protocols.remoting.consume import pop as popping
-from protocols.remoting.consume.pop import Popping, popped, topic_popped
+from protocols.remoting.consume.pop import PopHandler, popped, topic_popped
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 POP, ACK, BATCH = RequestCode.POP_MESSAGE, RequestCode.ACK_MESSAGE, RequestCode.BATCH_ACK_MESSAGE
@@ -30,8 +30,8 @@ NOTICE, WAITERS = RequestCode.NOTIFICATION, RequestCode.POLLING_INFO
 
 
 @pytest.fixture
-def room(stage: Stage) -> Popping:
-    return Popping(stage.house)
+def room(stage: Stage) -> PopHandler:
+    return PopHandler(stage.house)
 
 
 async def filled(stage: Stage, count: int, *, queues: int = 1, tags: str = "", **group: object) -> None:
@@ -117,7 +117,7 @@ async def left(stage: Stage, caller: Caller) -> list[Got]:
 
 @pytest.mark.parametrize("count", [1, 5])
 async def test_what_is_popped_and_acknowledged_does_not_come_again(
-    stage: Stage, room: Popping, count: int
+    stage: Stage, room: PopHandler, count: int
 ) -> None:
     await filled(stage, count, queues=2)
     caller = Caller(room)
@@ -133,14 +133,14 @@ async def test_what_is_popped_and_acknowledged_does_not_come_again(
     assert await left(stage, caller) == []
 
 
-async def test_messages_name_this_door_as_their_place(stage: Stage, room: Popping) -> None:
+async def test_messages_name_this_door_as_their_place(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 1)
     (got,) = await left(stage, Caller(room))
     host, port = ADDRESS.split(":")
     assert got.record.store_host == bytes(map(int, host.split("."))) + int(port).to_bytes(4, "big")
 
 
-async def test_what_is_not_acknowledged_comes_again_and_counts(stage: Stage, room: Popping) -> None:
+async def test_what_is_not_acknowledged_comes_again_and_counts(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 1)
     caller = Caller(room)
     (first,) = await left(stage, caller)
@@ -153,7 +153,7 @@ async def test_what_is_not_acknowledged_comes_again_and_counts(stage: Stage, roo
     await caller.ok(ACK, settled(again))
 
 
-async def test_a_batch_acknowledges_what_it_can(stage: Stage, room: Popping) -> None:
+async def test_a_batch_acknowledges_what_it_can(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 4)
     caller = Caller(room)
     found = await left(stage, caller)
@@ -179,7 +179,7 @@ async def test_a_batch_acknowledges_what_it_can(stage: Stage, room: Popping) -> 
     assert got.record.body == found[3].record.body
 
 
-async def test_a_batch_has_a_bound(room: Popping, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_batch_has_a_bound(room: PopHandler, monkeypatch: pytest.MonkeyPatch) -> None:
     caller = Caller(room)
     ack = BatchAck("readers", "orders", 0, 0, 0, 0, 1, 1, tuple(range(20)))
     body = encode_batch_acks("b", [ack])
@@ -189,7 +189,7 @@ async def test_a_batch_has_a_bound(room: Popping, monkeypatch: pytest.MonkeyPatc
     assert "bytes" in (await caller.ask(BATCH, body=body)).remark
 
 
-async def test_a_changed_message_has_the_handle_that_the_client_makes(stage: Stage, room: Popping) -> None:
+async def test_a_changed_message_has_the_handle_that_the_client_makes(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 1)
     caller = Caller(room)
     (got,) = await left(stage, caller)
@@ -207,7 +207,7 @@ async def test_a_changed_message_has_the_handle_that_the_client_makes(stage: Sta
     assert await left(stage, caller) == []
 
 
-async def test_a_message_given_up_comes_again_soon(stage: Stage, room: Popping) -> None:
+async def test_a_message_given_up_comes_again_soon(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 1)
     caller = Caller(room)
     (got,) = await left(stage, caller)
@@ -219,7 +219,7 @@ async def test_a_message_given_up_comes_again_soon(stage: Stage, room: Popping) 
     assert refused.code == ResponseCode.NO_MESSAGE
 
 
-async def test_an_ordered_group_gets_order_and_counts(stage: Stage, room: Popping) -> None:
+async def test_an_ordered_group_gets_order_and_counts(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 2, ordered=True)
     caller = Caller(room)
     answer = await caller.ok(POP, asked(order=True, attemptId="a1"))
@@ -238,7 +238,7 @@ async def test_an_ordered_group_gets_order_and_counts(stage: Stage, room: Poppin
         assert info.consumed(OF_TOPIC, got.record.queue_id, got.record.offset) == 1
 
 
-async def test_filters_count(stage: Stage, room: Popping) -> None:
+async def test_filters_count(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 4, tags="abab")
     caller = Caller(room)
     answer = await caller.ok(POP, asked(exp="b"))
@@ -248,22 +248,22 @@ async def test_filters_count(stage: Stage, room: Popping) -> None:
     assert refused.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
 
 
-async def test_a_waiting_pop_is_woken(stage: Stage, room: Popping) -> None:
+async def test_a_waiting_pop_is_woken(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     caller = Caller(room)
     waiting = asyncio.ensure_future(caller.call(POP, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<Popping polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
     await stage.processor.send(Context(), [Message("orders", b"late", make_message_id())])
     answer = await stage.until(lambda: waiting.done() and waiting.result())
     assert isinstance(answer, Command)
     assert [got.record.body for got in taken(answer, stage.broker.name)] == [b"late"]
 
 
-async def test_a_pop_that_waits_in_vain(stage: Stage, room: Popping) -> None:
+async def test_a_pop_that_waits_in_vain(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     born = stage.clock.now_ms() - 4_000
     waiting = asyncio.ensure_future(Caller(room).call(POP, asked(pollTime=10_000, bornTime=born)))
-    await stage.until(lambda: repr(room).startswith("<Popping polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
     await stage.pass_s(5)
     assert not waiting.done()
     # The time that it was on its way counts.
@@ -273,10 +273,10 @@ async def test_a_pop_that_waits_in_vain(stage: Stage, room: Popping) -> None:
     assert answer.code == ResponseCode.POLLING_TIMEOUT
 
 
-async def test_a_drain_answers_who_waits(stage: Stage, room: Popping) -> None:
+async def test_a_drain_answers_who_waits(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     waiting = asyncio.ensure_future(Caller(room).call(POP, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<Popping polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
     room.drain()
     answer = await stage.until(lambda: waiting.done() and waiting.result())
     assert isinstance(answer, Command)
@@ -284,7 +284,9 @@ async def test_a_drain_answers_who_waits(stage: Stage, room: Popping) -> None:
     assert (await Caller(room).ask(POP, asked(pollTime=15_000))).code == ResponseCode.POLLING_TIMEOUT
 
 
-async def test_messages_of_an_answer_that_never_went_out_are_there_again(stage: Stage, room: Popping) -> None:
+async def test_messages_of_an_answer_that_never_went_out_are_there_again(
+    stage: Stage, room: PopHandler
+) -> None:
     await filled(stage, 2)
     caller = Caller(room)
     request = caller.request(POP, asked())
@@ -304,7 +306,7 @@ async def test_messages_of_an_answer_that_never_went_out_are_there_again(stage: 
     assert {got.record.reconsume_times for got in found} == {0}
 
 
-async def test_a_notice_tells_whether_there_is_something(stage: Stage, room: Popping) -> None:
+async def test_a_notice_tells_whether_there_is_something(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 1)
     caller = Caller(room)
     answer = await caller.ok(NOTICE, asked())
@@ -315,19 +317,19 @@ async def test_a_notice_tells_whether_there_is_something(stage: Stage, room: Pop
     # A message that is there again counts.
     await caller.ok(CHANGE, settled(got, invisibleTime=5_000))
     waiting = asyncio.ensure_future(caller.ok(NOTICE, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<Popping polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
     await stage.pass_s(6)
     await stage.until(waiting.done)
     assert waiting.result().fields["hasMsg"] == "true"
 
 
-async def test_a_notice_that_waits_in_vain(stage: Stage, room: Popping) -> None:
+async def test_a_notice_that_waits_in_vain(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     caller = Caller(room)
     refused = await caller.ask(NOTICE, asked(topic="nowhere else"))
     assert refused.code == ResponseCode.MESSAGE_ILLEGAL
     waiting = asyncio.ensure_future(caller.ok(NOTICE, asked(pollTime=1_000)))
-    await stage.until(lambda: repr(room).startswith("<Popping polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
 
     def look() -> bool:
         stage.clock.advance(0.5)
@@ -336,12 +338,12 @@ async def test_a_notice_that_waits_in_vain(stage: Stage, room: Popping) -> None:
     await stage.until(look)
     assert waiting.result().fields["hasMsg"] == "false"
     waiting = asyncio.ensure_future(caller.ok(NOTICE, asked(pollTime=15_000)))
-    await stage.until(lambda: repr(room).startswith("<Popping polls <Waits 1"))
+    await stage.until(lambda: repr(room).startswith("<PopHandler polls <Waits 1"))
     room.drain()
     assert (await waiting).fields["hasMsg"] == "false"
 
 
-async def test_who_waits_is_counted(stage: Stage, room: Popping) -> None:
+async def test_who_waits_is_counted(stage: Stage, room: PopHandler) -> None:
     await filled(stage, 0)
     caller = Caller(room)
     assert (await caller.ok(WAITERS, asked())).fields == {"pollingNum": "0"}
@@ -361,7 +363,7 @@ class TestFewWaits:
         return Limits(max_waiting=0)
 
     async def test_where_too_many_wait_the_client_is_told_to_come_later(
-        self, stage: Stage, room: Popping
+        self, stage: Stage, room: PopHandler
     ) -> None:
         await filled(stage, 0)
         caller = Caller(room)
@@ -388,7 +390,7 @@ class TestFewWaits:
     ],
 )
 async def test_a_pop_that_cannot_be(
-    stage: Stage, room: Popping, wrong: Mapping[str, object], code: ResponseCode
+    stage: Stage, room: PopHandler, wrong: Mapping[str, object], code: ResponseCode
 ) -> None:
     await filled(stage, 1)
     wrong = {name: stage.broker.name if value == "%B" else value for name, value in wrong.items()}
@@ -400,7 +402,7 @@ async def test_a_pop_that_cannot_be(
     "handle",
     ["", "x", "1 2 3", "0 1 60000 0 0 other 0 0", "0 1 60000 0 9 b 0 0", "9" * 600, "0 1 60000 0 0 %B 0 7"],
 )
-async def test_handles_that_are_none(stage: Stage, room: Popping, handle: str) -> None:
+async def test_handles_that_are_none(stage: Stage, room: PopHandler, handle: str) -> None:
     await filled(stage, 1)
     handle = handle.replace("%B", stage.broker.name)
     fields = {"consumerGroup": "readers", "topic": "orders", "extraInfo": handle, "invisibleTime": 60_000}
@@ -411,7 +413,7 @@ async def test_handles_that_are_none(stage: Stage, room: Popping, handle: str) -
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"acks":[{}]}', b'{"acks":[{"b":"!"}]}', b'{"acks":7}'])
-async def test_batches_that_are_none(room: Popping, body: bytes) -> None:
+async def test_batches_that_are_none(room: PopHandler, body: bytes) -> None:
     refused = await Caller(room).ask(BATCH, body=body)
     assert refused.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL)
 

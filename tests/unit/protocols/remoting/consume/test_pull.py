@@ -16,7 +16,7 @@ from popgate.wire.hosts import host_text
 from popgate.wire.records import COMPRESSED, decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
-from protocols.remoting.consume.pull import Pulling
+from protocols.remoting.consume.pull import PullHandler
 from protocols.remoting.requests import Peer
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
@@ -56,7 +56,7 @@ def places(answer: Command) -> tuple[int, int, int]:
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic(queues=1)
-    return Caller(Pulling(stage.house))
+    return Caller(PullHandler(stage.house))
 
 
 async def send(stage: Stage, *texts: bytes, topic: str = "orders", **more: Any) -> None:
@@ -217,7 +217,7 @@ class TestWaiting:
         assert (await (await self.start(stage, caller, **more))).code == NOTHING
 
     async def test_a_drain_ends_it(self, stage: Stage, caller: Caller) -> None:
-        room = Pulling(stage.house)
+        room = PullHandler(stage.house)
         draining = Caller(room)
         waiting = await self.start(stage, draining)
         await stage.pass_s(1)
@@ -244,7 +244,7 @@ class TestWithoutAFilterOfItsOwn:
             assert isinstance(peer, FakePeer)
             return known
 
-        return Caller(Pulling(stage.house, subscriptions))
+        return Caller(PullHandler(stage.house, subscriptions))
 
     async def test_what_the_heartbeat_told_counts(self, stage: Stage) -> None:
         await stage.topic(queues=1)

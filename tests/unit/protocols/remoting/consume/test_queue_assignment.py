@@ -14,7 +14,7 @@ from popgate.wire.fastjson import dumps
 from popgate.wire.heartbeats import ConsumerData, HeartbeatData
 from processors.members.queue_assignment import share_of
 from protocols.remoting.clients.heartbeats import Heartbeats
-from protocols.remoting.consume.queue_assignment import Assigning
+from protocols.remoting.consume.queue_assignment import QueueAssignmentHandler
 from tests.unit.protocols.remoting.conftest import Caller, FakePeer, Stage
 
 QUERY, MODE = RequestCode.QUERY_ASSIGNMENT, RequestCode.SET_MESSAGE_REQUEST_MODE
@@ -28,7 +28,7 @@ async def caller(stage: Stage) -> Caller:
     for client_id in ("c@1", "c@2"):
         body = HeartbeatData(client_id, consumers=(ConsumerData("readers"),)).encode()
         await Caller(room, peer=FakePeer()).ok(RequestCode.HEART_BEAT, body=body)
-    return Caller(Assigning(stage.house))
+    return Caller(QueueAssignmentHandler(stage.house))
 
 
 async def assigned(caller: Caller, client_id: str = "c@1", **more: str) -> list[tuple[int, str]]:

@@ -6,7 +6,7 @@ import pytest
 
 from popgate.wire.bodies import MessageQueue, QueueLocks, decode_locked
 from popgate.wire.codes import RequestCode, ResponseCode
-from protocols.remoting.consume.queue_locks import Locking
+from protocols.remoting.consume.queue_locks import QueueLockHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 LOCK, UNLOCK = RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ
@@ -16,7 +16,7 @@ QUEUES = tuple(MessageQueue("orders", "popgate", number) for number in range(4))
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic()
-    return Caller(Locking(stage.house))
+    return Caller(QueueLockHandler(stage.house))
 
 
 async def locked(caller: Caller, client: str, queues: tuple[MessageQueue, ...] = QUEUES) -> set[MessageQueue]:

@@ -13,15 +13,15 @@ from popgate.model import Message, Sent, StoredMessage
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.properties import find_property
 from processors.requests import Pull
-from protocols.remoting.consume.send_back import Retrying
+from protocols.remoting.consume.send_back import SendBackHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 BACK = RequestCode.CONSUMER_SEND_MSG_BACK
 
 
 @pytest.fixture
-def room(stage: Stage) -> Retrying:
-    return Retrying(stage.house)
+def room(stage: Stage) -> SendBackHandler:
+    return SendBackHandler(stage.house)
 
 
 async def sent(stage: Stage) -> Sent:
@@ -53,7 +53,7 @@ async def lying_in(stage: Stage, topic: str) -> list[StoredMessage]:
         return []
 
 
-async def test_it_comes_again_after_ten_seconds(stage: Stage, room: Retrying) -> None:
+async def test_it_comes_again_after_ten_seconds(stage: Stage, room: SendBackHandler) -> None:
     first = await sent(stage)
     await Caller(room).ok(BACK, back(first.commit_offset))
     assert await lying_in(stage, "%RETRY%readers") == []
@@ -74,7 +74,7 @@ async def test_it_comes_again_after_ten_seconds(stage: Stage, room: Retrying) ->
     await stage.until(both)
 
 
-async def test_a_level_says_when(stage: Stage, room: Retrying) -> None:
+async def test_a_level_says_when(stage: Stage, room: SendBackHandler) -> None:
     first = await sent(stage)
     await Caller(room).ok(BACK, back(first.commit_offset, delayLevel=1, bname=stage.broker.name))
     await stage.pass_s(1.1)
@@ -82,7 +82,7 @@ async def test_a_level_says_when(stage: Stage, room: Retrying) -> None:
 
 
 @pytest.mark.parametrize("more", [{"delayLevel": -1}, {"maxReconsumeTimes": 0}])
-async def test_it_is_a_dead_letter(stage: Stage, room: Retrying, more: Mapping[str, object]) -> None:
+async def test_it_is_a_dead_letter(stage: Stage, room: SendBackHandler, more: Mapping[str, object]) -> None:
     first = await sent(stage)
     await Caller(room).ok(BACK, back(first.commit_offset, **more))
     (message,) = await lying_in(stage, "%DLQ%readers")
@@ -90,7 +90,7 @@ async def test_it_is_a_dead_letter(stage: Stage, room: Retrying, more: Mapping[s
     assert await lying_in(stage, "%RETRY%readers") == []
 
 
-async def test_without_a_number_the_group_says_how_often(stage: Stage, room: Retrying) -> None:
+async def test_without_a_number_the_group_says_how_often(stage: Stage, room: SendBackHandler) -> None:
     offset = (await sent(stage)).commit_offset
     for times in (1, 2):
         await Caller(room).ok(BACK, back(offset, maxReconsumeTimes=None, delayLevel=1))
@@ -122,7 +122,7 @@ async def test_without_a_number_the_group_says_how_often(stage: Stage, room: Ret
     ],
 )
 async def test_what_cannot_come_again(
-    stage: Stage, room: Retrying, wrong: Mapping[str, object], code: ResponseCode
+    stage: Stage, room: SendBackHandler, wrong: Mapping[str, object], code: ResponseCode
 ) -> None:
     first = await sent(stage)
     refused = await Caller(room).ask(BACK, {**back(first.commit_offset), **wrong})
@@ -133,7 +133,7 @@ async def test_what_cannot_come_again(
     assert await lying_in(stage, "%DLQ%readers") == []
 
 
-async def test_the_largest_number_of_retries(stage: Stage, room: Retrying) -> None:
+async def test_the_largest_number_of_retries(stage: Stage, room: SendBackHandler) -> None:
     first = await sent(stage)
     await Caller(room).ok(BACK, back(first.commit_offset, maxReconsumeTimes=(1 << 31) - 1))
     assert await lying_in(stage, "%DLQ%readers") == []

@@ -15,7 +15,7 @@ from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionDat
 from popgate.wire.records import Record, decode_records
 from popgate.wire.remoting import Command
 from processors.limits import Limits
-from protocols.remoting.consume.offsets import Positions
+from protocols.remoting.consume.offsets import OffsetHandler
 from protocols.remoting.door import rooms_of
 from protocols.remoting.mapped.consuming import Mapped
 from protocols.remoting.requests import Room
@@ -34,7 +34,7 @@ class Door:
 
     @property
     def mapped(self) -> Mapped:
-        return next(room for room in self.rooms if isinstance(room, Positions))._mapped
+        return next(room for room in self.rooms if isinstance(room, OffsetHandler))._mapped
 
     def drain(self) -> None:
         for room in self.rooms:

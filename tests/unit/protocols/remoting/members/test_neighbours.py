@@ -52,8 +52,8 @@ from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.mapped.offsets import VIRTUAL
 from protocols.remoting.members.members import Members
 from protocols.remoting.requests import DoorHouse
-from protocols.remoting.tools.broker_status import Surveying
-from protocols.remoting.tools.client_queries import Asking
+from protocols.remoting.tools.broker_status import BrokerStatusHandler
+from protocols.remoting.tools.client_queries import ClientQueryHandler
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
@@ -95,7 +95,7 @@ class Gateway:
         processor.relaying.serve(command_handler(processor, stage.clock), shared)
         house = DoorHouse(processor, stage.clock, lambda _context: ADDRESS)
         self.heartbeats = Heartbeats(house)
-        rooms = Asking(house), Members(house), Surveying(house)
+        rooms = ClientQueryHandler(house), Members(house), BrokerStatusHandler(house)
         self.tool = Caller(*rooms, peer=FakePeer("10.9.9.9:9"))
 
     async def join(self, name: str, *groups: str, host: str = "10.1.1.1", **how: Any) -> FakePeer:

@@ -14,7 +14,7 @@ from popgate.wire.heartbeats import HeartbeatData
 from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.remoting import Command
 from protocols.remoting.clients.heartbeats import Heartbeats
-from protocols.remoting.produce.reply import Replying
+from protocols.remoting.produce.reply import ReplyMessageHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 LONG, SHORT = RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2
@@ -23,8 +23,8 @@ TOPIC = "DefaultCluster_REPLY_TOPIC"
 
 
 @pytest.fixture
-def room(stage: Stage) -> Replying:
-    return Replying(stage.house)
+def room(stage: Stage) -> ReplyMessageHandler:
+    return ReplyMessageHandler(stage.house)
 
 
 def properties(client_id: str = "asker@1") -> str:
@@ -57,11 +57,11 @@ async def asker(stage: Stage, client_id: str = "asker@1", code: int | None = 0) 
     return peer
 
 
-def replier(room: Replying) -> Caller:
+def replier(room: ReplyMessageHandler) -> Caller:
     return Caller(room, peer=FakePeer("10.2.2.2:22"), client_id="replier")
 
 
-async def test_a_reply_reaches_who_waits_here(stage: Stage, room: Replying) -> None:
+async def test_a_reply_reaches_who_waits_here(stage: Stage, room: ReplyMessageHandler) -> None:
     peer = await asker(stage)
     answer = await replier(room).ok(SHORT, reply(), b"the answer")
     assert answer.fields["queueId"] == "3"
@@ -78,7 +78,7 @@ async def test_a_reply_reaches_who_waits_here(stage: Stage, room: Replying) -> N
     assert told["PUSH_REPLY_TIME"] == fields["storeTimestamp"] == str(stage.clock.now_ms())
 
 
-async def test_the_long_names_are_understood(stage: Stage, room: Replying) -> None:
+async def test_the_long_names_are_understood(stage: Stage, room: ReplyMessageHandler) -> None:
     peer = await asker(stage)
     names = {
         "a": "producerGroup",
@@ -94,38 +94,38 @@ async def test_the_long_names_are_understood(stage: Stage, room: Replying) -> No
     assert len(peer.asked) == 1
 
 
-async def test_a_reply_may_be_empty(stage: Stage, room: Replying) -> None:
+async def test_a_reply_may_be_empty(stage: Stage, room: ReplyMessageHandler) -> None:
     peer = await asker(stage)
     await replier(room).ok(SHORT, reply())
     ((_, _, body),) = peer.asked
     assert body == b""
 
 
-async def test_nobody_waits(room: Replying) -> None:
+async def test_nobody_waits(room: ReplyMessageHandler) -> None:
     refused = await replier(room).ask(SHORT, reply(), b"x")
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "asker@1" in refused.remark
 
 
-async def test_who_left_waits_no_more(stage: Stage, room: Replying) -> None:
+async def test_who_left_waits_no_more(stage: Stage, room: ReplyMessageHandler) -> None:
     (await asker(stage)).close()
     assert (await replier(room).ask(SHORT, reply(), b"x")).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_who_refuses_a_reply(stage: Stage, room: Replying) -> None:
+async def test_who_refuses_a_reply(stage: Stage, room: ReplyMessageHandler) -> None:
     await asker(stage, code=1)
     refused = await replier(room).ask(SHORT, reply(), b"x")
     assert refused.code == ResponseCode.SYSTEM_ERROR
     assert "asker@1" in refused.remark
 
 
-async def test_who_cannot_take_a_reply(stage: Stage, room: Replying) -> None:
+async def test_who_cannot_take_a_reply(stage: Stage, room: ReplyMessageHandler) -> None:
     peer = await asker(stage)
     peer.full = True
     assert (await replier(room).ask(SHORT, reply(), b"x")).code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_who_is_silent_is_not_waited_for_long(stage: Stage, room: Replying) -> None:
+async def test_who_is_silent_is_not_waited_for_long(stage: Stage, room: ReplyMessageHandler) -> None:
     peer = await asker(stage, code=None)
     waiting = asyncio.ensure_future(replier(room).ask(SHORT, reply(), b"x"))
     await stage.until(lambda: peer.asked)
@@ -136,7 +136,7 @@ async def test_who_is_silent_is_not_waited_for_long(stage: Stage, room: Replying
     assert [one.cancelled() or one.done() for one in peer.open] == [True]
 
 
-async def test_who_leaves_meanwhile(stage: Stage, room: Replying) -> None:
+async def test_who_leaves_meanwhile(stage: Stage, room: ReplyMessageHandler) -> None:
     peer = await asker(stage, code=None)
     waiting = asyncio.ensure_future(replier(room).ask(SHORT, reply(), b"x"))
     await stage.until(lambda: peer.asked)
@@ -157,14 +157,16 @@ async def test_who_leaves_meanwhile(stage: Stage, room: Replying) -> None:
         {"f": 1 << 40},
     ],
 )
-async def test_replies_that_cannot_be(stage: Stage, room: Replying, wrong: Mapping[str, object]) -> None:
+async def test_replies_that_cannot_be(
+    stage: Stage, room: ReplyMessageHandler, wrong: Mapping[str, object]
+) -> None:
     peer = await asker(stage)
     refused = await replier(room).ask(SHORT, reply(**wrong), b"x")
     assert refused.code in (ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL)
     assert peer.asked == []
 
 
-async def test_a_reply_that_is_too_large(stage: Stage, room: Replying) -> None:
+async def test_a_reply_that_is_too_large(stage: Stage, room: ReplyMessageHandler) -> None:
     peer = await asker(stage)
     body = bytes(stage.processor.limits.max_body_bytes + 1)
     assert (await replier(room).ask(SHORT, reply(), body)).code == ResponseCode.MESSAGE_ILLEGAL
@@ -190,7 +192,7 @@ def pushed() -> StoredMessage:
     )
 
 
-async def test_what_a_broker_hands_on(stage: Stage, room: Replying) -> None:
+async def test_what_a_broker_hands_on(stage: Stage, room: ReplyMessageHandler) -> None:
     assert room.push("asker@1", pushed()) is False
     peer = await asker(stage)
     taken = room.push("asker@1", pushed())

@@ -19,7 +19,7 @@ from popgate.wire.properties import decode_properties, encode_properties
 from popgate.wire.remoting import Command
 from processors.limits import Limits
 from processors.requests import Pull
-from protocols.remoting.produce.send import Sending
+from protocols.remoting.produce.send import SendHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Forwarding, Stage
 
 SEND, SHORT, BATCH = RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -80,7 +80,7 @@ async def stored(stage: Stage, topic: str = "orders", queue: int = 1) -> list[St
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic()
-    return Caller(Sending(stage.house))
+    return Caller(SendHandler(stage.house))
 
 
 @pytest.mark.parametrize(("code", "fields"), [(SEND, long_fields()), (SHORT, short_fields())])

@@ -19,7 +19,7 @@ from popgate.wire.records import decode_record
 from popgate.wire.remoting import Command, RemotingWire, encode_command
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.codec.marks import Origin
-from protocols.remoting.produce.transactions import Transacting, ask_producer
+from protocols.remoting.produce.transactions import TransactionHandler, ask_producer
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
 END, ASK = RequestCode.END_TRANSACTION, RequestCode.CHECK_TRANSACTION_STATE
@@ -27,8 +27,8 @@ UNKNOWN, COMMIT, ROLLBACK = 0, 8, 12
 
 
 @pytest.fixture
-def room(stage: Stage) -> Transacting:
-    return Transacting(stage.house)
+def room(stage: Stage) -> TransactionHandler:
+    return TransactionHandler(stage.house)
 
 
 async def half(stage: Stage, group: str = "makers") -> Sent:
@@ -67,7 +67,7 @@ async def received(stage: Stage) -> list[StoredMessage]:
     return await stage.broker.pop(Context(), Pop("orders", "readers", everything, 60_000))
 
 
-async def test_a_commit_delivers(stage: Stage, room: Transacting) -> None:
+async def test_a_commit_delivers(stage: Stage, room: TransactionHandler) -> None:
     sent = await half(stage)
     assert await received(stage) == []
     caller = Caller(room)
@@ -81,7 +81,7 @@ async def test_a_commit_delivers(stage: Stage, room: Transacting) -> None:
     assert await received(stage) == []
 
 
-async def test_a_rollback_drops(stage: Stage, room: Transacting) -> None:
+async def test_a_rollback_drops(stage: Stage, room: TransactionHandler) -> None:
     sent = await half(stage)
     await Caller(room).ok(END, ended(sent, ROLLBACK))
     assert await received(stage) == []
@@ -89,7 +89,7 @@ async def test_a_rollback_drops(stage: Stage, room: Transacting) -> None:
     assert refused.code == ResponseCode.SYSTEM_ERROR
 
 
-async def test_old_clients_name_neither_topic_nor_broker(stage: Stage, room: Transacting) -> None:
+async def test_old_clients_name_neither_topic_nor_broker(stage: Stage, room: TransactionHandler) -> None:
     sent = await half(stage)
     fields = ended(sent, COMMIT)
     del fields["topic"]
@@ -97,7 +97,7 @@ async def test_old_clients_name_neither_topic_nor_broker(stage: Stage, room: Tra
     assert len(await received(stage)) == 1
 
 
-async def test_newer_clients_name_the_broker(stage: Stage, room: Transacting) -> None:
+async def test_newer_clients_name_the_broker(stage: Stage, room: TransactionHandler) -> None:
     sent = await half(stage)
     refused = await Caller(room).ask(END, ended(sent, COMMIT, bname="elsewhere"))
     assert refused.code == ResponseCode.SYSTEM_ERROR
@@ -105,7 +105,7 @@ async def test_newer_clients_name_the_broker(stage: Stage, room: Transacting) ->
     assert len(await received(stage)) == 1
 
 
-async def test_who_does_not_know_ends_nothing(stage: Stage, room: Transacting) -> None:
+async def test_who_does_not_know_ends_nothing(stage: Stage, room: TransactionHandler) -> None:
     sent = await half(stage)
     await Caller(room).ok(END, ended(sent, UNKNOWN, fromTransactionCheck=True))
     await Caller(room).ok(END, ended(sent, COMMIT))
@@ -129,7 +129,7 @@ async def test_who_does_not_know_ends_nothing(stage: Stage, room: Transacting) -
     ],
 )
 async def test_what_names_no_half_message_ends_none(
-    stage: Stage, room: Transacting, wrong: Mapping[str, object]
+    stage: Stage, room: TransactionHandler, wrong: Mapping[str, object]
 ) -> None:
     sent = await half(stage)
     refused = await Caller(room).ask(END, {**ended(sent, COMMIT), **wrong})
@@ -147,7 +147,7 @@ async def joined(stage: Stage, *groups: str, address: str = "10.1.1.1:1") -> Fak
 
 
 async def test_a_producer_of_the_group_is_asked_and_its_answer_counts(
-    stage: Stage, room: Transacting
+    stage: Stage, room: TransactionHandler
 ) -> None:
     other, peer = await joined(stage, "others", address="10.1.1.2:2"), await joined(stage, "makers")
     sent = await half(stage)

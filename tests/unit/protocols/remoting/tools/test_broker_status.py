@@ -18,14 +18,14 @@ from popgate.wire.heartbeats import ConsumerData, HeartbeatData, SubscriptionDat
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.produce.transactions import ask_producer
 from protocols.remoting.requests import DoorHouse
-from protocols.remoting.tools.broker_status import Surveying
+from protocols.remoting.tools.broker_status import BrokerStatusHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 INDEX, READERS = RequestCode.QUERY_CONSUME_QUEUE, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO
 
 
-def rooms(house: DoorHouse) -> tuple[Surveying, Heartbeats]:
-    return Surveying(house), Heartbeats(house, ask_producer)
+def rooms(house: DoorHouse) -> tuple[BrokerStatusHandler, Heartbeats]:
+    return BrokerStatusHandler(house), Heartbeats(house, ask_producer)
 
 
 @pytest.fixture

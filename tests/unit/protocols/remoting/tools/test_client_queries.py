@@ -24,7 +24,7 @@ from processors.clients.client_registry import ClientKind
 from processors.clients.query import StackQuestion
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.tools import client_queries as asking
-from protocols.remoting.tools.client_queries import Asking
+from protocols.remoting.tools.client_queries import ClientQueryHandler
 from tests.unit.processors.conftest import FakeClient
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, FakePeer, Stage
 
@@ -34,12 +34,12 @@ WHO = {"consumerGroup": "readers", "clientId": "c@1"}
 
 
 @pytest.fixture
-def room(stage: Stage) -> Asking:
-    return Asking(stage.house)
+def room(stage: Stage) -> ClientQueryHandler:
+    return ClientQueryHandler(stage.house)
 
 
 @pytest.fixture
-def tool(room: Asking) -> Caller:
+def tool(room: ClientQueryHandler) -> Caller:
     return Caller(room, peer=FakePeer("10.9.9.9:9"))
 
 

@@ -30,7 +30,7 @@ from popgate.wire.configs import (
 )
 from popgate.wire.fastjson import dumps
 from popgate.wire.standings import ConsumeStats, QueueOffsets, TopicStats
-from protocols.remoting.tools.config import Configuring
+from protocols.remoting.tools.config import ConfigHandler
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 PUT_TOPIC, TOPIC = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.GET_TOPIC_CONFIG
@@ -54,7 +54,7 @@ def topic_fields(topic: str = "orders", **more: Any) -> dict[str, object]:
 
 @pytest.fixture
 def caller(stage: Stage) -> Caller:
-    return Caller(Configuring(stage.house))
+    return Caller(ConfigHandler(stage.house))
 
 
 async def topic(stage: Stage, name: str = "orders") -> TopicConfig:

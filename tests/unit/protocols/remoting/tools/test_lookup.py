@@ -13,8 +13,8 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.hosts import host_text
 from popgate.wire.records import decode_records
 from popgate.wire.remoting import Command
-from protocols.remoting.produce.send import Sending
-from protocols.remoting.tools.lookup import Looking
+from protocols.remoting.produce.send import SendHandler
+from protocols.remoting.tools.lookup import LookupHandler
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 QUERY, VIEW = RequestCode.QUERY_MESSAGE, RequestCode.VIEW_MESSAGE_BY_ID
@@ -38,7 +38,7 @@ def bodies(answer: Command) -> list[bytes]:
 @pytest.fixture
 async def caller(stage: Stage) -> Caller:
     await stage.topic()
-    return Caller(Looking(stage.house), Sending(stage.house))
+    return Caller(LookupHandler(stage.house), SendHandler(stage.house))
 
 
 async def send(stage: Stage, body: bytes, message_id: str, *keys: str) -> None:

@@ -6,13 +6,13 @@ import pytest
 
 from popgate.wire.codes import RequestCode, ResponseCode
 from protocols.remoting.door import rooms_of
-from protocols.remoting.tools.refused import REASONS, Refusing, refused
+from protocols.remoting.tools.refused import REASONS, RefusedCodes, refused
 from tests.unit.protocols.remoting.conftest import Caller, Stage
 
 
 @pytest.mark.parametrize("code", sorted(REASONS))
 async def test_a_reason_is_told(stage: Stage, code: int) -> None:
-    answer = await Caller(Refusing(stage.house)).ask(code, {"anything": "x"})
+    answer = await Caller(RefusedCodes(stage.house)).ask(code, {"anything": "x"})
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     assert answer.remark == REASONS[code]
 

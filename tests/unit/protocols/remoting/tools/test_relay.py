@@ -34,9 +34,9 @@ from processors.classic.relay import CommandRelay
 from protocols.remoting.clients.heartbeats import Heartbeats
 from protocols.remoting.members.members import Members
 from protocols.remoting.produce.transactions import ask_producer
-from protocols.remoting.tools.broker_status import Surveying
-from protocols.remoting.tools.client_queries import Asking
-from protocols.remoting.tools.refused import ALONE, BEFORE_A_CLUSTER, Refusing
+from protocols.remoting.tools.broker_status import BrokerStatusHandler
+from protocols.remoting.tools.client_queries import ClientQueryHandler
+from protocols.remoting.tools.refused import ALONE, BEFORE_A_CLUSTER, RefusedCodes
 from tests.unit.protocols.remoting.conftest import ADDRESS, Caller, Stage
 
 ELSEWHERE = Connection("there@1", "10.9.9.9:40001", "JAVA", 513)
@@ -90,7 +90,9 @@ def brokers(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> Brokers:
 def caller(stage: Stage, brokers: Brokers) -> Caller:
     house = stage.house
     heartbeats = Heartbeats(house, ask_producer)
-    return Caller(heartbeats, Asking(house), Members(house), Refusing(house), Surveying(house))
+    return Caller(
+        heartbeats, ClientQueryHandler(house), Members(house), RefusedCodes(house), BrokerStatusHandler(house)
+    )
 
 
 async def beat(caller: Caller) -> None:
@@ -153,7 +155,7 @@ class TestCleaning:
 
     @pytest.mark.parametrize("code", sorted(ALONE))
     async def test_without_a_cluster_the_reason_is_told(self, stage: Stage, code: int) -> None:
-        answer = await Caller(Surveying(stage.house)).ask(code, {"statsName": "a", "statsKey": "b"})
+        answer = await Caller(BrokerStatusHandler(stage.house)).ask(code, {"statsName": "a", "statsKey": "b"})
         assert (answer.code, answer.remark) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ALONE[code])
 
     @pytest.mark.parametrize("code", sorted(BEFORE_A_CLUSTER))
