@@ -16,7 +16,7 @@ from brokers.traits import Traits
 from popgate.clock import SystemClock
 from proxy.config.units import duration_text
 
-PAGE = Path(__file__).parents[1] / "docs" / "real-cluster.md"
+PAGE = Path(__file__).parents[2] / "docs" / "real-cluster.md"
 BEGIN = (
     "<!-- Made of brokers/traits.py by `python -m proxy.config.differences`; a test proves it current. -->"
 )
