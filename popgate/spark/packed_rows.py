@@ -42,7 +42,7 @@ def plain_rows(batch: pa.RecordBatch, *, topic: str, key: str) -> PlainRows | No
     """The rows of a batch when all are plain. `key`: the column that tells them apart; empty: none does."""
     if (
         batch.num_rows < _FEWEST
-        or batch.nbytes > _MOST_BYTES
+        or batch.get_total_buffer_size() > _MOST_BYTES
         or not _COLUMNS | ({key} - SINK_COLUMNS.keys()) >= set(batch.schema.names)
     ):
         return None
@@ -235,6 +235,9 @@ def _joined(*parts: Any) -> Any:
 
 def _offsets(array: Any) -> Any:
     """Where its items begin in its data, and where the last one ends."""
+    if not len(array):
+        # Arrow allows one without items to have no offsets at all, and that of Java makes such.
+        return np.zeros(1, np.int32)
     return np.frombuffer(array.buffers()[1], np.int32)[array.offset : array.offset + len(array) + 1]
 
 

@@ -72,6 +72,40 @@ def test_what_is_written_is_read_with_all_its_columns(spark: Any, gateway: Gatew
     assert table(spark, gateway, "keyed").count() == 10
 
 
+def test_plain_rows_are_written_with_all_their_columns(spark: Any, gateway: GatewayProcess) -> None:
+    """Which are made into messages by columns, as Spark gives them: with and without anything in them."""
+    tables = {
+        "some": (
+            "if(id % 3 = 0, concat('größe ', id % 7), null) tag",
+            "if(id % 5 = 0, null, array('all', string(id))) keys",
+            "if(id % 2 = 0, map('number', string(id), 'größe', '10 €'), null) properties",
+        ),
+        "none": (
+            "cast(null as string) tag",
+            "cast(array() as array<string>) keys",
+            "cast(map() as map<string, string>) properties",
+        ),
+        "text": ("'paid' tag", "string(id) keys", "map('a', 'b') properties"),
+    }
+    columns = ("topic", "cast(body as string) body", "tag", "keys", "map_entries(properties) p")
+
+    def told(row: Any) -> str:
+        """What has nothing in it is not there."""
+        return str({name: value or None for name, value in row.asDict().items()})
+
+    for name, others in tables.items():
+        rows = spark.range(0, 400, numPartitions=2).selectExpr(
+            f"if(id < 300, 'plain-{name}', 'plain-more-{name}') topic", "concat('body ', id) body", *others
+        )
+        writer = rows.write.format("rocketmq").options(endpoints=gateway.endpoint, sendBatchRows="150")
+        writer.mode("append").save()
+        if name == "text":
+            rows = rows.selectExpr("topic", "body", "tag", "array(keys) keys", "properties")
+        there = table(spark, gateway, f"plain-{name},plain-more-{name}").selectExpr(*columns).collect()
+        wanted = rows.selectExpr(*columns).collect()
+        assert Counter(map(told, there)) == Counter(map(told, wanted))
+
+
 def test_a_stream_into_a_topic_goes_on_and_a_batch_that_comes_again_makes_no_copies(
     spark: Any, gateway: GatewayProcess, send: Send, finished: Finished, tmp_path: Path
 ) -> None:

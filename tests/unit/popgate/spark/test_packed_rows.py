@@ -161,6 +161,19 @@ def test_what_lies_behind_a_null_is_not_told() -> None:
     assert b"a\x01" not in rows_of(made, packed=True, topic="t")[0][0].block
 
 
+@pytest.mark.parametrize("none", [None, pa.py_buffer(b"")])
+def test_columns_without_any_entry_may_have_no_offsets_for_them(none: pa.Buffer | None) -> None:
+    """As Arrow of Java writes them."""
+    offsets = pa.array([0] * (ROWS + 1), pa.int32()).buffers()[1]
+    texts = [pa.Array.from_buffers(pa.string(), 0, [None, none, pa.py_buffer(b"")]) for _ in range(2)]
+    pairs = pa.Array.from_buffers(MAP.field(0).type, 0, [None], children=texts)
+    maps = pa.Array.from_buffers(MAP, ROWS, [None, offsets], children=[pairs])
+    lists = pa.Array.from_buffers(LIST, ROWS, [None, offsets], children=texts[:1])
+    made = pa.RecordBatch.from_pydict({"body": [b"x"] * ROWS, "properties": maps, "keys": lists})
+    assert is_packed(made, topic="t")
+    assert rows_of(made, packed=True, topic="t") == rows_of(made, packed=False, topic="t")
+
+
 def test_small_batches_and_half_messages_are_taken_row_by_row() -> None:
     made = pa.RecordBatch.from_pydict({"body": [b"x"] * 64})
     assert is_packed(made, topic="t")

@@ -71,6 +71,27 @@ def test_a_driver_that_dies_while_its_rows_go_out_sends_the_rest_when_it_comes_a
     assert sorted(broker.bodies()) == sorted([*NUMBERS, "earlier"])
 
 
+@pytest.mark.parametrize("sends", [2, 3, 5])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_rows_that_went_out_many_at_a_time_are_known_again(sends: int, when: str) -> None:
+    """Packed the first time, and one by one when they come again."""
+    told = [str(number % 150) for number in range(400)]
+    broker = Broker(out=2)
+    opened = broker.ledger().open()
+    # The first send is the record of the task.
+    setattr(broker, when, dying("send", sends))
+    with pytest.raises(Death):
+        broker.task(opened, rows(*told), sendBatchRows="100", sendInFlight="1")
+    setattr(broker, when, lambda _name, _told: None)
+    before = len(broker.bodies())
+    assert before == (sends - 2 + (when == "after")) * 100
+    [outcome] = broker.batch(0, told)
+    assert (outcome.rows, outcome.sent) == (400, 400 - before)
+    [again] = broker.batch(0, told)
+    assert (again.rows, again.checksum, again.skipped) == (400, outcome.checksum, True)
+    assert Counter(broker.bodies()) == Counter(told)
+
+
 def test_a_driver_that_dies_before_the_batch_is_done_sends_nothing_again() -> None:
     broker = Broker(out=1)
     opened = broker.ledger().open()
