@@ -309,9 +309,9 @@ def make_machine(site: Site) -> type[RuleBasedStateMachine]:
         @rule(client=clients)
         def take_what_nobody_renews(self, client: int) -> None:
             """Who shows no life has the consume timeout, to the millisecond."""
-            other = (client + 1) % CLIENTS
+            other, stranger = (client + 1) % CLIENTS, CLIENTS * (100 + next(self.serials)) + client
             site.run(site.send(client, self.written("kept")))
-            [message] = site.run(site.receive(client, "kept", 1, 0, auto_renew=True))
+            [message] = site.run(site.receive(stranger, "kept", 1, 0, auto_renew=True))
             site.run(site.pass_ms(RENEWED_S * 1_000 - 1))
             assert site.run(site.receive(other, "kept", 1, 30)) == []
             site.run(site.pass_ms(1))
