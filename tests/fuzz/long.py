@@ -5,11 +5,13 @@
     python tests/fuzz/long.py --only wires       # or rpcs, remoting, or one wire, such as http2 or shared
     python tests/fuzz/long.py --only http2 hpack --complete    # what HTTP/2 is read by: a million of each
 
-The inputs are made as in the tests beside this, by seed. The RPCs (`rpcs`) and the request codes of the
-remoting door (`classic`) are called in this process, without sockets. Checked of every input: no exception
-but the documented ones, no internal error, none in the log, an answer in time; and of every process that
-it does not grow. Prints one line per target and how many inputs it really got; exit code 1 when
-something is wrong, with the input, or with `--complete` a target got fewer inputs than asked for.
+The inputs are made as in the tests beside this, by seed. The RPCs with health and reflection (`rpcs`), the
+request codes of the remoting door (`classic`) and the calls between gateways that share a broker (`shared`)
+are called in this process, without sockets. Checked of every input: no exception but the documented ones, no
+internal error, none in the log, an answer in time; of every process that it does not grow; and of every RPC
+and call between gateways that its changed inputs succeed now and then, or nothing behind its door was tried.
+Prints one line per target and how many inputs it really got; exit code 1 when something is wrong, with the
+input or the target, or with `--complete` a target got fewer inputs than asked for.
 Several processes share the work, each with seeds of its own.
 """
 
@@ -33,13 +35,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from popgate.errors import IllegalFilter, IllegalReceipt, PeerWireError
 from tests.fuzz.classic import fuzz_classic, served
 from tests.fuzz.rpcs import RPCS, fuzz_rpcs
-from tests.fuzz.sites import LONGEST_INPUT_S, Growth, Wrong
+from tests.fuzz.shared import CONNECTION, fuzz_shared
+from tests.fuzz.shared import TARGETS as GUESTS
+from tests.fuzz.sites import LONGEST_INPUT_S, Growth, Wrong, hopeless
 from tests.fuzz.test_shared_fuzz import TARGETS as SHARED
 from tests.fuzz.test_wire_fuzz import TARGETS, mutated
 
 WIRES = [*TARGETS, *((f"shared_{name}", data, read) for name, data, read in SHARED)]
 """With what gateways that share a broker tell each other, which is a wire, too."""
-DOORS = {"rpcs": fuzz_rpcs, "remoting": fuzz_classic}
+DOORS = {"rpcs": fuzz_rpcs, "remoting": fuzz_classic, "shared": fuzz_shared}
 _FINE = (PeerWireError, IllegalFilter, IllegalReceipt)
 
 
@@ -84,7 +88,7 @@ def wires_of(only: Sequence[str]) -> list[tuple[str, bytes, Callable[[bytes], An
 
 
 def work(seed: int, inputs: int, seconds: float, only: Sequence[str]) -> tuple[Counter[str], list[str]]:
-    """One process's part: the wires first, then the RPCs, then the remoting door; and what was wrong.
+    """One process's part: the wires first, then the doors one after the other; and what was wrong.
 
     What is wrong ends its own part only.
     """
@@ -110,7 +114,7 @@ def work(seed: int, inputs: int, seconds: float, only: Sequence[str]) -> tuple[C
 
 
 def main() -> None:
-    only = ("wires", *DOORS, "shared", *(target[0] for target in WIRES))
+    only = ("wires", *DOORS, *(target[0] for target in WIRES))
     parser = argparse.ArgumentParser(description="The long form of the fuzz tests.")
     parser.add_argument("--inputs", type=int, default=1_000_000, help="for each wire, RPC and code")
     parser.add_argument("--seconds", type=float, default=86_400.0, help="stop after so long")
@@ -145,8 +149,13 @@ def main() -> None:
         for wrong in wrongs:
             print("WRONG:", wrong)
     targets = [f"wire {target[0]}" for target in wires_of(chosen.only)]
+    succeeding: list[str] = []
     if not chosen.only or "rpcs" in chosen.only:
-        targets += RPCS
+        succeeding += RPCS
+    if not chosen.only or "shared" in chosen.only:
+        succeeding += GUESTS
+        targets.append(CONNECTION)
+    targets += succeeding
     if not chosen.only or "remoting" in chosen.only:
         targets += served()
     for target in targets:
@@ -154,6 +163,9 @@ def main() -> None:
             name.split()[-1]: count for name, count in sorted(told.items()) if name.startswith(f"{target} ")
         }
         print(f"{target}: {told[target]} inputs", *(f"{code} {count}" for code, count in codes.items()))
+    for target in hopeless(told, succeeding):
+        print(f"WRONG: {target}: none of {told[target]} inputs that were changed did what it asked for")
+        failed = True
     least = min(told[target] for target in targets)
     print(f"least of a target: {least} inputs")
     if chosen.complete and least < chosen.inputs:

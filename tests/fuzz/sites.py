@@ -9,7 +9,7 @@ import asyncio
 import logging
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from itertools import chain, cycle
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -41,6 +41,17 @@ def resident_mb() -> float:
 
 class Wrong(Exception):
     """An input that does what none may do."""
+
+
+SUCCEEDED: Final = "SUCCEEDED"
+"""Stands behind a target's name: how many of its inputs were changed, and did what they asked for."""
+ENOUGH: Final = 1_000
+"""Inputs of a target of which one at least has to succeed; of fewer none may, by chance."""
+
+
+def hopeless(told: Mapping[str, int], targets: Iterable[str]) -> list[str]:
+    """Targets whose inputs are all refused, so that nothing behind their door was fuzzed."""
+    return [one for one in targets if told.get(one, 0) >= ENOUGH and not told.get(f"{one} {SUCCEEDED}")]
 
 
 class Growth:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import subprocess
@@ -12,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from brokers.embedded.broker import EmbeddedBroker
+from popgate.errors import BadRequest
 from processors.messaging import MessagingProcessor
-from tests.fuzz import classic, long, rpcs, sites
+from tests.fuzz import classic, long, rpcs, shared, sites
 
 SCRIPT = Path(long.__file__)
 
@@ -25,7 +28,8 @@ def test_every_target_gets_its_inputs() -> None:
     done = subprocess.run([*command, "--seconds", "3600"], capture_output=True, text=True, timeout=1500)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     told = {line.split(":")[0]: int(line.split(": ")[1].split()[0]) for line in done.stdout.splitlines()}
-    assert told.keys() >= {*rpcs.RPCS, *classic.served(), *(f"wire {target[0]}" for target in long.WIRES)}
+    wires = {f"wire {target[0]}" for target in long.WIRES}
+    assert told.keys() >= {*rpcs.RPCS, *classic.served(), *shared.TARGETS, shared.CONNECTION, *wires}
     assert min(told.values()) >= 200
 
 
@@ -40,6 +44,70 @@ def test_a_run_that_has_no_time_for_all_inputs_fails_when_it_must_be_complete() 
         "least of a target: 1 inputs",
         "WRONG: the time was too short for 1000000 inputs of each",
     ]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("door", ["rpcs", "shared"])
+def test_every_target_behind_a_door_does_what_it_is_asked_for_now_and_then(door: str) -> None:
+    """Health, reflection and the calls between gateways, too; a run in which one never does would fail."""
+    command = [sys.executable, SCRIPT, "--only", door, "--inputs", str(sites.ENOUGH), "--processes", "1"]
+    done = subprocess.run([*command, "--seconds", "3600"], capture_output=True, text=True, timeout=800)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    targets = rpcs.RPCS if door == "rpcs" else shared.TARGETS
+    lines = {line.split(":")[0]: line for line in done.stdout.splitlines()}
+    assert all(f" {sites.SUCCEEDED} " in lines[target] for target in targets)
+
+
+async def test_an_rpc_that_never_succeeds_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuses(*_: object) -> None:
+        raise BadRequest("not today")
+
+    monkeypatch.setattr(MessagingProcessor, "recall", refuses)
+    told = Counter[str]()
+    await rpcs.fuzz_rpcs("seed", sites.ENOUGH, time.monotonic() + 600, told)
+    assert sites.hopeless(told, rpcs.RPCS) == ["RecallMessage"]
+
+
+def test_few_inputs_may_all_be_refused() -> None:
+    told = {"SendMessage": sites.ENOUGH - 1, "QueryRoute": sites.ENOUGH, f"QueryRoute {sites.SUCCEEDED}": 1}
+    assert sites.hopeless(told, ("SendMessage", "QueryRoute", "Heartbeat")) == []
+    told["SendMessage"] += 1
+    assert sites.hopeless(told, ("SendMessage", "QueryRoute", "Heartbeat")) == ["SendMessage"]
+
+
+def test_a_run_ends_badly_with_the_name_of_what_never_succeeded(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counts = dict.fromkeys(rpcs.RPCS, sites.ENOUGH)
+    counts |= {f"{name} {sites.SUCCEEDED}": 5 for name in rpcs.RPCS if name != "RecallMessage"}
+
+    class Part:
+        def __init__(self, *_: object, **__: object) -> None:
+            """Its work is done."""
+
+        def communicate(self) -> tuple[str, None]:
+            return json.dumps([counts, []]), None
+
+    monkeypatch.setattr(long.subprocess, "Popen", Part)
+    monkeypatch.setattr(sys, "argv", ["long.py", "--only", "rpcs", "--processes", "1"])
+    with pytest.raises(SystemExit) as ended:
+        long.main()
+    assert ended.value.code == 1
+    wrong = [line for line in capsys.readouterr().out.splitlines() if line.startswith("WRONG")]
+    assert wrong == [
+        f"WRONG: RecallMessage: none of {sites.ENOUGH} inputs that were changed did what it asked for"
+    ]
+
+
+async def test_a_bug_behind_a_call_between_gateways_is_told_with_its_input(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(*_: object) -> None:
+        raise KeyError("foreign")
+
+    monkeypatch.setattr(EmbeddedBroker, "route", broken)
+    with pytest.raises(long.Wrong, match=r"shared ROUTE went wrong: .*; input [0-9a-f]+"):
+        await shared.fuzz_shared("seed", 40, time.monotonic() + 60, Counter())
 
 
 def test_an_exception_of_a_wire_is_told_with_its_input() -> None:

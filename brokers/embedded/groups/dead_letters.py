@@ -12,6 +12,7 @@ from brokers.embedded.catalog.catalog import Catalog, Group, Topic
 from brokers.embedded.log.message_log import MessageLog
 from brokers.embedded.storage.store import Store
 from popgate.clock import Clock
+from popgate.errors import LocalWireError
 from popgate.message_id import encode_offset_message_id
 from popgate.model import BROADCAST_GROUP, TopicConfig
 from popgate.naming import dead_letter_topic, pop_retry_topic_v2, retry_topic
@@ -105,10 +106,16 @@ def _with_origin(found: Record, topic: bytes, message_id: bytes) -> bytes:
 
 
 def _fitting(block: bytes, names: list[tuple[bytes, bytes]]) -> bytes:
-    """The properties with these, or as they were when that is too much."""
+    """The properties with these, or as they were when that is too much, or one cannot be told.
+
+    A message may be stored with an id that has a separator in it, or none: whoever sent it wrote the block.
+    """
     full = block
-    for name, value in names:
-        full = set_property(full, name, value)
+    try:
+        for name, value in names:
+            full = set_property(full, name, value)
+    except LocalWireError:
+        return block
     return full if len(full) <= LONGEST_BLOCK else block
 
 

@@ -26,7 +26,11 @@ def marked_ms(store: Store, queue: QueueState, offset: int) -> int:
 def marks(store: Store, queue: QueueState, begin: int, end: int) -> dict[int, int]:
     """Offsets in [begin, end) that were redriven, and when."""
     place = queue.topic.id, queue.queue_id
-    found = store.scan(REDRIVEN, message_key(*place, begin), message_key(*place, max(end, begin)))
+    # Who asks may say any numbers; beyond the queue there are no keys.
+    begin, end = max(begin, 0), min(end, queue.maximum)
+    if begin >= end:
+        return {}
+    found = store.scan(REDRIVEN, message_key(*place, begin), message_key(*place, end))
     return {int.from_bytes(key[6:], "big"): int.from_bytes(value, "big") for key, value in found}
 
 

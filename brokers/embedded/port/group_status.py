@@ -16,6 +16,7 @@ from brokers.embedded.groups.receipts import encode_handle
 from brokers.embedded.groups.unordered_ledger import UnorderedLedger
 from brokers.embedded.lite.cursor import LITE_QUEUE, Cursor
 from brokers.embedded.lite_port.status import held_of, record_of, standing_of, waiting_behind
+from popgate.errors import BadRequest
 from popgate.lite import takes_lite_topics
 from popgate.message_id import encode_offset_message_id
 from popgate.model import Held, Standing
@@ -25,6 +26,8 @@ from popgate.wire.properties import KEYS, SHARDING_KEY, TAGS, UNIQ_KEY, split_pr
 from popgate.wire.records import Record
 
 _MOST_HELD = 256
+_PAIRS = 1 << 64
+"""Numbers of a group's shares: the ids of a topic and of a group, of 32 bits each."""
 _MOST_COUNTED = 4_096
 """Entries of an ordered queue that are looked at for a figure; those held stand in front."""
 
@@ -68,6 +71,8 @@ class GroupStatusFacet(Facet):
     async def standings(self, start: int, queues: int) -> tuple[list[Standing], int | None]:
         engine = self._engine
         engine.check_open()
+        if not 0 <= start < _PAIRS:
+            raise BadRequest(f"standings are asked for from a number below {_PAIRS} on, not from {start}")
         found: list[Standing] = []
         at: int | None = start
         while queues > 0 and at is not None:
