@@ -12,8 +12,8 @@ DeadLetterHandler = Callable[[str, str, bytes], None]
 class ReportsDeadLetters(ABC):
     """Reports messages that became dead letters because their last allowed delivery ended unfinished.
 
-    Those that a client asked for are not reported: whoever asked knows of them. Found by `isinstance`, as
-    the classes of `brokers.capabilities`.
+    Those that a client asked for are not reported: whoever asked knows of them. Found by
+    `Broker.capability`, as the classes of `brokers.capabilities`.
     """
 
     @abstractmethod

@@ -123,7 +123,7 @@ class RemoteBroker(Broker):
         return f"<{type(self).__name__} {self.access!r}>"
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        return next((part for part in self._capabilities if isinstance(part, kind)), None)
+        return next((part for part in (self, *self._capabilities) if isinstance(part, kind)), None)
 
     # -- life ---------------------------------------------------------------------------------
 

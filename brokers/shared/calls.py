@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, get_type_hints
 
@@ -40,6 +41,7 @@ class Call(Generic[P, R]):
     def __init__(self, code: PortCode, method: Callable[..., Any]) -> None:
         self.code = code
         self.name = method.__name__
+        self.owner: type = getattr(sys.modules[method.__module__], method.__qualname__.rpartition(".")[0])
         hints = get_type_hints(method)
         parameters = list(inspect.signature(method).parameters.values())[1:]
         self.asks_for = bool(parameters) and parameters[0].name == "context"

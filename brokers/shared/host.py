@@ -95,7 +95,11 @@ class BrokerHost(AsksGateways):
         Raises OSError with a sentence for the operator.
         """
         loop = asyncio.get_running_loop()
-        methods = {code: getattr(self._broker, call.name, None) for code, call in CALLS.items()}
+        broker = self._broker
+        methods = {
+            code: getattr(broker.capability(call.owner) or broker, call.name, None)
+            for code, call in CALLS.items()
+        }
         able = {code: method for code, method in methods.items() if method is not None}
         able[ASK_GATEWAYS.code] = self.ask_gateways
         self._house = House(self._broker, self._clock, self._settings, loop, able)

@@ -15,7 +15,7 @@ from processors.core import ProcessorCore
 from processors.members.broadcast import is_member
 from processors.observer import Watch
 
-_AT_ONCE = 16
+_AT_ONCE = 64
 
 
 class GroupMembers:

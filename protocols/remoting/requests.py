@@ -1,7 +1,7 @@
 """What a request is to those who serve it, and what they know of the connection that it came by.
 
-A room of this door (`sending`, `pulling`, …) is a class that tells by `handlers` which request codes it
-serves. A handler answers with a command, or with None where nobody waits for one; what it cannot do it
+A room of this door (`SendHandler`, `PullHandler`, …) is a class that tells by `handlers` which request codes
+it serves. A handler answers with a command, or with None where nobody waits for one; what it cannot do it
 raises as a GatewayError, which `protocols.remoting.codec.errors` has a code for.
 """
 

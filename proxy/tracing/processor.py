@@ -189,7 +189,9 @@ class TracedProcessor(MessagingProcessor):
 
 
 class _Storing:
-    """A broker with a span around each send; everything else is its own, also its class."""
+    """A broker with a span around each send; everything else is its own, also what `capability` returns."""
+
+    _redrives: RedrivesDeadLetters
 
     def __init__(self, broker: Broker, spans: Spans) -> None:
         self._broker = broker
@@ -199,9 +201,12 @@ class _Storing:
         return getattr(self._broker, name)
 
     def capability(self, kind: type[Capability]) -> Capability | None:
-        """As of the broker behind; what that one does itself has its spans here."""
+        """As of the broker behind; what has spans here is done here, whichever part of it does it there."""
         part = self._broker.capability(kind)
-        return cast(Capability, self) if cast(object, part) is self._broker else part
+        if part is None or kind is not RedrivesDeadLetters:
+            return part
+        self._redrives = cast(RedrivesDeadLetters, part)
+        return cast(Capability, self)
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         with self._spans.storing(messages[0].topic, len(messages), self._broker.name):
@@ -250,8 +255,7 @@ class _Storing:
         with self._spans.redriving(context, topic, group, len(offsets)) as span:
             if span.is_recording():
                 self._spans.link(span, await contexts_of_places(self._broker, context, places))
-            redriving = cast(RedrivesDeadLetters, self._broker)
-            results = await redriving.redrive(context, group, broker, queue_id, offsets)
+            results = await self._redrives.redrive(context, group, broker, queue_id, offsets)
             for result in results:
                 if isinstance(result, GatewayError):
                     fail(span, result)

@@ -11,7 +11,7 @@ one. After a `seek` the entries are gone, so the ledger keeps the latest name it
 frontier: a wall clock that is set back, even while nobody looks, makes no name come back.
 
 Here is what all ledgers have in common: the steps of one message. How a pop chooses is said in
-`unordered` and `ordered`.
+`unordered_ledger` and `ordered_ledger`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Clients of this broker's gateways: who is in a group, and who waits for a reply.
 
-Soft engine: doors tell it, guests of a shared broker too, and it is gone with the process.
+Soft state: doors tell it, guests of a shared broker too, and it is gone with the process.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What every part below is built on.
+"""What every part above is built on.
 
-The *broker client* sends a request to a broker by name, retries where that is safe, and turns response
-codes into errors. *Queries* are requests of which any broker of the topic may be asked. *Unserved* groups are
-those that the cluster refuses for now.
+*Cluster access* is what each part is given: routes, connections, and requests with a route looked up first
+and second tries where those are safe. The *broker client* sends a request to a broker by name. *Unserved*
+groups are those that some broker refuses while others serve them.
 """

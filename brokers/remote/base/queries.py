@@ -1,4 +1,4 @@
-"""How the parts about topics, groups and positions ask: every master, any broker, or the one of a queue."""
+"""Several brokers asked at once, and what their answers say."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from popgate.errors import (
     GatewayError,
     PeerWireError,
 )
-from popgate.wire.codes import ResponseCode
 from popgate.wire.parts import load_object
 from popgate.wire.remoting import Command
 
@@ -21,10 +20,7 @@ Read = TypeVar("Read")
 Answer = TypeVar("Answer")
 
 _could_be_a_name = re.compile(r"[!-~]{1,512}\Z").match
-_MOVED = (ResponseCode.NOT_LEADER_FOR_QUEUE, ResponseCode.TOPIC_NOT_EXIST)
 NO_SUCCESS: tuple[int, ...] = ()
-_READ_TRIES = 3
-_LEAST_TIME_S = 0.05
 
 
 def could_be_a_name(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Clients of this gateway, as the brokers of the cluster know them.
 
-The *registry* holds who is here; *registration* tells the brokers by *heartbeats*, over *links* of the
-client's own, on which brokers send *client requests* back: checks of transactions, questions of operators.
+The *registry* holds who is here; *registration* tells the brokers by *heartbeats*, over connections that
+clients share as *slots*. Brokers send *client requests* back on them: what a client runs, a message to
+consume, changes of a group.
 """

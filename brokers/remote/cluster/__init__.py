@@ -1,5 +1,4 @@
 """What the cluster consists of, and where its topics live.
 
-*Name servers* return *routes*: the *brokers* of a topic, and how many queues each of them has. Routes are
-served from a *TTL cache*, and concurrent misses share a *single flight*.
+*Name servers* return *routes*: the *brokers* of a topic, and how many queues each of them has.
 """

@@ -132,14 +132,14 @@ class PopBatcher:
     A broker that need not wait answers at once: after `answer_s` it is given up, and others are asked.
     """
 
-    def __init__(self, callings: BrokerClient, clock: Clock, answers: PopReader, answer_s: float) -> None:
-        self._client = callings
+    def __init__(self, client: BrokerClient, clock: Clock, answers: PopReader, answer_s: float) -> None:
+        self._client = client
         self._clock = clock
         self._answers = answers
         self._answer_s = answer_s
-        self._send_batcher: list[Batch] = []
+        self._gathered: list[Batch] = []
         self._open: dict[Key, Batch] = {}
-        """Those of `_send_batcher` that others may join."""
+        """Those of `_gathered` that others may join."""
         self._under_way: dict[Batch, None] = {}
         """In the order in which they were asked; those that were given up are in `_late`."""
         self._late: set[Batch] = set()
@@ -203,16 +203,16 @@ class PopBatcher:
                 batch.takers.insert(0 if first else len(batch.takers), taker)
                 batch.asks = asks
                 return
-        elif not self._send_batcher:
+        elif not self._gathered:
             asyncio.get_running_loop().call_soon(self._flush)
         other = Batch(broker, taker, alone=False)
-        self._send_batcher.append(other)
+        self._gathered.append(other)
         # Of two that have no room for all, the one with more room for who comes next.
         if batch is None or other.asks < batch.asks:
             self._open[key] = other
 
     def _flush(self) -> None:
-        batches, self._send_batcher = self._send_batcher, []
+        batches, self._gathered = self._gathered, []
         self._open = {}
         for batch in batches:
             batch.takers = batch.waiting()

@@ -10,8 +10,8 @@ from brokers.remote.base.access import ClusterAccess
 from brokers.remote.base.keyed_lock import KeyedLock
 from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
 from brokers.remote.cluster.queues import queues_of
-from brokers.remote.cluster.ttl_cache import RefreshingCache
 from brokers.remote.metadata.config_codec import check_topic_settings, refusal, topic_fields, topic_in
+from brokers.remote.metadata.refreshing_cache import RefreshingCache
 from popgate.answers import error_of
 from popgate.errors import (
     AlreadyExists,

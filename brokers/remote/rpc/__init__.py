@@ -1,5 +1,6 @@
 """Remoting connections to brokers and name servers.
 
-A *connection* carries many requests at once to one address; *connections* keep one per address and class of
-request; *inbound* requests are those that a broker sends to its clients over the same connection.
+A *connection* carries many requests at once to one address; *connections* keep one for all requests of the
+gateway itself, and further ones by number, since a broker knows one client per group and connection.
+*Inbound* requests are those that a broker sends to its clients.
 """

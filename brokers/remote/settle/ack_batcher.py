@@ -76,8 +76,8 @@ def _entry(ack: Ack, offsets: list[int]) -> BatchAck:
 class AckBatcher:
     """One request per broker and turn of the loop."""
 
-    def __init__(self, callings: BrokerClient, clock: Clock) -> None:
-        self._client = callings
+    def __init__(self, client: BrokerClient, clock: Clock) -> None:
+        self._client = client
         self._clock = clock
         self._parts: dict[str, list[_Part]] = {}
         self._alone: set[str] = set()

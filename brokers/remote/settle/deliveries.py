@@ -44,7 +44,7 @@ _ILLEGAL = frozenset({ResponseCode.MESSAGE_ILLEGAL, ResponseCode.NO_MESSAGE, Res
 
 
 class Deliveries:
-    """The base of taking and of settling.
+    """What pops and settlement know of deliveries.
 
     `finished`: handles whose messages are acknowledged or buried, or are being so, or may be;
     `acknowledged`: those of which their broker said so. `replaced`: those whose messages were hidden anew
@@ -206,7 +206,7 @@ class Deliveries:
         return True
 
     async def bury_whole(self, context: Context, topic: str, group: str, handle: str) -> None:
-        """As `_bury`, and to its end also when the caller is cancelled. Raises as it does."""
+        """As `bury`, and to its end also when the caller is cancelled. Raises as it does."""
         self.finished.add(handle)  # before anybody else asks
         task = asyncio.get_running_loop().create_task(self.bury(context, topic, group, handle))
         self._works.add(task)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.cluster.ttl_cache import RefreshingCache
+from brokers.remote.metadata.refreshing_cache import RefreshingCache
 from popgate.errors import BrokerUnavailable, GroupNotFound
 
 
