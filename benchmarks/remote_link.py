@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import uvloop
 
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import Credentials, RemoteSettings
 from popgate.clock import SystemClock
 from popgate.testing.peers import ScriptedPeer
@@ -55,7 +55,7 @@ async def serve() -> None:
 
 
 async def measure(address: str, in_flight: int, seconds: float, account: Credentials | None) -> str:
-    links = Connections(RemoteSettings(credentials=account), SystemClock())
+    links = ConnectionPool(RemoteSettings(credentials=account), SystemClock())
     code = int(RequestCode.SEND_MESSAGE_V2)
     done = 0
     stopping = False

@@ -35,7 +35,7 @@ from benchmarks.beside import driving, machine
 from benchmarks.beside.processes import cpu_s
 from benchmarks.beside.sides import BROKER_OPTIONS, BROKER_SETTINGS, SHIPPED, make_at
 from benchmarks.beside.working import AHEAD
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
 from popgate.testing import CREATE_ON_USE, GatewayProcess
@@ -75,7 +75,7 @@ class Load:
 
     def __init__(self, target: Target) -> None:
         self._target = target
-        self._links = Connections(RemoteSettings(), SystemClock())
+        self._links = ConnectionPool(RemoteSettings(), SystemClock())
         self._turn = 0
         self._topic = TOPIC
         self._places: dict[int, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokers.port import Broker, Capability, CheckHandler
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.clients.cluster_report import ClusterReporter
 from brokers.remote.clients.group_members import GroupMembers
 from brokers.remote.clients.queue_assignment import QueueAssignment

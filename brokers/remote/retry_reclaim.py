@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 
 from brokers.capabilities import Reclaimed, ReclaimsRetries
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.consume.pop import Popper
 from brokers.remote.consume.pop_filter import PopAttempt
 from brokers.remote.metadata.groups import Groups

@@ -16,7 +16,7 @@ from brokers.dead_letters import DeadLetterHandler
 from brokers.embedded.catalog.catalog import Catalog, QueueState, Topic
 from brokers.embedded.groups.dead_letters import DeadLetters
 from brokers.embedded.groups.eviction import Eviction
-from brokers.embedded.groups.group_topics import GroupTopics
+from brokers.embedded.groups.group_topic_index import GroupTopicIndex
 from brokers.embedded.groups.invisibility_heap import InvisibilityHeap
 from brokers.embedded.groups.ledger import LedgerParts
 from brokers.embedded.groups.queue_locks import QueueLocks
@@ -30,7 +30,7 @@ from brokers.embedded.produce.deduplication import Deduplication
 from brokers.embedded.produce.delayed_messages import DelayedMessages
 from brokers.embedded.runtime.alarm import Alarm
 from brokers.embedded.runtime.counters import Counters
-from brokers.embedded.runtime.scan_turns import ScanScheduler
+from brokers.embedded.runtime.scan_scheduler import ScanScheduler
 from brokers.embedded.runtime.steady_clock import CarefulClock, MonotonicWallClock
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.damaged_records import DamagedRecords
@@ -57,7 +57,7 @@ class Engine:
     catalogue: Catalog
     log: MessageLog
     parts: LedgerParts
-    shares: GroupTopics
+    shares: GroupTopicIndex
     timers: DelayedMessages
     halves: HalfMessages
     retention: Retention
@@ -241,7 +241,7 @@ class Engine:
         dead_letters = DeadLetters(store, self.log, self.catalogue, clock)
         dead_letters.on_spent = self.dead_letter_handler
         self.parts = LedgerParts(store, self.log, InvisibilityHeap(), dead_letters, settings, self.tallies)
-        self.shares = GroupTopics(self.catalogue, self.parts)
+        self.shares = GroupTopicIndex(self.catalogue, self.parts)
         self.forgetting = Eviction(self.shares, self.waiting, clock, settings)
         self.timers = DelayedMessages(store, self.log, self.catalogue, clock, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)

@@ -7,7 +7,7 @@ was not asked for since the round before, has no message that is held or rests, 
 from __future__ import annotations
 
 from brokers.embedded.groups.group_topic import GroupTopic
-from brokers.embedded.groups.group_topics import GroupTopics
+from brokers.embedded.groups.group_topic_index import GroupTopicIndex
 from brokers.embedded.groups.wait_queue import WaitQueue
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.clock import Clock
@@ -20,7 +20,7 @@ class Eviction:
     """Belongs to the shares that it was made with."""
 
     def __init__(
-        self, shares: GroupTopics, waiting: WaitQueue, clock: Clock, settings: EmbeddedSettings
+        self, shares: GroupTopicIndex, waiting: WaitQueue, clock: Clock, settings: EmbeddedSettings
     ) -> None:
         self._shares = shares
         self._waiting = waiting

@@ -20,8 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from brokers.capabilities import Backup, TakesBackups
-from brokers.embedded.engine.component import Facet
 from brokers.embedded.engine.engine import Engine
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.storage.backup_files import (
     FILES,
     copy_file,

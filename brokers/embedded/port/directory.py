@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.facet import Facet
 from popgate.model import GroupConfig, Permission, Queue, Route, TopicConfig
 
 

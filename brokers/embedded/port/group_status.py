@@ -7,7 +7,7 @@ from bisect import bisect_right
 from heapq import nsmallest
 from itertools import islice
 
-from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.entries import Entry, Lane
 from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger

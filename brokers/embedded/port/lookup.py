@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from brokers.capabilities import FindsByPlace
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.engine.component import Facet
 from brokers.embedded.engine.engine import Engine
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.pop_attempt import cost_of
 from brokers.embedded.log.message_log import as_stored
 from brokers.embedded.storage.keys import (

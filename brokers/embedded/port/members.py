@@ -17,7 +17,7 @@ from brokers.capabilities import (
     ReplyHandler,
     TellsConsumers,
 )
-from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.facet import Facet
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound
 from popgate.model import Message, Sent, StoredMessage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from brokers.embedded.catalog.catalog import QueueState
-from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.group_topic import GroupTopic
 from popgate.context import Context
 from popgate.errors import IllegalOffset

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from brokers.embedded.catalog.catalog import Topic
-from brokers.embedded.engine.component import Facet, bytes_for
+from brokers.embedded.engine.facet import Facet, bytes_for
 from brokers.embedded.engine.pop_checks import (
     LONGEST_INVISIBLE_MS,
     admit,

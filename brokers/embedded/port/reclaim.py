@@ -13,7 +13,7 @@ from itertools import islice
 
 from brokers.capabilities import Reclaimed, ReclaimsRetries
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.entries import Entry
 from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger

@@ -11,7 +11,7 @@ from functools import lru_cache, partial
 
 from brokers.capabilities import Redriven, RedrivesDeadLetters
 from brokers.embedded.catalog.catalog import Group, QueueState, Topic
-from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.ledger import Ledger
 from brokers.embedded.groups.redrive_marks import mark, marked_ms, marks
 from brokers.embedded.port.send_back import retry_config

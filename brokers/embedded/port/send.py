@@ -8,7 +8,7 @@ from itertools import count
 
 from brokers.embedded.catalog.catalog import Topic
 from brokers.embedded.catalog.cleanup_policy import check_compactable
-from brokers.embedded.engine.component import Facet
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.port.send_back import bury_spent, without_counts
 from brokers.embedded.produce.dedup_segments import OFFSET_BITS
 from brokers.embedded.produce.deduplication import FULL, HASH_MASK

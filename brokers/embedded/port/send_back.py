@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from brokers.embedded.catalog.catalog import Group, Topic
-from brokers.embedded.engine.component import Facet
 from brokers.embedded.engine.engine import Engine
+from brokers.embedded.engine.facet import Facet
 from brokers.embedded.port.lookup import record_at
 from popgate.context import Context
 from popgate.delays import delay_ms_of

@@ -7,7 +7,7 @@ import logging
 from functools import partial
 
 from brokers.remote.cluster.brokers import KnownBrokers
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.clock import Clock, Timer
 from popgate.errors import GatewayError
 from popgate.wire.codes import RequestCode
@@ -30,7 +30,7 @@ class BrokerAbsence:
     """Looks each second. `away_s`: for how long no broker answered; `missing`: that, in a sentence."""
 
     def __init__(
-        self, links: Connections, clusters: KnownBrokers, clock: Clock, *, name: str, answer_s: float
+        self, links: ConnectionPool, clusters: KnownBrokers, clock: Clock, *, name: str, answer_s: float
     ) -> None:
         self._links = links
         self._clusters = clusters

@@ -14,7 +14,7 @@ from brokers.remote.clients.heartbeats import consume_type_of, subscriptions_of
 from brokers.remote.clients.registry import ClientRegistry
 from brokers.remote.cluster.routes import Routes
 from brokers.remote.read.pull import stored
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.errors import GatewayError, PeerWireError
@@ -49,7 +49,7 @@ class ClientRequests:
     def __init__(
         self,
         register: ClientRegistry,
-        links: Connections,
+        links: ConnectionPool,
         routes: Routes,
         settings: RemoteSettings,
         clock: Clock,

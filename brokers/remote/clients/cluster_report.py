@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokers.capabilities import BrokerPlace, TellsAbsence, TellsBrokers, TellsCluster
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.clients.broker_absence import BrokerAbsence
 from brokers.remote.clients.registration import ClientRegistration
 from popgate.answers import error_of

@@ -9,8 +9,8 @@ import random
 from collections.abc import Callable, Sequence
 
 from brokers.capabilities import GroupMember, TellsConsumers
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import could_be_a_name, object_in, of_each, worst
 from brokers.remote.clients.heartbeats import reading_in
 from brokers.remote.clients.registration import ClientRegistration
 from popgate.answers import error_of

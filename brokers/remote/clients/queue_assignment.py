@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 
 from brokers.capabilities import AssignedQueue, AssignsQueues
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import of_each, worst
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import of_each, worst
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, PeerWireError
 from popgate.wire.bodies import AssignmentQuery, decode_assignments

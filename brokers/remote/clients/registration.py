@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from brokers.capabilities import AsksClients, ConnectedClient, RegistersClients
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.clients.client_requests import ClientRequests
 from brokers.remote.clients.registry import ClientRegistry
 

@@ -21,7 +21,7 @@ from brokers.remote.clients.heartbeats import heartbeats_of, memberships_of, rea
 from brokers.remote.clients.link_slots import LinkSlots, Membership, Role
 from brokers.remote.clients.version_update import VersionUpdate
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError
@@ -60,7 +60,7 @@ class _Known:
 class ClientRegistry:
     """Who is here, and which brokers were told of it."""
 
-    def __init__(self, links: Connections, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
+    def __init__(self, links: ConnectionPool, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
         self._links = links
         self._routes = routes
         self._settings = settings

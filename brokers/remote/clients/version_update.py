@@ -9,7 +9,7 @@ it has. Source: RocketMQ 5.5.0, BrokerController.registerProcessor, ConsumerGrou
 from __future__ import annotations
 
 from brokers.channel import Speaker
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.errors import PeerWireError
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import ConsumerConnection
@@ -20,7 +20,7 @@ _TRIES = 3
 class VersionUpdate:
     """Tells brokers a member's version anew."""
 
-    def __init__(self, links: Connections, timeout_s: float) -> None:
+    def __init__(self, links: ConnectionPool, timeout_s: float) -> None:
         self._links = links
         self._timeout_s = timeout_s
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.single_flight import shared
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerUnavailable, GatewayError, PeerWireError, shown
@@ -54,7 +54,7 @@ class KnownBrokers:
     """Asked about every `route_refresh_s`, and every second while a broker cannot be reached."""
 
     def __init__(
-        self, servers: NameServers, links: Connections, settings: RemoteSettings, clock: Clock
+        self, servers: NameServers, links: ConnectionPool, settings: RemoteSettings, clock: Clock
     ) -> None:
         self._servers = servers
         self._connections = links

@@ -11,7 +11,7 @@ import random
 from collections.abc import Mapping, Sequence
 
 from brokers.remote.rpc.addresses import MOST_SERVERS, Resolve, is_literal, resolve, split_address
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerBusy, BrokerTimeout, BrokerUnavailable
@@ -27,7 +27,7 @@ class NameServers:
 
     def __init__(
         self,
-        links: Connections,
+        links: ConnectionPool,
         settings: RemoteSettings,
         clock: Clock,
         *,

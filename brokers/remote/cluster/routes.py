@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from brokers.remote.cluster.brokers import KnownBrokers
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.single_flight import shared
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock, Timer
@@ -48,7 +48,7 @@ class Routes:
     """Where topics and brokers are."""
 
     def __init__(
-        self, servers: NameServers, links: Connections, settings: RemoteSettings, clock: Clock
+        self, servers: NameServers, links: ConnectionPool, settings: RemoteSettings, clock: Clock
     ) -> None:
         self.servers = servers
         self.clusters = KnownBrokers(servers, links, settings, clock)

@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Sequence
 
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.consume.arrival_watch import ArrivalWatch
 from brokers.remote.consume.pop_batcher import MOST_MESSAGES, PopBatcher
 from brokers.remote.consume.pop_filter import PopAttempt, PopFilter

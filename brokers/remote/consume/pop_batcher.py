@@ -12,7 +12,7 @@ import logging
 from collections.abc import Sequence
 from typing import Protocol
 
-from brokers.remote.base.broker_client import BrokerClient
+from brokers.remote.access.broker_client import BrokerClient
 from brokers.remote.consume.pop_filter import PopAttempt
 from popgate.clock import Clock, Timer
 from popgate.errors import BrokerTimeout, GatewayError

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import could_be_a_name, of_each, worst
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import could_be_a_name, of_each, worst
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.metadata.topics import Topics
 from popgate.answers import error_of

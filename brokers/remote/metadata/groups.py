@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from brokers.capabilities import TellsReaders
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.keyed_lock import KeyedLock
-from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.keyed_lock import KeyedLock
+from brokers.remote.access.queries import could_be_a_name, object_in, of_each, worst
 from brokers.remote.metadata.config_codec import check_group_settings, group_body, group_in, refusal
 from brokers.remote.metadata.refreshing_cache import RefreshingCache
 from popgate.answers import error_of

@@ -15,8 +15,8 @@ from brokers.relaying import (
     RelaysCommands,
     relayed_fields,
 )
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import of_each
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import of_each
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Unsupported, shown
 from popgate.wire.codes import RequestCode

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.keyed_lock import KeyedLock
-from brokers.remote.base.queries import could_be_a_name, object_in, of_each, worst
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.keyed_lock import KeyedLock
+from brokers.remote.access.queries import could_be_a_name, object_in, of_each, worst
 from brokers.remote.cluster.queues import queues_of
 from brokers.remote.metadata.config_codec import check_topic_settings, refusal, topic_fields, topic_in
 from brokers.remote.metadata.refreshing_cache import RefreshingCache

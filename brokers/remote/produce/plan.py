@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import could_be_a_name
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import could_be_a_name
 from brokers.remote.clients.registration import ClientRegistration
 from brokers.remote.produce.batches import is_held_back
 from brokers.remote.produce.queue_selector import Target, writable_queues, zones_of

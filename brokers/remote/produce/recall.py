@@ -10,7 +10,7 @@ import base64
 import binascii
 from typing import NamedTuple
 
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.settle.recent_handles import RecentHandles
 from popgate.answers import error_of
 from popgate.context import Context

@@ -11,7 +11,7 @@ import random
 from collections.abc import Awaitable, Mapping
 
 from brokers.capabilities import CarriesReplies, ReplyHandler
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.produce.send_request import complete, send_request
 from popgate.answers import error_of
 from popgate.context import Context

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from brokers.batches import Batch, ForwardsBatches, StoredBatch
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.produce.batches import in_batches, may_batch
 from brokers.remote.produce.broker_latency import BrokerLatency
 from brokers.remote.produce.plan import SendPlanner, Unit, writable_queue

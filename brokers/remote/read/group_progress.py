@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import object_in, of_each
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import object_in, of_each
 from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.read.offsets import ClusterOffsets

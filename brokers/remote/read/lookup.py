@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from brokers.capabilities import FindsByPlace
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import of_each, worst
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import of_each, worst
 from brokers.remote.read.pull import stored
 from popgate.answers import error_of
 from popgate.context import Context

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import number_in
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import number_in
 from brokers.remote.cluster.queues import Place, places_of
 from brokers.remote.metadata.groups import Groups
 from brokers.resets import HoldsResets

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import number_in
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import number_in
 from brokers.remote.cluster.queues import Place
 from brokers.remote.read.offsets import (
     LARGEST_OFFSET,

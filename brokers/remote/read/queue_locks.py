@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from brokers.capabilities import LeasesQueues
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import object_in, of_each, worst
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import object_in, of_each, worst
 from brokers.remote.cluster.queues import place_of
 from brokers.remote.metadata.groups import Groups
 from popgate.context import Context

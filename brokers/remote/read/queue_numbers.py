@@ -15,7 +15,7 @@ from typing import Final
 from uuid import uuid4
 
 from brokers.numbering import BROKERS, MOST_BROKERS, NumbersQueues
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.read.queue_locks import QueueLocks
 from popgate.clock import pause
 from popgate.context import Context

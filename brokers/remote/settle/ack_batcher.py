@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from brokers.remote.base.broker_client import BrokerClient
-from brokers.remote.base.retry import when_not_busy
+from brokers.remote.access.broker_client import BrokerClient
+from brokers.remote.access.retry import when_not_busy
 from popgate.answers import error_of
 from popgate.clock import Clock
 from popgate.errors import GatewayError, IllegalReceipt

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.retry import when_not_busy
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.retry import when_not_busy
 from brokers.remote.settle.ack_batcher import PATIENCE_S, Ack, AckBatcher, real_topic
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from brokers.remote.settle.ordered_deliveries import OrderedDeliveries

@@ -5,8 +5,8 @@ Source: protocol facts 5.5 (36) and 7.8.
 
 from __future__ import annotations
 
-from brokers.remote.base.access import ClusterAccess
-from brokers.remote.base.queries import could_be_a_name
+from brokers.remote.access.cluster_access import ClusterAccess
+from brokers.remote.access.queries import could_be_a_name
 from brokers.remote.metadata.groups import Groups
 from popgate.answers import error_of
 from popgate.context import Context

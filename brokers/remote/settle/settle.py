@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.metadata.groups import Groups
 from brokers.remote.settle.ack_batcher import Ack
 from brokers.remote.settle.deliveries import Deliveries

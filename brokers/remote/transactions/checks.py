@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable
 
 from brokers.port import CheckHandler
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.clients.registration import ClientRegistration
 from brokers.remote.read.pull import stored
 from brokers.remote.transactions.end import TransactionEnder, end_fields

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.read.lookup import UNIQUE_KEY_QUERY
 from brokers.remote.transactions.ids import Half, half_at, read_transaction_id
 from brokers.remote.transactions.outcomes import TransactionOutcome, TransactionOutcomes

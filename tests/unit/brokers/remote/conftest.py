@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster
@@ -32,12 +32,12 @@ async def peer() -> AsyncIterator[ScriptedPeer]:
 
 
 @pytest.fixture
-async def make_links(clock: MovableClock) -> AsyncIterator[Callable[..., Connections]]:
+async def make_links(clock: MovableClock) -> AsyncIterator[Callable[..., ConnectionPool]]:
     """Links by the movable clock, closed in the end."""
-    made: list[Connections] = []
+    made: list[ConnectionPool] = []
 
-    def make(**settings: Any) -> Connections:
-        links = Connections(RemoteSettings(**settings), clock, chance=random.Random(7))
+    def make(**settings: Any) -> ConnectionPool:
+        links = ConnectionPool(RemoteSettings(**settings), clock, chance=random.Random(7))
         made.append(links)
         return links
 
@@ -47,7 +47,7 @@ async def make_links(clock: MovableClock) -> AsyncIterator[Callable[..., Connect
 
 
 @pytest.fixture
-def links(make_links: Callable[..., Connections]) -> Connections:
+def links(make_links: Callable[..., ConnectionPool]) -> ConnectionPool:
     return make_links()
 
 
@@ -90,10 +90,10 @@ def loop_turns() -> Turns:
 
 
 @pytest.fixture
-def signs_of(clock: MovableClock) -> Callable[[Connections], Turns]:
+def signs_of(clock: MovableClock) -> Callable[[ConnectionPool], Turns]:
     """Turns of the loop until what was asked for a sign of life has given one."""
 
-    async def given(links: Connections) -> None:
+    async def given(links: ConnectionPool) -> None:
         await turns()
         async with asyncio.timeout(60):
             while links.figures()["links_silent"]:
@@ -103,13 +103,13 @@ def signs_of(clock: MovableClock) -> Callable[[Connections], Turns]:
 
 
 @pytest.fixture
-def calm_of(clock: MovableClock) -> Callable[[Connections], Turns]:
+def calm_of(clock: MovableClock) -> Callable[[ConnectionPool], Turns]:
     """Turns of the loop until all is connected or refused, answered, and what follows from that is done.
 
     For times that pass step by step where each step brings about something: sockets take time of their own.
     """
 
-    async def calm(links: Connections) -> None:
+    async def calm(links: ConnectionPool) -> None:
         await turns()
         async with asyncio.timeout(60):
             while any(one.in_flight or one.queued or one._connecting for one in links._links.values()):

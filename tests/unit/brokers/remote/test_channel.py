@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from brokers.keepalive import keep_alive
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.errors import BrokerTimeout
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import PeerConnection, ScriptedPeer
@@ -45,7 +45,7 @@ class ImpatientPeer(ScriptedPeer):
 
 
 async def test_scenario_27_a_request_after_quiet_hours_finds_its_connection_open(
-    make_links: Callable[..., Connections], clock: MovableClock, signs_of: Callable[[Connections], Any]
+    make_links: Callable[..., ConnectionPool], clock: MovableClock, signs_of: Callable[[ConnectionPool], Any]
 ) -> None:
     links = make_links(link_idle_s=86_400.0)
     async with ImpatientPeer(clock) as peer:
@@ -59,7 +59,7 @@ async def test_scenario_27_a_request_after_quiet_hours_finds_its_connection_open
 
 
 async def test_a_connection_that_nobody_keeps_alive_is_cut_by_such_a_broker(
-    make_links: Callable[..., Connections], clock: MovableClock, signs_of: Callable[[Connections], Any]
+    make_links: Callable[..., ConnectionPool], clock: MovableClock, signs_of: Callable[[ConnectionPool], Any]
 ) -> None:
     """The counterpart: what the heartbeats are for."""
     links = make_links(heartbeat_s=1000.0, link_idle_s=86_400.0)
@@ -71,7 +71,7 @@ async def test_a_connection_that_nobody_keeps_alive_is_cut_by_such_a_broker(
 
 
 async def test_a_sign_of_life_is_a_heartbeat_without_clients(
-    make_links: Callable[..., Connections], peer: ScriptedPeer, clock: MovableClock
+    make_links: Callable[..., ConnectionPool], peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     links = make_links(client_id="me")
     peer.on(ASK, lambda request: request.answer(0))
@@ -86,7 +86,7 @@ async def test_a_sign_of_life_is_a_heartbeat_without_clients(
 
 
 async def test_a_broker_that_is_silent_while_it_owes_an_answer_is_given_up_in_seconds(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     await links.call(peer.address, ASK, {}, timeout_s=3.0)
@@ -103,7 +103,7 @@ async def test_a_broker_that_is_silent_while_it_owes_an_answer_is_given_up_in_se
 
 
 async def test_a_broker_that_lets_a_poll_wait_and_shows_that_it_lives_is_not_given_up(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock, signs_of: Callable[[Connections], Any]
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock, signs_of: Callable[[ConnectionPool], Any]
 ) -> None:
     held: list[Command] = []
     peer.on(ASK, lambda request: held.append(request))
@@ -117,7 +117,7 @@ async def test_a_broker_that_lets_a_poll_wait_and_shows_that_it_lives_is_not_giv
 
 
 async def test_short_requests_that_all_time_out_end_the_connection_too(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     await links.call(peer.address, ASK, {}, timeout_s=1.0)
@@ -135,10 +135,10 @@ async def test_short_requests_that_all_time_out_end_the_connection_too(
 
 
 async def test_a_link_that_nobody_uses_is_closed_and_forgotten(
-    make_links: Callable[..., Connections],
+    make_links: Callable[..., ConnectionPool],
     peer: ScriptedPeer,
     clock: MovableClock,
-    signs_of: Callable[[Connections], Any],
+    signs_of: Callable[[ConnectionPool], Any],
 ) -> None:
     links = make_links(link_idle_s=100.0)
     peer.on(ASK, lambda request: request.answer(0))

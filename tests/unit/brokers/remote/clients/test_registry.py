@@ -11,7 +11,7 @@ import pytest
 
 from brokers.capabilities import ConnectedClient
 from brokers.remote.clients.heartbeats import MEMBER_VERSION
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.model import FilterKind, Reading
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
@@ -279,7 +279,7 @@ async def test_heartbeats_come_again_and_stop_when_the_client_goes(
     register: Any,
     masters: dict[str, ScriptedPeer],
     clock: MovableClock,
-    calm_of: Callable[[Connections], Callable[[], Any]],
+    calm_of: Callable[[ConnectionPool], Callable[[], Any]],
 ) -> None:
     calm = calm_of(register.connections)  # the next heartbeat is due a while after the answer to the last one
     master = masters["broker-a"]

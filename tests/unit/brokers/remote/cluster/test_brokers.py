@@ -10,7 +10,7 @@ import pytest
 
 from brokers.remote.cluster.brokers import MOST_BROKERS, KnownBrokers
 from brokers.remote.cluster.name_servers import NameServers
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable
 from popgate.testing.clock import MovableClock
@@ -21,7 +21,7 @@ from tests.support.waiting import until
 
 MASTER, SLAVE = "127.0.0.1:1", "127.0.0.1:2"
 CLUSTER = int(RequestCode.GET_BROKER_CLUSTER_INFO)
-Calm = Callable[[Connections], Callable[[], Any]]
+Calm = Callable[[ConnectionPool], Callable[[], Any]]
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ async def server() -> AsyncIterator[ScriptedNameServer]:
 
 @pytest.fixture
 async def clusters(
-    server: ScriptedNameServer, links: Connections, clock: MovableClock
+    server: ScriptedNameServer, links: ConnectionPool, clock: MovableClock
 ) -> AsyncIterator[KnownBrokers]:
     settings = RemoteSettings(name_servers=(server.address,))
     servers = NameServers(links, settings, clock)
@@ -48,7 +48,7 @@ async def clusters(
 
 
 async def test_requests_go_to_the_master_and_reads_too_while_it_is_well(
-    clusters: KnownBrokers, links: Connections
+    clusters: KnownBrokers, links: ConnectionPool
 ) -> None:
     assert clusters.address("a") == clusters.address("a", reading=True) == MASTER
     assert not clusters.is_acting("a")
@@ -94,7 +94,7 @@ async def test_a_slave_that_stands_in_for_the_master_is_found(
 class Pair:
     """A master of `a` that was asked and answered, its slave, and what name servers tell of them."""
 
-    def __init__(self, clusters: KnownBrokers, server: ScriptedNameServer, links: Connections) -> None:
+    def __init__(self, clusters: KnownBrokers, server: ScriptedNameServer, links: ConnectionPool) -> None:
         self.clusters = clusters
         self.server = server
         self.links = links
@@ -119,7 +119,9 @@ class Pair:
 
 
 @pytest.fixture
-async def pair(clusters: KnownBrokers, server: ScriptedNameServer, links: Connections) -> AsyncIterator[Pair]:
+async def pair(
+    clusters: KnownBrokers, server: ScriptedNameServer, links: ConnectionPool
+) -> AsyncIterator[Pair]:
     one = Pair(clusters, server, links)
     await one.start()
     yield one
@@ -241,7 +243,11 @@ async def test_an_answer_that_cannot_be_read_changes_nothing(
 
 
 async def test_brokers_are_asked_for_regularly_and_suspects_more_often(
-    clusters: KnownBrokers, server: ScriptedNameServer, clock: MovableClock, links: Connections, calm_of: Calm
+    clusters: KnownBrokers,
+    server: ScriptedNameServer,
+    clock: MovableClock,
+    links: ConnectionPool,
+    calm_of: Calm,
 ) -> None:
     calm = calm_of(links)
     before = len(server.of(CLUSTER))
@@ -259,7 +265,11 @@ async def test_brokers_are_asked_for_regularly_and_suspects_more_often(
 
 
 async def test_a_broker_that_left_is_forgotten_after_a_while(
-    clusters: KnownBrokers, server: ScriptedNameServer, clock: MovableClock, links: Connections, calm_of: Calm
+    clusters: KnownBrokers,
+    server: ScriptedNameServer,
+    clock: MovableClock,
+    links: ConnectionPool,
+    calm_of: Calm,
 ) -> None:
     server.add_broker("b", "127.0.0.1:3")
     await clusters.refresh()
@@ -273,7 +283,7 @@ async def test_a_broker_that_left_is_forgotten_after_a_while(
 
 
 async def test_a_broker_that_no_name_server_names_and_a_link_reaches_is_there(
-    clusters: KnownBrokers, server: ScriptedNameServer, links: Connections
+    clusters: KnownBrokers, server: ScriptedNameServer, links: ConnectionPool
 ) -> None:
     async with ScriptedPeer() as broker:
         server.brokers["a"] = dataclasses.replace(server.brokers["a"], addresses={0: broker.address})

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokers.remote.cluster.name_servers import NameServers
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable
 from popgate.testing.clock import MovableClock
@@ -36,7 +36,7 @@ Make = Callable[..., NameServers]
 
 
 @pytest.fixture
-async def make(links: Connections, clock: MovableClock) -> AsyncIterator[Make]:
+async def make(links: ConnectionPool, clock: MovableClock) -> AsyncIterator[Make]:
     made: list[NameServers] = []
 
     def make_one(*addresses: str, **more: Any) -> NameServers:
@@ -62,7 +62,7 @@ async def test_one_of_them_is_asked_and_kept(make: Make, three: list[ScriptedNam
     assert servers.age() == 0.0
 
 
-async def test_gateways_do_not_all_ask_the_same_one(links: Connections, clock: MovableClock) -> None:
+async def test_gateways_do_not_all_ask_the_same_one(links: ConnectionPool, clock: MovableClock) -> None:
     addresses = tuple(f"10.0.0.{one}:9876" for one in range(3))
     first = set()
     for seed in range(20):

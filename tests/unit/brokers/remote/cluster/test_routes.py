@@ -10,7 +10,7 @@ import pytest
 
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.errors import BrokerUnavailable, TopicNotFound
 from popgate.testing.clock import MovableClock
@@ -41,7 +41,7 @@ class House:
 
     def __init__(self, clock: MovableClock, *servers: str, **settings: Any) -> None:
         self.settings = RemoteSettings(name_servers=servers, **settings)
-        self.links = Connections(self.settings, clock)
+        self.links = ConnectionPool(self.settings, clock)
         self.routes = Routes(NameServers(self.links, self.settings, clock), self.links, self.settings, clock)
 
     async def stop(self) -> None:

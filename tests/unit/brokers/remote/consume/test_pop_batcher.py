@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokers.remote.base.broker_client import BrokerClient
+from brokers.remote.access.broker_client import BrokerClient
 from brokers.remote.consume.pop_batcher import PopBatcher, PopCaller, deal
 from brokers.remote.consume.pop_filter import PopAttempt
 from popgate.context import Context

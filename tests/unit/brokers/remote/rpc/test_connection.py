@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from popgate.errors import BrokerTimeout, BrokerUnavailable
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedPeer
@@ -21,7 +21,7 @@ ASK = int(RequestCode.GET_MAX_OFFSET)
 
 
 async def test_a_link_that_was_good_is_made_anew_by_the_next_request(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     for joined in (1, 2, 3):
@@ -33,7 +33,7 @@ async def test_a_link_that_was_good_is_made_anew_by_the_next_request(
 
 
 async def test_a_link_that_was_good_is_made_anew_without_a_request_too(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     await links.call(peer.address, ASK, {}, timeout_s=3.0)
@@ -45,10 +45,10 @@ async def test_a_link_that_was_good_is_made_anew_without_a_request_too(
 
 
 async def test_an_address_where_nobody_listens_is_tried_less_and_less_often_but_never_given_up(
-    links: Connections,
+    links: ConnectionPool,
     peer: ScriptedPeer,
     clock: MovableClock,
-    calm_of: Callable[[Connections], Callable[[], Any]],
+    calm_of: Callable[[ConnectionPool], Callable[[], Any]],
 ) -> None:
     calm = calm_of(links)
     await peer.stop()
@@ -70,7 +70,7 @@ async def test_an_address_where_nobody_listens_is_tried_less_and_less_often_but_
 
 
 async def test_links_that_were_lost_together_are_not_made_anew_together(
-    make_links: Callable[..., Connections], peer: ScriptedPeer
+    make_links: Callable[..., ConnectionPool], peer: ScriptedPeer
 ) -> None:
     """Each rests for between half of its time and all of it, by chance."""
     links = make_links(reconnect_first_s=10.0, reconnect_longest_s=10.0)
@@ -89,7 +89,7 @@ async def test_links_that_were_lost_together_are_not_made_anew_together(
 
 
 async def test_one_that_accepts_connections_and_drops_them_is_not_hammered(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock, loop_turns: Callable[[], Any]
 ) -> None:
     peer.on(ASK, lambda request: peer.cut())
     asked = 0
@@ -105,7 +105,7 @@ async def test_one_that_accepts_connections_and_drops_them_is_not_hammered(
 
 
 async def test_a_connection_that_does_not_come_about_in_time_is_given_up(
-    make_links: Callable[..., Connections], clock: MovableClock
+    make_links: Callable[..., ConnectionPool], clock: MovableClock
 ) -> None:
     links = make_links(connect_timeout_s=2.0)
     # A full backlog: the system answers nothing to further attempts.
@@ -131,14 +131,14 @@ async def test_a_connection_that_does_not_come_about_in_time_is_given_up(
 
 
 async def test_requests_while_it_connects_wait_together_and_share_the_connection(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     await asyncio.gather(*(links.call(peer.address, ASK, {}, timeout_s=3.0) for _ in range(50)))
     assert peer.joined == 1
 
 
-async def test_closing_while_it_connects_leaves_nothing(links: Connections, peer: ScriptedPeer) -> None:
+async def test_closing_while_it_connects_leaves_nothing(links: ConnectionPool, peer: ScriptedPeer) -> None:
     asking = asyncio.create_task(links.call(peer.address, ASK, {}, timeout_s=3.0))
     await asyncio.sleep(0)
     await links.close()
@@ -146,7 +146,7 @@ async def test_closing_while_it_connects_leaves_nothing(links: Connections, peer
         await asking
 
 
-async def test_an_address_that_is_none_is_told(links: Connections) -> None:
+async def test_an_address_that_is_none_is_told(links: ConnectionPool) -> None:
     for address in ("nowhere", "host:port", "host:", ":1", "host:99999"):
         with pytest.raises(BrokerUnavailable, match="cannot be reached"):
             await links.call(address, ASK, {}, timeout_s=3.0)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.rpc.tls import client_context
 from brokers.remote.settings import Tls, Verify
 from popgate.errors import BadRequest, BrokerUnavailable
@@ -55,7 +55,7 @@ def server(papers: Path, name: str, *, asks_for_client: bool = False) -> ssl.SSL
     return context
 
 
-async def reach(make_links: Callable[..., Connections], context: ssl.SSLContext, tls: Tls) -> int:
+async def reach(make_links: Callable[..., ConnectionPool], context: ssl.SSLContext, tls: Tls) -> int:
     links = make_links(tls=tls)
     async with ScriptedPeer(tls=context) as peer:
         peer.on(ASK, lambda request: request.answer(0))
@@ -72,7 +72,7 @@ async def reach(make_links: Callable[..., Connections], context: ssl.SSLContext,
     ],
 )
 async def test_a_broker_with_the_right_certificate_is_spoken_to(
-    make_links: Callable[..., Connections],
+    make_links: Callable[..., ConnectionPool],
     papers: Path,
     certificate: str,
     ca: str,
@@ -93,7 +93,12 @@ async def test_a_broker_with_the_right_certificate_is_spoken_to(
     ],
 )
 async def test_a_broker_with_another_certificate_is_not(
-    make_links: Callable[..., Connections], papers: Path, ca: str, verify: Verify, server_name: str, told: str
+    make_links: Callable[..., ConnectionPool],
+    papers: Path,
+    ca: str,
+    verify: Verify,
+    server_name: str,
+    told: str,
 ) -> None:
     tls = Tls(ca=papers / f"{ca}.pem", verify=verify, server_name=server_name)
     with pytest.raises(BrokerUnavailable, match=told):
@@ -101,7 +106,7 @@ async def test_a_broker_with_another_certificate_is_not(
 
 
 async def test_a_broker_that_wants_a_certificate_of_the_gateway_gets_it(
-    make_links: Callable[..., Connections], papers: Path
+    make_links: Callable[..., ConnectionPool], papers: Path
 ) -> None:
     tls = Tls(
         ca=papers / "ca.pem",
@@ -113,7 +118,7 @@ async def test_a_broker_that_wants_a_certificate_of_the_gateway_gets_it(
 
 
 async def test_an_address_found_by_a_name_is_held_to_that_name(
-    make_links: Callable[..., Connections], papers: Path
+    make_links: Callable[..., ConnectionPool], papers: Path
 ) -> None:
     links = make_links(tls=Tls(ca=papers / "ca.pem"))
     async with ScriptedPeer(tls=server(papers, "server")) as peer:
@@ -122,7 +127,9 @@ async def test_an_address_found_by_a_name_is_held_to_that_name(
         assert (await links.call(peer.address, ASK, {}, timeout_s=5.0)).code == 0
 
 
-async def test_a_broker_without_tls_is_told_of(make_links: Callable[..., Connections], papers: Path) -> None:
+async def test_a_broker_without_tls_is_told_of(
+    make_links: Callable[..., ConnectionPool], papers: Path
+) -> None:
     links = make_links(tls=Tls(ca=papers / "ca.pem"))
     async with ScriptedPeer() as peer:
         with pytest.raises(BrokerUnavailable):

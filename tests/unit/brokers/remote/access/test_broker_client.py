@@ -1,4 +1,4 @@
-"""brokers.remote.base.broker_client: requests to brokers by name."""
+"""brokers.remote.access.broker_client: requests to brokers by name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.base.access import ClusterAccess
+from brokers.remote.access.cluster_access import ClusterAccess
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import SystemClock
 from popgate.context import Context

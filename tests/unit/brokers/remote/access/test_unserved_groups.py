@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from brokers.remote.base.unserved_groups import UnservedGroups
+from brokers.remote.access.unserved_groups import UnservedGroups
 from popgate.testing import MovableClock
 
 WHY = "there is no such group"

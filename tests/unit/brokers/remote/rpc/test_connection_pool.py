@@ -1,4 +1,4 @@
-"""brokers.remote.rpc.connections: requests and answers on connections to brokers."""
+"""brokers.remote.rpc.connection_pool: requests and answers on connections to brokers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import Credentials, RemoteSettings
 from popgate.errors import BadRequest, BrokerBusy, BrokerTimeout, BrokerUnavailable
 from popgate.testing.clock import MovableClock
@@ -24,11 +24,13 @@ ASK = int(RequestCode.GET_MAX_OFFSET)
 TELL = int(RequestCode.UPDATE_CONSUMER_OFFSET)
 
 
-async def ask(links: Connections, peer: ScriptedPeer, **fields: str) -> Command:
+async def ask(links: ConnectionPool, peer: ScriptedPeer, **fields: str) -> Command:
     return await links.call(peer.address, ASK, fields, timeout_s=3.0)
 
 
-async def test_an_answer_comes_with_its_fields_body_and_code(links: Connections, peer: ScriptedPeer) -> None:
+async def test_an_answer_comes_with_its_fields_body_and_code(
+    links: ConnectionPool, peer: ScriptedPeer
+) -> None:
     peer.on(ASK, lambda request: request.answer(17, "none", {"offset": request.fields["queueId"]}, b"body"))
     answer = await links.call(peer.address, ASK, {"queueId": "7"}, b"asked", timeout_s=3.0)
     assert (answer.code, answer.remark, answer.fields, answer.body) == (17, "none", {"offset": "7"}, b"body")
@@ -36,7 +38,7 @@ async def test_an_answer_comes_with_its_fields_body_and_code(links: Connections,
 
 
 async def test_many_requests_share_a_connection_and_their_answers_may_cross(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     held: list[Command] = []
 
@@ -54,7 +56,7 @@ async def test_many_requests_share_a_connection_and_their_answers_may_cross(
 
 
 async def test_what_is_asked_in_one_turn_of_the_loop_is_written_at_once(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     await ask(links, peer)
@@ -66,7 +68,7 @@ async def test_what_is_asked_in_one_turn_of_the_loop_is_written_at_once(
 
 
 async def test_links_to_one_broker_are_connections_of_their_own(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     for number in (0, 3, 3, 0):
@@ -78,7 +80,7 @@ async def test_links_to_one_broker_are_connections_of_their_own(
 
 
 async def test_an_answer_that_does_not_come_in_time_is_a_timeout_and_dropped_when_it_comes(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     held: list[Command] = []
     peer.on(ASK, lambda request: held.append(request))
@@ -97,7 +99,7 @@ async def test_an_answer_that_does_not_come_in_time_is_a_timeout_and_dropped_whe
 
 
 async def test_each_request_has_its_own_time(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     peer.on(ASK, lambda request: None)
     tasks = [
@@ -118,7 +120,7 @@ async def test_each_request_has_its_own_time(
 
 
 async def test_a_caller_who_leaves_takes_the_request_along(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     held: list[Command] = []
     peer.on(ASK, lambda request: held.append(request))
@@ -135,7 +137,7 @@ async def test_a_caller_who_leaves_takes_the_request_along(
 
 
 async def test_a_request_that_is_cancelled_before_it_was_written_is_not_written(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     asking = asyncio.create_task(ask(links, peer, queueId="1"))
@@ -147,7 +149,9 @@ async def test_a_request_that_is_cancelled_before_it_was_written_is_not_written(
     assert [one.fields["queueId"] for one in peer.requests] == ["2"]
 
 
-async def test_where_nobody_listens_the_request_was_not_done(links: Connections, peer: ScriptedPeer) -> None:
+async def test_where_nobody_listens_the_request_was_not_done(
+    links: ConnectionPool, peer: ScriptedPeer
+) -> None:
     await peer.stop()
     with pytest.raises(BrokerUnavailable, match=f"{peer.address} cannot be reached: Connection refused"):
         await ask(links, peer)
@@ -155,7 +159,7 @@ async def test_where_nobody_listens_the_request_was_not_done(links: Connections,
 
 
 async def test_a_connection_lost_after_the_request_was_written_leaves_the_outcome_open(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: peer.cut())
     with pytest.raises(BrokerTimeout, match="was lost before it answered GET_MAX_OFFSET"):
@@ -163,7 +167,7 @@ async def test_a_connection_lost_after_the_request_was_written_leaves_the_outcom
 
 
 async def test_a_broker_that_does_not_read_holds_callers_back_and_learns_nothing_of_what_waits(
-    make_links: Callable[..., Connections], peer: ScriptedPeer, clock: MovableClock
+    make_links: Callable[..., ConnectionPool], peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     links = make_links(max_queued_bytes=4 << 20, connect_timeout_s=30.0)
     peer.on(ASK, lambda request: request.answer(0))
@@ -193,7 +197,7 @@ async def test_a_broker_that_does_not_read_holds_callers_back_and_learns_nothing
 
 
 async def test_what_was_not_written_in_its_time_was_not_done(
-    links: Connections, peer: ScriptedPeer, clock: MovableClock
+    links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     asking = asyncio.create_task(links.call(peer.address, ASK, {}, timeout_s=0.5))
     await asyncio.sleep(0)
@@ -206,7 +210,7 @@ async def test_what_was_not_written_in_its_time_was_not_done(
 
 
 async def test_no_more_requests_wait_than_the_bound(
-    make_links: Callable[..., Connections], peer: ScriptedPeer
+    make_links: Callable[..., ConnectionPool], peer: ScriptedPeer
 ) -> None:
     links = make_links(max_in_flight=10)
     peer.on(ASK, lambda request: None)
@@ -219,7 +223,7 @@ async def test_no_more_requests_wait_than_the_bound(
 
 
 async def test_a_request_that_fits_into_no_frame_is_refused_and_hurts_no_other(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: request.answer(0))
     with pytest.raises(BadRequest, match="16777216"):
@@ -229,7 +233,7 @@ async def test_a_request_that_fits_into_no_frame_is_refused_and_hurts_no_other(
 
 
 async def test_oneway_requests_are_written_where_there_is_a_connection(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     links.tell(peer.address, TELL, {"n": "1"})
     assert links.figures()["oneway_dropped_total"] == 1
@@ -243,7 +247,7 @@ async def test_oneway_requests_are_written_where_there_is_a_connection(
     assert told.fields == {"n": "2"}
 
 
-async def test_oneway_requests_to_nobody_raise_nothing(links: Connections, peer: ScriptedPeer) -> None:
+async def test_oneway_requests_to_nobody_raise_nothing(links: ConnectionPool, peer: ScriptedPeer) -> None:
     await peer.stop()
     for _ in range(3):
         links.tell(peer.address, TELL, {})
@@ -253,7 +257,7 @@ async def test_oneway_requests_to_nobody_raise_nothing(links: Connections, peer:
 
 @pytest.mark.parametrize("later", [False, True])
 async def test_requests_of_the_broker_reach_the_handler_of_their_code(
-    links: Connections, peer: ScriptedPeer, later: bool
+    links: ConnectionPool, peer: ScriptedPeer, later: bool
 ) -> None:
     seen: list[Any] = []
 
@@ -278,7 +282,7 @@ async def test_requests_of_the_broker_reach_the_handler_of_their_code(
 
 
 async def test_a_broker_that_goes_away_is_asked_again_on_another_connection(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     asked: list[Command] = []
 
@@ -294,7 +298,7 @@ async def test_a_broker_that_goes_away_is_asked_again_on_another_connection(
 
 
 async def test_what_is_under_way_when_a_broker_goes_away_is_still_answered(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     held: list[Command] = []
     peer.on(ASK, lambda request: request.answer(0))
@@ -313,7 +317,7 @@ async def test_what_is_under_way_when_a_broker_goes_away_is_still_answered(
 
 
 async def test_a_broker_that_only_tells_clients_to_go_is_left_alone_for_a_while(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: request.answer(ResponseCode.GO_AWAY))
     for _ in range(5):
@@ -323,7 +327,7 @@ async def test_a_broker_that_only_tells_clients_to_go_is_left_alone_for_a_while(
 
 
 async def test_nonsense_from_the_other_side_ends_the_connection(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     def nonsense(request: Command) -> None:
         transport = peer.connections[0].transport
@@ -336,7 +340,7 @@ async def test_nonsense_from_the_other_side_ends_the_connection(
 
 
 async def test_every_request_is_signed_by_the_account_of_the_gateway(
-    make_links: Callable[..., Connections], peer: ScriptedPeer, clock: MovableClock
+    make_links: Callable[..., ConnectionPool], peer: ScriptedPeer, clock: MovableClock
 ) -> None:
     links = make_links(credentials=Credentials("key", "secret"), heartbeat_s=5.0)
     assert "secret" not in repr(Credentials("key", "secret"))
@@ -351,7 +355,7 @@ async def test_every_request_is_signed_by_the_account_of_the_gateway(
         assert request.fields["AccessKey"] == "key"
 
 
-async def test_links_are_bounded(make_links: Callable[..., Connections], peer: ScriptedPeer) -> None:
+async def test_links_are_bounded(make_links: Callable[..., ConnectionPool], peer: ScriptedPeer) -> None:
     links = make_links(max_links=2, max_addresses=2)
     peer.on(ASK, lambda request: request.answer(0))
     for number in (0, 1):
@@ -362,7 +366,7 @@ async def test_links_are_bounded(make_links: Callable[..., Connections], peer: S
 
 
 async def test_who_follows_links_is_told_when_they_come_and_go(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     told: list[tuple[str, str, int]] = []
     links.on_open(lambda address, link: told.append(("open", address, link)))
@@ -379,7 +383,7 @@ async def test_who_follows_links_is_told_when_they_come_and_go(
 
 
 async def test_after_the_end_nothing_is_asked_and_nothing_is_left(
-    links: Connections, peer: ScriptedPeer
+    links: ConnectionPool, peer: ScriptedPeer
 ) -> None:
     peer.on(ASK, lambda request: None)
     asking = asyncio.create_task(ask(links, peer))
@@ -393,10 +397,10 @@ async def test_after_the_end_nothing_is_asked_and_nothing_is_left(
     links.connect(peer.address)
     await peer.until(lambda: not peer.connections)
     gc.collect()
-    assert repr(links) == "<Connections 0 open of 0>"
+    assert repr(links) == "<ConnectionPool 0 open of 0>"
 
 
-async def _backlog(links: Connections, peer: ScriptedPeer, clock: MovableClock) -> None:
+async def _backlog(links: ConnectionPool, peer: ScriptedPeer, clock: MovableClock) -> None:
     made = [links]
     await test_a_broker_that_does_not_read_holds_callers_back_and_learns_nothing_of_what_waits(
         lambda **settings: made[0], peer, clock
@@ -423,7 +427,7 @@ def test_the_loop_that_serves_does_it_alike(behaviour: Callable[..., Any]) -> No
         clock = MovableClock()
         settings = RemoteSettings(max_queued_bytes=4 << 20)
         async with ScriptedPeer() as peer:
-            links = Connections(settings, clock)
+            links = ConnectionPool(settings, clock)
             given = {"links": links, "peer": peer, "clock": clock}
             wanted = inspect.signature(behaviour).parameters
             await behaviour(**{name: value for name, value in given.items() if name in wanted})

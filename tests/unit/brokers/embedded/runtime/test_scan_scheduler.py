@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from brokers.embedded.broker import EmbeddedBroker
-from brokers.embedded.runtime.scan_turns import ScanScheduler
+from brokers.embedded.runtime.scan_scheduler import ScanScheduler
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context

@@ -18,14 +18,14 @@ from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.heartbeats import HeartbeatData
 from popgate.wire.remoting import Command, encode_command
 
-__all__ = ["Connections", "Handler"]
+__all__ = ["ConnectionPool", "Handler"]
 
 _log = logging.getLogger(__name__)
 
 _SWEEP_S = 30.0
 
 
-class Connections:
+class ConnectionPool:
     """Every connection of the gateway to its cluster.
 
     Connection 0 of a broker is the one for everything that has no reason to choose; the others are there
@@ -63,7 +63,7 @@ class Connections:
 
     def __repr__(self) -> str:
         is_open = sum(one.is_open for one in self._links.values())
-        return f"<Connections {is_open} open of {len(self._links)}>"
+        return f"<ConnectionPool {is_open} open of {len(self._links)}>"
 
     async def call(
         self,

@@ -14,7 +14,7 @@ from popgate.naming import RETRY_PREFIX, pop_retry_topic_v2
 _PAIRS = 256
 
 
-class GroupTopics:
+class GroupTopicIndex:
     """Shares by topic and group: those that are in use, or have messages that are held or rest.
 
     The others are in the store only, and come back when somebody asks for them: a group that reads
@@ -27,7 +27,7 @@ class GroupTopics:
         self._shares: dict[int, dict[int, GroupTopic]] = {}
 
     def __repr__(self) -> str:
-        return f"<GroupTopics of {len(self._shares)} topics>"
+        return f"<GroupTopicIndex of {len(self._shares)} topics>"
 
     def __iter__(self) -> Iterator[GroupTopic]:
         """Those in memory."""

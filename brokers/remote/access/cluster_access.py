@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
-from brokers.remote.base.broker_client import BrokerClient
-from brokers.remote.base.queries import NO_SUCCESS, could_be_a_name
-from brokers.remote.base.unserved_groups import UnservedGroups
+from brokers.remote.access.broker_client import BrokerClient
+from brokers.remote.access.queries import NO_SUCCESS, could_be_a_name
+from brokers.remote.access.unserved_groups import UnservedGroups
 from brokers.remote.cluster.name_servers import NameServers
 from brokers.remote.cluster.queues import Place, place_of
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock
@@ -42,7 +42,7 @@ class ClusterAccess:
     def __init__(self, settings: RemoteSettings, clock: Clock) -> None:
         self.settings = settings
         self.clock = clock
-        self.connections = Connections(settings, clock)
+        self.connections = ConnectionPool(settings, clock)
         self.routes = Routes(
             NameServers(self.connections, settings, clock), self.connections, settings, clock
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import cast
 
 from brokers.remote.cluster.routes import Routes
-from brokers.remote.rpc.connections import Connections
+from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.answers import error_of
 from popgate.clock import Clock
@@ -20,9 +20,9 @@ _SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
 
 
 class BrokerClient:
-    """Requests to brokers by name. A part that needs a certain link or address uses `Connections` itself."""
+    """Requests to brokers by name. A part that needs a certain link or address uses the pool itself."""
 
-    def __init__(self, links: Connections, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
+    def __init__(self, links: ConnectionPool, routes: Routes, settings: RemoteSettings, clock: Clock) -> None:
         self._links = links
         self._routes = routes
         self._settings = settings
@@ -56,7 +56,7 @@ class BrokerClient:
     ) -> Command:
         """A broker's answer, whatever its code; `named` is the field that has the broker's name.
 
-        Raises as `Connections.call`. A broker that cannot be reached, or says that it is not the one to
+        Raises as `ConnectionPool.call`. A broker that cannot be reached, or says that it is not the one to
         ask, is asked for at the name servers at once.
         """
         routes = self._routes

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from brokers.remote.base.keyed_lock import KeyedLock
+from brokers.remote.access.keyed_lock import KeyedLock
 
 
 async def test_two_with_one_name_come_one_after_the_other():
