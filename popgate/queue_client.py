@@ -253,6 +253,8 @@ class QueueClient:
         Raises LocalWireError for properties that are too long for the layout.
         """
         if len(messages) != 1:
+            if half:
+                raise ValueError(f"a half message is sent alone, not {len(messages)} together")
             items = encode_batch((0, body, block) for body, block in messages)
             return self.start_send_batch(queue, items, now_ms=now_ms, once=once)
         body, properties = messages[0]

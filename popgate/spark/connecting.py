@@ -85,7 +85,7 @@ def close_idle() -> None:
 
 
 def _close_older(time_s: float) -> None:
-    for key in [key for key, (since, _) in _idle.items() if since < time_s]:
+    for key in [key for key, (since, _) in list(_idle.items()) if since < time_s]:
         _idle.pop(key)[1].close()
 
 

@@ -58,6 +58,8 @@ class QueryReporter:
         self._changed = threading.Condition()
         self._last: dict[str, tuple[QueryReport, float]] = {}
         """The last report of each query that runs, and when it was made."""
+        self._told_at: dict[str, float] = {}
+        """When each query that runs was told of last, by the real time."""
         self._due: dict[str, None] = {}
         """Queries of which something is to be told, in their order."""
         self._ended: dict[str, QueryReport] = {}
@@ -69,6 +71,8 @@ class QueryReporter:
     def put(self, report: QueryReport) -> None:
         """Tell this soon, and again, in the place of what was told of the query before."""
         with self._changed:
+            if self._closed:
+                return
             self._last[report.query] = report, self._now()
             self._ended.pop(report.query, None)
             self._wake(report.query)
@@ -77,7 +81,8 @@ class QueryReporter:
         """Tell that it has ended, where it was told of at all."""
         with self._changed:
             last = self._last.pop(query, None)
-            if last is not None:
+            self._told_at.pop(query, None)
+            if last is not None and not self._closed:
                 self._ended[query] = replace(last[0], ended=True)
                 self._wake(query)
 
@@ -105,10 +110,17 @@ class QueryReporter:
     def _next(self) -> list[QueryReport]:
         """What to tell now; it waits until there is something. Empty: it is closed."""
         with self._changed:
-            while not self._due and not self._closed:
-                if not self._changed.wait(self._repeat_s if self._last else None):
-                    self._due.update(dict.fromkeys(self._last))
+            while True:
+                now = time.monotonic()
+                if self._closed:
+                    break
+                rests = {query: self._told_at.get(query, now) + self._repeat_s - now for query in self._last}
+                self._due.update(dict.fromkeys(query for query, rest_s in rests.items() if rest_s <= 0))
+                if self._due:
+                    break
+                self._changed.wait(min(rests.values(), default=None))
             found = [self._report_of(query) for query in self._due]
+            self._told_at.update((query, now) for query in self._due if query in self._last)
             self._due.clear()
             return found
 
@@ -124,11 +136,13 @@ class QueryReporter:
             try:
                 with self._connect(self._way) as client:
                     client.report(report)
-            except SparkSourceError as error:
+            except Exception as error:
+                # Whatever it is: the thread goes on, for nobody starts it again.
                 if report.query not in self._failing:
-                    _log.warning("the gateway takes no reports of query %s: %s", report.query, error.sentence)
+                    why = error.sentence if isinstance(error, SparkSourceError) else repr(error)
+                    _log.warning("the gateway takes no reports of query %s: %s", report.query, why)
                 self._failing.add(report.query)
-                if passes(error):
+                if isinstance(error, SparkSourceError) and passes(error):
                     # It would not take the others, either.
                     return
             else:

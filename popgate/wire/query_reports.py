@@ -21,6 +21,7 @@ MOST_SOURCES: Final = 16
 MOST_TOPICS: Final = 100
 """Of a source; of one that reads more the first ones by name are told."""
 _LONGEST: Final = 64 * 1024
+_LARGEST: Final = 1e300
 FIGURES: Final[Mapping[str, tuple[str, str]]] = {
     # name: type, help
     "input_rows_total": ("counter", "Rows read, since the driver listens."),
@@ -63,24 +64,31 @@ class QueryReport:
     ended: bool = False
 
     def encode(self) -> bytes:
-        """Raises LocalWireError for a figure that is no number."""
+        """Figures that are no numbers are left out, and topics where there are too many to tell."""
+        topics = MOST_TOPICS
+        while len(body := self._encode(topics)) > _LONGEST and topics > 1:
+            topics //= 2
+        return body
+
+    def _encode(self, topics: int) -> bytes:
         sources = [
             {
                 "number": each.number,
-                "topics": list(each.topics[:MOST_TOPICS]),
+                "topics": list(each.topics[:topics]),
                 "min": each.least,
                 "max": each.most,
                 "mean": each.mean,
             }
             for each in self.sources[:MOST_SOURCES]
+            if all(map(_is_told, (each.least, each.most, each.mean)))
         ]
         return dumps_plain(
             {
                 "v": _VERSION,
                 "query": self.query[:LONGEST_QUERY],
                 "ended": self.ended,
-                "age_s": self.age_s,
-                "figures": dict(self.figures),
+                "age_s": self.age_s if _is_told(self.age_s) else 0,
+                "figures": {name: value for name, value in self.figures.items() if _is_told(value)},
                 "sources": sources,
             }
         )
@@ -101,13 +109,21 @@ class QueryReport:
         sources = told.get("sources", [])
         if not isinstance(sources, list) or len(sources) > MOST_SOURCES:
             raise PeerWireError(f"a report of a query has up to {MOST_SOURCES} sources")
+        read = tuple(map(_source, sources))
+        if len({source.number for source in read}) < len(read):
+            raise PeerWireError("two sources of a query have the same number")
         return cls(
             query,
-            tuple(map(_source, sources)),
+            read,
             {name: _number(name, figures[name]) for name in FIGURES if name in figures},
             _number("age_s", told.get("age_s", 0)),
             ended,
         )
+
+
+def _is_told(value: float) -> bool:
+    """Whether a gateway takes it: Spark's rates may be infinite, and below 0 when a clock goes back."""
+    return 0 <= value < _LARGEST
 
 
 def _source(told: object) -> SourceLag:
@@ -131,7 +147,7 @@ def _number(name: str, told: object) -> float:
         value = float(told)
     except OverflowError:
         value = math.inf
-    if not 0 <= value < 1e300:
+    if not 0 <= value < _LARGEST:
         raise PeerWireError(f"{name} of a query is {_told(told)}, which is too large, or below 0")
     return value
 

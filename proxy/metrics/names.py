@@ -272,7 +272,7 @@ _QUERIES = (
         "gauge",
         "How long ago the last trigger ended that its driver told of.",
         ("query",),
-        over="max",
+        over="min",
     ),
 )
 

@@ -119,10 +119,16 @@ def _fitting(block: bytes, names: list[tuple[bytes, bytes]]) -> bytes:
     return full if len(full) <= LONGEST_BLOCK else block
 
 
+def topic_in(properties: bytes, otherwise: bytes) -> bytes:
+    """The topic that RETRY_TOPIC names; `otherwise` where it is not there, or says what no property can."""
+    named = find_property(properties, _RETRY_TOPIC)
+    return named if named and b"\x01" not in named else otherwise
+
+
 def _taken_from(group: Group, topic: Topic, found: Record) -> bytes:
     """The topic that the group read: of its own retry topics that is the one whose retries are in there."""
     if topic.name == retry_topic(group.name):
-        return find_property(found.properties, _RETRY_TOPIC) or topic.packed_name
+        return topic_in(found.properties, topic.packed_name)
     return topic.packed_name.removeprefix(pop_retry_topic_v2(group.name, "").encode())
 
 

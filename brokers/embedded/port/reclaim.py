@@ -14,6 +14,7 @@ from itertools import islice
 from brokers.capabilities import Reclaimed, ReclaimsRetries
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.facet import Facet
+from brokers.embedded.groups.dead_letters import topic_in
 from brokers.embedded.groups.entries import Entry
 from brokers.embedded.groups.group_topic import GroupTopic
 from brokers.embedded.groups.ledger import Ledger
@@ -148,7 +149,7 @@ def _sent_to(ledger: Ledger, message: Record) -> bytes:
     """The topic that the group reads: of its own retries the one that they say, if they do."""
     read = ledger.share.main.topic if ledger.share.main is not None else ledger.queue.topic
     if read.name == retry_topic(ledger.group.name):
-        return find_property(message.properties, _RETRY_TOPIC) or read.packed_name
+        return topic_in(message.properties, read.packed_name)
     return read.packed_name
 
 

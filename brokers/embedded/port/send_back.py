@@ -10,6 +10,7 @@ from functools import lru_cache
 from brokers.embedded.catalog.catalog import Group, Topic
 from brokers.embedded.engine.engine import Engine
 from brokers.embedded.engine.facet import Facet
+from brokers.embedded.groups.dead_letters import topic_in
 from brokers.embedded.port.lookup import record_at
 from popgate.context import Context
 from popgate.delays import delay_ms_of
@@ -153,7 +154,7 @@ def without_counts(properties: bytes) -> bytes:
 
 def _came_from(topic: Topic, message: Record) -> bytes:
     """The topic that the message was sent to, whichever it was pulled from."""
-    return find_property(message.properties, _RETRY_TOPIC) or topic.packed_name
+    return topic_in(message.properties, topic.packed_name)
 
 
 def _with_origin(topic: Topic, message: Record, host: str) -> bytes:

@@ -21,7 +21,7 @@ def true_origin(topic: str, properties: bytes) -> bytes:
     else:
         return properties
     told = find_property(properties, _RETRY_TOPIC)
-    if told is None:
+    if told is None or b"\x01" in told:  # a client may have written anything
         return properties
     for make in (pop_retry_topic_v2, pop_retry_topic_v1):
         retries = make(group, "").encode()

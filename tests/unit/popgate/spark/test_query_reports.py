@@ -189,3 +189,31 @@ def test_options_that_are_none_are_refused() -> None:
         QueryReporter({})
     with pytest.raises(SparkSourceError, match="option 'endpoint' is not known: did you mean endpoints"):
         QueryReporter({"endpoint": "a:1"})
+
+
+def test_a_query_with_many_triggers_holds_up_no_other(gateway: Gateway) -> None:
+    reporter = QueryReporter(GIVEN, connect=gateway.connect, repeat_s=0.02)
+    reporter.put(report("long"))
+
+    def is_told_again() -> bool:
+        reporter.put(report("busy"))
+        return [each.query for each in gateway.told].count("long") > 2
+
+    wait_until(is_told_again, seen=lambda: len(gateway.told))
+    reporter.close()
+    reporter.put(report("late"))
+    assert "late" not in {each.query for each in gateway.told}
+
+
+def test_a_failure_that_nobody_expects_ends_no_reports(
+    gateway: Gateway, reporter: QueryReporter, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(told: QueryReport) -> None:
+        if told.query == "odd":
+            raise ZeroDivisionError("as it were")
+
+    gateway.refuses = breaks
+    reporter.put(report("odd"))
+    reporter.put(report("even"))
+    gateway.has("even")
+    assert "ZeroDivisionError" in caplog.text

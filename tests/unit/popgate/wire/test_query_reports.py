@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,9 +41,30 @@ def test_figures_that_are_not_known_are_left_out() -> None:
 
 def test_what_is_too_much_is_not_told() -> None:
     many = SourceLag(0, tuple(f"t{number:03}" for number in range(MOST_TOPICS + 9)), 0, 0, 0)
-    told = QueryReport.decode(QueryReport("q" * 999, (many,) * (MOST_SOURCES + 1)).encode())
+    sources = tuple(many._replace(number=number) for number in range(MOST_SOURCES + 1))
+    told = QueryReport.decode(QueryReport("q" * 999, sources).encode())
     assert (told.query, len(told.sources)) == ("q" * LONGEST_QUERY, MOST_SOURCES)
     assert told.sources[0].topics == many.topics[:MOST_TOPICS]
+
+
+def test_names_of_topics_that_are_too_long_together_are_told_in_part() -> None:
+    names = tuple(f"{number:03}" + "n" * 120 for number in range(MOST_TOPICS))
+    report = QueryReport("q", tuple(SourceLag(number, names, 0, 1, 1) for number in range(MOST_SOURCES)))
+    told = QueryReport.decode(report.encode())
+    assert [source.topics for source in told.sources] == [names[:25]] * MOST_SOURCES
+
+
+def test_figures_that_are_no_numbers_are_not_told() -> None:
+    odd = SourceLag(1, ("t",), 0, math.inf, 1)
+    report = QueryReport("q", (odd, REPORT.sources[0]), {"batch_id": 3, "batch_seconds": -1.0}, age_s=-0.5)
+    figures = {**report.figures, "input_rows_per_second": math.inf, "processed_rows_per_second": math.nan}
+    told = QueryReport.decode(replace(report, figures=figures).encode())
+    assert told == QueryReport("q", (REPORT.sources[0],), {"batch_id": 3})
+
+
+def test_two_sources_have_two_numbers() -> None:
+    with pytest.raises(PeerWireError, match="the same number"):
+        QueryReport.decode(QueryReport("q", REPORT.sources[:1] * 2).encode())
 
 
 @pytest.mark.parametrize(

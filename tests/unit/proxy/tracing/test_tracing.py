@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from brokers.capabilities import LiteTopics, TellsCluster
+from brokers.capabilities import LiteTopics, RedrivesDeadLetters, TellsCluster
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.message_id import make_message_id
 from popgate.testing.clock import MovableClock
@@ -285,7 +285,8 @@ async def test_remembered_deliveries_are_bounded(house: House) -> None:
 async def test_a_broker_with_spans_is_still_what_it_is(house: House) -> None:
     stored = house.app.processor._broker
     assert isinstance(house.app.broker, EmbeddedBroker)
-    assert cast(object, stored.capability(LiteTopics)) is stored
+    assert cast(object, stored.capability(RedrivesDeadLetters)) is stored
+    assert cast(object, stored.capability(LiteTopics)) is house.app.broker
     assert stored.capability(TellsCluster) is None
     assert stored.name == house.app.broker.name
     assert stored.traits is house.app.broker.traits

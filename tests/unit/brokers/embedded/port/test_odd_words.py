@@ -1,7 +1,8 @@
-"""What no client of a door can say, but a gateway that shares the broker can."""
+"""What only classic clients, and gateways that share the broker, can say: any block of properties."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import BadRequest
 from popgate.filters import EVERYTHING
-from popgate.model import GroupConfig, Message, Pop, TopicConfig
+from popgate.model import GroupConfig, Message, Pop, SendBack, Sent, TopicConfig
 from popgate.testing import MovableClock
+from popgate.wire.properties import find_property
 
 ME = Context(client_id="me")
 
@@ -68,3 +70,24 @@ async def test_a_message_with_an_id_that_cannot_be_told_dies_as_others_do(
     )
     assert [one.body for one in dead.messages] == [b"body", b"odd"]
     await broker.send(ME, [Message("t", b"next", "next")])
+
+
+async def test_a_topic_that_cannot_be_told_is_that_of_the_message(broker: EmbeddedBroker) -> None:
+    """Neither a message that is sent back nor a send of the same moment fails by it."""
+    block = b"UNIQ_KEY\x01odd\x02RETRY_TOPIC\x01a\x01b\x02"
+    [sent] = await broker.send(ME, [Message("t", b"odd", "odd", properties=block)])
+    assert isinstance(sent, Sent)
+    back = broker.send_back(
+        ME, SendBack("g", broker.name, sent.commit_offset, delay_level=-1, max_attempts=9)
+    )
+    _, [other] = await asyncio.gather(back, broker.send(ME, [Message("t", b"next", "next")]))
+    assert isinstance(other, Sent)
+    dead = await broker.pull(
+        *(ME, "%DLQ%g", broker.name, 0, 1),
+        max_messages=9,
+        max_bytes=1 << 20,
+        passing=EVERYTHING,
+        wait_until=None,
+    )
+    assert [find_property(one.properties, b"RETRY_TOPIC") for one in dead.messages] == [b"t"]
+    await broker.send_back(ME, SendBack("g", broker.name, sent.commit_offset, delay_level=1, max_attempts=9))

@@ -34,3 +34,8 @@ def test_the_topic_behind_the_retries_of_a_pop_is_told(topic: str, told: str, sh
 def test_a_message_that_says_nothing_of_it_is_left_as_it_is() -> None:
     block = encode_properties({"a": "b"})
     assert true_origin("%RETRY%g", block) is block
+
+
+def test_a_name_that_cannot_be_told_is_left_as_it_is() -> None:
+    block = b"RETRY_TOPIC\x01%RETRY%g_a\x01b\x02"
+    assert true_origin("%RETRY%g", block) == block
