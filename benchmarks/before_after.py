@@ -11,7 +11,8 @@ of one that was changed in between it is told that it may measure something else
 not compared.
 
 With --out every single run is kept in `before-after-COMMIT.json` (the commit before), and the table beside
-it; parts that were measured earlier with the same two commits stay there. It takes some twenty minutes.
+it; parts that were measured earlier with the same two commits on the same machine stay there. It takes some
+twenty minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.beside.amounts import chosen_from
-from benchmarks.beside.machine import doubts, facts, sentence
+from benchmarks.beside.machine import Facts, doubts, facts, sentence
 from benchmarks.beside.results import Results, Run, compared
 from benchmarks.pairs.figures import run_program
 from benchmarks.pairs.wheels import CHECKOUT, WheelSide, build_side, full_commit
@@ -37,6 +38,8 @@ MISSING = 3
 """The exit code when git or the commit is not there."""
 BEFORE, AFTER = "before", "after"
 TIER = "wheels"
+OF_THE_MACHINE = ("processor", "cores", "memory_gb", "kernel", "python")
+"""Facts that are those of all runs of a page."""
 
 
 def pairs_number(word: str) -> int:
@@ -96,12 +99,16 @@ def page(results: Results) -> str:
     return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
 
 
-def kept(file: Path, settings: dict[str, str], parts: Sequence[str]) -> tuple[list[Run], list[str]]:
-    """Runs and notes of other parts that were measured with the same two commits."""
+def kept(
+    file: Path, machine: Facts, settings: dict[str, str], parts: Sequence[str]
+) -> tuple[list[Run], list[str]]:
+    """Runs and notes of other parts that were measured with the same two commits on this machine."""
     if not file.exists():
         return [], []
     earlier = Results.read(file)
     if earlier.settings != settings or CHECKOUT in settings.values():
+        return [], []
+    if any(earlier.machine.get(fact) != machine[fact] for fact in OF_THE_MACHINE):
         return [], []
     notes = [note for note in earlier.notes if note.partition(":")[0] not in parts]
     return [run for run in earlier.runs if run.part not in parts], notes
@@ -137,7 +144,7 @@ def main() -> None:
     if chosen.out is not None:
         chosen.out.mkdir(parents=True, exist_ok=True)
         results.file = chosen.out / f"before-after-{commits[BEFORE][:12]}.json"
-        results.runs, results.notes = kept(results.file, commits, parts)
+        results.runs, results.notes = kept(results.file, machine, commits, parts)
     with tempfile.TemporaryDirectory() as folder:
         sides = [build_side(name, commit, Path(folder) / name) for name, commit in commits.items()]
         measure(results, sides, parts, pairs, *how)

@@ -28,7 +28,6 @@ CONFIGURATION_PAGE = Path("docs/configuration.md")
 SAMPLE_FILE = Path("deploy/popgate.toml")
 
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
-_LENGTHS = {"min_length": "at least", "max_length": "at most"}
 
 
 @dataclass(slots=True, frozen=True)

@@ -25,6 +25,11 @@ _FEWEST: Final = 64
 """Rows: the work by columns costs some 0.3 ms for each batch, as much as that by rows for so many."""
 _MOST_BYTES: Final = 64 << 20
 """Of a batch: it is there three times while it is packed, and rows of larger ones are large themselves."""
+_MOST_ROWS: Final = 1 << 20
+"""Of a batch: a name of a topic and an id stand before and behind each row, some hundred bytes, and all of a
+column has to stay below 2 GB."""
+_ARROW_REFUSES: Final = pa.ArrowInvalid, pa.ArrowNotImplementedError
+"""How Arrow says that a column cannot be cast, or holds what is no text."""
 _ROWS_OF_A_TOPIC: Final = 32
 """On average at least so many rows in a row have one topic."""
 _HEAD: Final = np.dtype([("size", ">u4"), ("magic", ">u8"), ("flag", ">i4"), ("body", ">u4")])
@@ -41,14 +46,15 @@ class _NotPlain(Exception):
 def plain_rows(batch: pa.RecordBatch, *, topic: str, key: str) -> PlainRows | None:
     """The rows of a batch when all are plain. `key`: the column that tells them apart; empty: none does."""
     if (
-        batch.num_rows < _FEWEST
+        not _FEWEST <= batch.num_rows <= _MOST_ROWS
         or batch.get_total_buffer_size() > _MOST_BYTES
         or not _COLUMNS | ({key} - SINK_COLUMNS.keys()) >= set(batch.schema.names)
     ):
         return None
     try:
         return PlainRows(batch, topic=topic, key=key)
-    except (_NotPlain, Wrong, ValueError, NotImplementedError):
+    except (_NotPlain, Wrong, *_ARROW_REFUSES, UnicodeDecodeError):
+        # By rows it is found out which row that is, and said.
         return None
 
 

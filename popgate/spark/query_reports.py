@@ -110,17 +110,15 @@ class QueryReporter:
     def _next(self) -> list[QueryReport]:
         """What to tell now; it waits until there is something. Empty: it is closed."""
         with self._changed:
-            while True:
+            while not self._closed:
                 now = time.monotonic()
-                if self._closed:
-                    break
                 rests = {query: self._told_at.get(query, now) + self._repeat_s - now for query in self._last}
-                self._due.update(dict.fromkeys(query for query, rest_s in rests.items() if rest_s <= 0))
+                self._due.update((query, None) for query, rest_s in rests.items() if rest_s <= 0)
                 if self._due:
+                    self._told_at.update((query, now) for query in self._due if query in self._last)
                     break
                 self._changed.wait(min(rests.values(), default=None))
             found = [self._report_of(query) for query in self._due]
-            self._told_at.update((query, now) for query in self._due if query in self._last)
             self._due.clear()
             return found
 

@@ -191,8 +191,6 @@ class TracedProcessor(MessagingProcessor):
 class _Storing:
     """A broker with a span around each send; everything else is its own, also what `capability` returns."""
 
-    _redrives: RedrivesDeadLetters
-
     def __init__(self, broker: Broker, spans: Spans) -> None:
         self._broker = broker
         self._spans = spans
@@ -203,10 +201,7 @@ class _Storing:
     def capability(self, kind: type[Capability]) -> Capability | None:
         """As of the broker behind; what has spans here is done here, whichever part of it does it there."""
         part = self._broker.capability(kind)
-        if part is None or kind is not RedrivesDeadLetters:
-            return part
-        self._redrives = cast(RedrivesDeadLetters, part)
-        return cast(Capability, self)
+        return cast(Capability, self) if part is not None and kind is RedrivesDeadLetters else part
 
     async def send(self, context: Context, messages: Sequence[Message]) -> list[Sent | GatewayError]:
         with self._spans.storing(messages[0].topic, len(messages), self._broker.name):
@@ -255,7 +250,9 @@ class _Storing:
         with self._spans.redriving(context, topic, group, len(offsets)) as span:
             if span.is_recording():
                 self._spans.link(span, await contexts_of_places(self._broker, context, places))
-            results = await self._redrives.redrive(context, group, broker, queue_id, offsets)
+            redrives = self._broker.capability(RedrivesDeadLetters)
+            assert redrives is not None  # noqa: S101 - else nobody was told that this redrives
+            results = await redrives.redrive(context, group, broker, queue_id, offsets)
             for result in results:
                 if isinstance(result, GatewayError):
                     fail(span, result)

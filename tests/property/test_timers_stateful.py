@@ -75,7 +75,7 @@ class TimersMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.catalogue = Catalog(self.store, SETTINGS)
         self.log = MessageLog(self.store, self.clock)
-        self.timers = DelayedMessages(self.store, self.log, self.catalogue, self.clock, SETTINGS)
+        self.timers = DelayedMessages(self.store, self.log, self.catalogue, SETTINGS)
         self.load()
 
     def load(self) -> None:

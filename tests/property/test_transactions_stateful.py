@@ -108,7 +108,7 @@ class TransactionsMachine(RuleBasedStateMachine):
     def open(self) -> None:
         self.catalogue = Catalog(self.store, SETTINGS)
         self.log = MessageLog(self.store, self.clock)
-        self.timers = DelayedMessages(self.store, self.log, self.catalogue, self.clock, SETTINGS)
+        self.timers = DelayedMessages(self.store, self.log, self.catalogue, SETTINGS)
         self.halves = HalfMessages(self.store, self.log, self.catalogue, self.clock, SETTINGS, self.timers)
         self.halves.on_check(self.ask)
         self.load()

@@ -243,7 +243,7 @@ class Engine:
         self.parts = LedgerParts(store, self.log, InvisibilityHeap(), dead_letters, settings, self.tallies)
         self.shares = GroupTopicIndex(self.catalogue, self.parts)
         self.forgetting = Eviction(self.shares, self.waiting, clock, settings)
-        self.timers = DelayedMessages(store, self.log, self.catalogue, clock, settings)
+        self.timers = DelayedMessages(store, self.log, self.catalogue, settings)
         self.halves = HalfMessages(store, self.log, self.catalogue, clock, settings, self.timers)
         self.retention = Retention(store, self.log, self.catalogue, self._careful, settings)
         self.lites = LiteEngine(

@@ -22,7 +22,6 @@ from brokers.embedded.storage.damaged_records import check_whole
 from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
 from brokers.embedded.storage.store import Store
-from popgate.clock import Clock
 from popgate.errors import BadRequest, NotFound, PeerWireError, shown
 from popgate.receipt import NO_RECALL_HANDLE
 from popgate.wire.properties import KEYS, UNIQ_KEY, find_property
@@ -101,12 +100,9 @@ def _is_of(value: bytes, topic_id: int, message_id: bytes) -> bool:
 class DelayedMessages:
     """The delayed messages of all topics. Adds to the store's batch; the caller commits."""
 
-    def __init__(
-        self, store: Store, log: MessageLog, catalogue: Catalog, clock: Clock, settings: EmbeddedSettings
-    ) -> None:
+    def __init__(self, store: Store, log: MessageLog, catalogue: Catalog, settings: EmbeddedSettings) -> None:
         self._log = log
         self._catalogue = catalogue
-        self._clock = clock
         self._settings = settings
         self._waiting = DueQueue(store, TIMERS)
         self._sequence = secrets.randbits(64)

@@ -8,7 +8,6 @@ after its caller went is given back. Sources: protocol facts 4.3, 4.5, 4.6 and 4
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Sequence
 
 from brokers.remote.access.cluster_access import ClusterAccess
@@ -41,8 +40,6 @@ from popgate.model import FilterKind, Pop, StartFrom, StoredMessage
 from popgate.naming import RETRY_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2
 from popgate.wire.codes import RequestCode, ResponseCode
 from popgate.wire.remoting import Command
-
-_log = logging.getLogger(__name__)
 
 _MOST_WAITING = 65_536
 _NO_ANSWER = BrokerUnavailable, BrokerBusy, BrokerTimeout

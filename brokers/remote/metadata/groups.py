@@ -57,14 +57,7 @@ class Groups(TellsReaders):
         self._access = access
         self._client = access.client
         self._settings = access.settings
-        self.group_settings: RefreshingCache[GroupConfig] = RefreshingCache(
-            self._fetch_group,
-            access.clock,
-            refresh_s=access.settings.route_refresh_s,
-            expiry_s=access.settings.route_expiry_s,
-            missing_s=access.settings.missing_route_s,
-            most=access.settings.max_routes,
-        )
+        self.group_settings = RefreshingCache.of_settings(self._fetch_group, access.clock, access.settings)
         self.group_turns = KeyedLock()
 
     async def stop(self) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from brokers.remote.cluster.single_flight import shared
+from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.errors import NotFound
 
@@ -55,6 +56,20 @@ class RefreshingCache(Generic[Value]):
         self._entries: dict[str, _Entry[Value]] = {}
         """The one that was used last stands last."""
         self._asking: dict[str, asyncio.Task[Value]] = {}
+
+    @classmethod
+    def of_settings(
+        cls, ask: Callable[[str], Awaitable[Value]], clock: Clock, settings: RemoteSettings
+    ) -> RefreshingCache[Value]:
+        """One for what is looked up as often as routes are."""
+        return cls(
+            ask,
+            clock,
+            refresh_s=settings.route_refresh_s,
+            expiry_s=settings.route_expiry_s,
+            missing_s=settings.missing_route_s,
+            most=settings.max_routes,
+        )
 
     def __repr__(self) -> str:
         return f"<RefreshingCache {len(self._entries)} asking {len(self._asking)}>"

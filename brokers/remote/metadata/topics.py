@@ -47,14 +47,7 @@ class Topics:
         self._settings = access.settings
         self._client = access.client
         self._connections = access.connections
-        self.topic_settings: RefreshingCache[TopicConfig] = RefreshingCache(
-            self._fetch_topic,
-            access.clock,
-            refresh_s=access.settings.route_refresh_s,
-            expiry_s=access.settings.route_expiry_s,
-            missing_s=access.settings.missing_route_s,
-            most=access.settings.max_routes,
-        )
+        self.topic_settings = RefreshingCache.of_settings(self._fetch_topic, access.clock, access.settings)
         self.topic_turns = KeyedLock()
 
     async def stop(self) -> None:

@@ -60,7 +60,6 @@ class PullHandler:
         self, house: DoorHouse, subscriptions: Subscriptions = _none, mapped: Mapped | None = None
     ) -> None:
         self._mapped = mapped if mapped is not None else Mapped(house)
-        self._house = house
         self._processor = house.processor
         self._clock = house.clock
         self._subscriptions = subscriptions

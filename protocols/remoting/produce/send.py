@@ -62,7 +62,6 @@ class SendHandler:
     """Serves the sends."""
 
     def __init__(self, house: DoorHouse) -> None:
-        self._house = house
         self._processor = house.processor
         self._clock = house.clock
         self._brokers = Brokers(house)

@@ -86,7 +86,6 @@ class Views:
     """Views of topics and of the brokers' numbers, kept for as long as nothing changes."""
 
     def __init__(self, house: DoorHouse) -> None:
-        self._house = house
         self._clock = house.clock
         self._numbering = house.processor.numbering
         self._places = Places(house)

@@ -17,6 +17,7 @@ from benchmarks.pairs.wheels import CHECKOUT, WheelSide, full_commit, source_of
 from popgate.testing.made import Missing
 
 COMMITS = {"before": "a" * 40, "after": "b" * 40}
+MACHINE = dict.fromkeys(before_after.OF_THE_MACHINE, "as it was")
 
 
 def run(part: str, side: str, number: int, **figures: float) -> Run:
@@ -58,18 +59,21 @@ def test_the_table_has_medians_and_the_ratios_of_the_pairs() -> None:
 
 def test_parts_of_the_same_commits_are_kept_and_measured_parts_replaced(tmp_path: Path) -> None:
     file = tmp_path / "before-after.json"
-    assert before_after.kept(file, COMMITS, ["x"]) == ([], [])
+    assert before_after.kept(file, MACHINE, COMMITS, ["x"]) == ([], [])
     stays = run("y", "before", 0, b=1.0)
-    Results({}, COMMITS, [run("x", "before", 0, a=1.0), stays], ["x: old", "y: changed"], file=file).write()
-    assert before_after.kept(file, COMMITS, ["x"]) == ([stays], ["y: changed"])
-    assert before_after.kept(file, {**COMMITS, "after": "c" * 40}, ["x"]) == ([], [])
+    Results(
+        MACHINE, COMMITS, [run("x", "before", 0, a=1.0), stays], ["x: old", "y: changed"], file=file
+    ).write()
+    assert before_after.kept(file, MACHINE, COMMITS, ["x"]) == ([stays], ["y: changed"])
+    assert before_after.kept(file, {**MACHINE, "cores": 64}, COMMITS, ["x"]) == ([], [])
+    assert before_after.kept(file, MACHINE, {**COMMITS, "after": "c" * 40}, ["x"]) == ([], [])
 
 
 def test_figures_of_a_checkout_are_not_kept_beside_later_ones(tmp_path: Path) -> None:
     file = tmp_path / "before-after.json"
     commits = {**COMMITS, "after": CHECKOUT}
-    Results({}, commits, [run("y", "before", 0, b=1.0)], file=file).write()
-    assert before_after.kept(file, commits, ["x"]) == ([], [])
+    Results(MACHINE, commits, [run("y", "before", 0, b=1.0)], file=file).write()
+    assert before_after.kept(file, MACHINE, commits, ["x"]) == ([], [])
 
 
 def test_each_goes_first_in_turn_and_what_is_not_comparable_is_told(

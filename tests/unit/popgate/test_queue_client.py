@@ -246,6 +246,8 @@ def test_a_half_message_is_sent_as_one_and_ended_by_its_place(commit: bool, word
     client, connection = client_of(lambda *_: answer())
     client.start_send(QUEUE, [(b"x", b"TRAN_MSG\x01true\x02")], half=True)
     client.start_send(QUEUE, [(b"x", b"")])
+    with pytest.raises(ValueError, match="a half message is sent alone, not 2 together"):
+        client.start_send(QUEUE, [(b"x", b"TRAN_MSG\x01true\x02")] * 2, half=True)
     assert [fields["f"] for _, fields, _ in connection.asked] == ["4", "0"]
     half = HalfMessage("orders", "broker-a", 7, 99, "ID")
     client.finish_end(client.start_end(half, commit=commit), half)

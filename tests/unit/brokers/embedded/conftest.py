@@ -31,7 +31,7 @@ class Parts:
         self.store.open()
         self.catalogue = Catalog(self.store, settings)
         self.log = MessageLog(self.store, clock)
-        self.timers = DelayedMessages(self.store, self.log, self.catalogue, clock, settings)
+        self.timers = DelayedMessages(self.store, self.log, self.catalogue, settings)
         self.halves = HalfMessages(self.store, self.log, self.catalogue, clock, settings, self.timers)
         self.retention = Retention(self.store, self.log, self.catalogue, clock, settings)
         self.store.on_failure = lambda _: self.load()

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from popgate.spark import packed_rows
 from popgate.spark.encoding import Encoder
 from popgate.spark.errors import SparkSourceError
 from popgate.spark.identities import Identity
@@ -101,6 +102,7 @@ def is_packed_until_refused(made: pa.RecordBatch) -> bool:
     return isinstance(next(encoder(topic="t").pieces(made)), PackedRows)
 
 
+# The last is no placeholder: RocketMQ's topic of delayed messages is called so (protocol facts 2.1).
 @pytest.mark.parametrize("value", [None, "", "a b", "SCHEDULE_TOPIC_XXXX"])
 def test_topics_that_are_none_are_refused_at_their_row(value: str | None) -> None:
     made = batch("topic", pa.string(), value, "t")
@@ -180,6 +182,22 @@ def test_small_batches_and_half_messages_are_taken_row_by_row() -> None:
     assert not is_packed(made.slice(1), topic="t")
     half = {"topic": "t", "deliveryGuarantee": "transactional", "sinkId": "s", "ledgerTopic": "l"}
     assert not is_packed(made, **half)
+
+
+def test_a_batch_of_very_many_rows_is_taken_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = pa.RecordBatch.from_pydict({"body": [b""] * ROWS})
+    assert is_packed(made, topic="t")
+    monkeypatch.setattr(packed_rows, "_MOST_ROWS", ROWS - 1)
+    assert not is_packed(made, topic="t")
+
+
+def test_a_fault_of_the_program_is_not_taken_for_an_odd_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise ValueError("cannot reshape")
+
+    monkeypatch.setattr(packed_rows, "_blocks", broken)
+    with pytest.raises(ValueError, match="cannot reshape"):
+        encoder(topic="t").pieces(pa.RecordBatch.from_pydict({"body": [b"x"] * ROWS}))
 
 
 def test_texts_that_are_no_text_fail_as_they_do_row_by_row() -> None:
