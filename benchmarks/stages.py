@@ -50,9 +50,23 @@ SYSTEM_CALL = re.compile(
 )
 STAGES = (
     ("RocksDB", ("rocksdict",)),
-    ("protobuf", ("_message.abi3.so", "google/protobuf", "protocols/grpc/reading.py", "protocols/grpc/pb/")),
-    ("encoding answers", ("protocols/grpc/delivering.py", "protocols/grpc/packing.py:encode_sent")),
-    ("conversion", ("protocols/grpc/convert.py", "protocols/grpc/packing.py", "popgate/packed.py")),
+    (
+        "protobuf",
+        (
+            "_message.abi3.so",
+            "google/protobuf",
+            "protocols/grpc/codec/request_reader.py",
+            "protocols/grpc/pb/",
+        ),
+    ),
+    (
+        "encoding answers",
+        ("protocols/grpc/codec/received_message.py", "protocols/grpc/codec/packer.py:encode_sent"),
+    ),
+    (
+        "conversion",
+        ("protocols/grpc/codec/convert.py", "protocols/grpc/codec/packer.py", "popgate/packed.py"),
+    ),
     ("handing to the socket", ("popgate/driving.py:_write", "http2_connections.py:_write")),
     ("HTTP/2 and gRPC framing", ("protocols/grpc/http2", "popgate/driving.py")),
     ("running the call", ("protocols/stepping.py",)),

@@ -41,8 +41,8 @@ from popgate.wire.records import (
 from popgate.wire.remoting import Command, RemotingWire, encode_command
 from popgate.wire.routes import decode_route
 from popgate.wire.signing import sign
-from protocols.grpc.http2.hpack import HeaderDecoder, encode_fields
-from protocols.grpc.http2.huffman import decode as decode_huffman
+from protocols.grpc.http2.hpack.decoder import HeaderDecoder, encode_fields
+from protocols.grpc.http2.hpack.huffman import decode as decode_huffman
 
 HOST = pack_host("10.0.0.1:10911")
 BODY = bytes(range(256)) * 4

@@ -2,7 +2,7 @@
 
 The text is RocketMQ's pop check point, single-space separated decimals; the ninth field is
 added for gRPC clients. Source: protocol facts 4.1 (`ReceiptHandle`, `ExtraInfoUtil`). A tenth field, the mark
-of the message (`protocols.grpc.handles`), is not part of the receipt.
+of the message (`protocols.grpc.codec.handles`), is not part of the receipt.
 """
 
 from __future__ import annotations

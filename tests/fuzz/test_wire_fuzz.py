@@ -31,7 +31,7 @@ from popgate.wire.remoting import Command, RemotingWire, encode_command
 from popgate.wire.routes import decode_route
 from popgate.wire.running import ConsumerRunningInfo
 from popgate.wire.standings import TopicStats
-from protocols.grpc.http2.hpack import HeaderDecoder, HeadersTooLarge, encode_fields
+from protocols.grpc.http2.hpack.decoder import HeaderDecoder, HeadersTooLarge, encode_fields
 from protocols.proxy_protocol import ProxyHeader
 from tests.fuzz import passed_on
 from tests.fuzz.bodies import BODIES

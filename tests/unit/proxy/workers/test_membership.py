@@ -17,7 +17,7 @@ from popgate.testing import frames
 from popgate.testing.papers import Papers
 from protocols import listening
 from protocols.adapter import parse_listen
-from protocols.grpc.http2_transport import Http2Server
+from protocols.grpc.servers.http2_server import Http2Server
 from protocols.tls import Certificate
 from proxy.app import build
 from proxy.config.settings import Settings
