@@ -30,7 +30,7 @@ from popgate.context import Context
 from popgate.filters import EVERYTHING, compile_filter
 from popgate.message_id import make_message_id
 from popgate.model import Filter, FilterKind, GroupConfig, Message, MessageType, Pop, Sent, TopicConfig
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 BODY = b"x" * 256
 CONTEXT = Context(client_id="benchmark@10.0.0.9@1", peer="10.0.0.9:40000")

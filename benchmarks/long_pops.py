@@ -32,7 +32,7 @@ from popgate.filters import compile_filter
 from popgate.message_id import make_message_id
 from popgate.model import FilterKind, GroupConfig, Message, Pop, StoredMessage, TopicConfig
 from popgate.testing.rocketmq import RocketMQ
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 BODY = bytes(256)
 BATCH = 32

@@ -73,9 +73,15 @@ STAGES = (
     ("door", ("protocols/",)),
     ("processor", ("processors/",)),
     ("metrics", ("proxy/metrics",)),
-    ("broker: link", ("brokers/channel.py", "brokers/remote/link")),
+    ("broker: link", ("brokers/channel.py", "brokers/remote/rpc/")),
     # Properties are for whoever calls: conversion, encoding and brokers do.
-    ("broker: wire", tuple(f"popgate/wire/{name}" for name in ("batches", "headers", "record", "remoting"))),
+    (
+        "broker: wire",
+        tuple(
+            f"popgate/wire/{name}"
+            for name in ("frames/headers", "frames/remoting", "messages/batches", "messages/record")
+        ),
+    ),
     ("broker", ("brokers/",)),
     # uvloop is one file of C; what is within it is libuv.
     ("event loop", ("loop.c:", ":uv_", "asyncio/", "proxy/", "popgate/__main__.py")),

@@ -25,8 +25,8 @@ from popgate.errors import (
     LocalWireError,
     PeerWireError,
 )
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import VERSION, Command, RemotingWire, encode_command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import VERSION, Command, RemotingWire, encode_command
 
 _WRITE_BYTES = 256 * 1024
 """About so much is handed to the transport before it is looked whether the other side still reads."""

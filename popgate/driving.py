@@ -8,7 +8,7 @@ from typing import Generic, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from popgate.errors import PeerWireError
-from popgate.wire.contract import Wire
+from popgate.wire.frames.contract import Wire
 
 Event = TypeVar("Event")
 

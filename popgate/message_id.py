@@ -10,7 +10,7 @@ import secrets
 import time
 from itertools import count
 
-from popgate.wire.hosts import host_text, pack_host
+from popgate.wire.messages.hosts import host_text, pack_host
 
 _EPOCH_2021 = 1_609_459_200
 _U32 = (1 << 32) - 1

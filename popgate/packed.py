@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from popgate.errors import LocalWireError
 from popgate.model import Message
-from popgate.wire.batches import encode_batch, size_in_batch
-from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK, find_property
+from popgate.wire.messages.batches import encode_batch, size_in_batch
+from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_BLOCK, find_property
 
 _BORN_HOST, _BORN_TIMESTAMP = BORN_HOST.encode(), BORN_TIMESTAMP.encode()
 

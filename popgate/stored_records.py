@@ -9,7 +9,7 @@ from popgate.model import StoredMessage
 
 
 class StoredRecords(Sequence[StoredMessage]):
-    """Messages of one queue as the records of `popgate.wire.records`, one behind the other.
+    """Messages of one queue as the records of `popgate.wire.messages.records`, one behind the other.
 
     `data`: the records; version 1 or 2, their hosts IPv4. `starts`: where each begins. `body_bytes`: the
     bytes of all bodies. `broker`: whose log they lie in. `decode` makes a message of the record that begins

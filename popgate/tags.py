@@ -5,7 +5,7 @@ from __future__ import annotations
 from popgate.errors import IllegalFilter
 from popgate.hashing import java_hash as java_hash
 from popgate.model import FilterKind
-from popgate.wire.properties import find_property
+from popgate.wire.messages.properties import find_property
 
 ALL = "*"
 LONGEST = 32 * 1024

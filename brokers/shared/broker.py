@@ -34,8 +34,8 @@ from popgate.clock import Clock, pause
 from popgate.context import Context
 from popgate.errors import PeerWireError
 from popgate.model import EndTransaction, TransactionCheck
-from popgate.wire.codes import PortCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import PortCode
+from popgate.wire.frames.remoting import Command
 
 _log = logging.getLogger(__name__)
 

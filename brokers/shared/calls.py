@@ -28,7 +28,7 @@ from brokers.shared.kinds import Kind, Sink, Source
 from brokers.shared.layouts import Layout, as_tuple
 from popgate.context import Context
 from popgate.model import TransactionCheck
-from popgate.wire.codes import PortCode, ResponseCode
+from popgate.wire.frames.codes import PortCode, ResponseCode
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -36,7 +36,7 @@ from popgate.errors import (
     TooManyRequests,
     Unsupported,
 )
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import ResponseCode
 
 ASK_S: Final = 7.0
 """For all gateways together where clients are asked, who have 5 s."""

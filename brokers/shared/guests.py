@@ -38,8 +38,8 @@ from brokers.shared.membership import (
 from brokers.shared.serving import House, Serving
 from popgate.errors import BadRequest, BrokerUnavailable, GatewayError, PeerWireError, Unsupported
 from popgate.model import StoredMessage, TransactionCheck
-from popgate.wire.codes import PortCode
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.codes import PortCode
+from popgate.wire.frames.remoting import Command, encode_command
 
 _log = logging.getLogger(__name__)
 

@@ -29,8 +29,8 @@ from popgate.errors import (
     Unauthenticated,
     Unsupported,
 )
-from popgate.wire.codes import PortCode
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.codes import PortCode
+from popgate.wire.frames.remoting import Command, encode_command
 
 P = ParamSpec("P")
 R = TypeVar("R")

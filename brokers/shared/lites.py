@@ -22,7 +22,7 @@ from popgate.context import Context
 from popgate.errors import GatewayError
 from popgate.lite import LiteSync, LiteTopicState
 from popgate.model import Pop, StoredMessage
-from popgate.wire.codes import PortCode
+from popgate.wire.frames.codes import PortCode
 
 _AT_ONCE = 1_000
 """Clients that are asked about with one look at the host."""

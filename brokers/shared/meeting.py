@@ -17,8 +17,8 @@ from brokers.shared.hello import (
 from brokers.shared.settings import SharedSettings
 from popgate.clock import Clock
 from popgate.errors import BrokerUnavailable, PeerWireError, Unsupported
-from popgate.wire.codes import PortCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import PortCode
+from popgate.wire.frames.remoting import Command
 
 _LONGEST_SENTENCE = 400
 

@@ -30,8 +30,8 @@ from brokers.shared.membership import ANSWER, CHANGED, COMMAND, HERE, LEAVERS, R
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError, Internal, TooManyRequests, Unsupported
 from popgate.model import Message, Sent
-from popgate.wire.codes import PortCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import PortCode
+from popgate.wire.frames.remoting import Command
 
 _log = logging.getLogger(__name__)
 _TOGETHER = 256

@@ -28,8 +28,8 @@ from popgate.errors import (
     Unsupported,
 )
 from popgate.model import Pop, StoredMessage
-from popgate.wire.codes import PortCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import PortCode
+from popgate.wire.frames.remoting import Command
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from brokers.shared.link import HostStopped
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, TooManyRequests
 from popgate.model import Message, Pop, SendBack, Sent, StoredMessage
-from popgate.wire.remoting import Command
+from popgate.wire.frames.remoting import Command
 
 Taking = Call[[Context, Pop], list[StoredMessage]]
 

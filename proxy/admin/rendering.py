@@ -17,7 +17,7 @@ from popgate.model import (
     StoredMessage,
     TopicConfig,
 )
-from popgate.wire import properties as names
+from popgate.wire.messages import properties as names
 from processors.clients.client_registry import ClientHandle
 from processors.requests import LastSettled
 

@@ -56,7 +56,7 @@ from popgate.model import (
 )
 from popgate.testing import MovableClock
 from popgate.testing.rocketmq.fetching import chosen_version
-from popgate.wire.properties import decode_properties, encode_properties
+from popgate.wire.messages.properties import decode_properties, encode_properties
 from tests.replicas.books import RocketMQBooks
 from tests.support.waiting import until
 

@@ -11,9 +11,9 @@ from popgate.filters import compile_filter
 from popgate.model import FilterKind
 from popgate.queue_numbers import QueueNumbers
 from popgate.stored_records import StoredRecords
-from popgate.wire.batches import BatchItem, decode_batch, encode_batch
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import decode_record, decode_records, encode_record, pack_host
+from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import decode_record, decode_records, encode_record, pack_host
 from processors.limits import Limits
 from protocols.remoting.codec.marks import Marks, Origin
 from protocols.remoting.codec.messages import Head

@@ -41,9 +41,9 @@ from popgate.model import (
     StartFrom,
     TopicConfig,
 )
-from popgate.wire.codes import PortCode, RequestCode
-from popgate.wire.properties import LITE_TOPIC, encode_properties
-from popgate.wire.remoting import Command, encode_command
+from popgate.wire.frames.codes import PortCode, RequestCode
+from popgate.wire.frames.remoting import Command, encode_command
+from popgate.wire.messages.properties import LITE_TOPIC, encode_properties
 from tests.fuzz.sites import SUCCEEDED, Site, Wrong, each_batch
 from tests.fuzz.test_wire_fuzz import mutated
 from tests.support.memory_network import MemoryNetwork, MemoryTransport

@@ -34,7 +34,7 @@ from popgate.model import (
     TopicConfig,
 )
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from popgate.errors import IllegalReceipt, PeerWireError
 from popgate.message_id import encode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.receipt import parse_receipt
-from popgate.wire import properties as names
-from popgate.wire.compression import decompress
-from popgate.wire.properties import RESERVED, decode_properties
+from popgate.wire.messages import properties as names
+from popgate.wire.messages.compression import decompress
+from popgate.wire.messages.properties import RESERVED, decode_properties
 from protocols.grpc.codec.convert import message_out
 from protocols.grpc.codec.handles import marked
 from protocols.grpc.codec.received_message import LATEST_MS, encode_received, md5_text, varint

@@ -23,7 +23,7 @@ from popgate.errors import GatewayError
 from popgate.model import Message, Sent, TopicConfig
 from popgate.packed import PackedMessages
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context(client_id="model")
 WINDOW_MS = 8_000

@@ -31,7 +31,7 @@ from popgate.clock import Clock
 from popgate.errors import PeerWireError
 from popgate.model import StoredMessage
 from popgate.packed import PackedMessages
-from popgate.wire.records import (
+from popgate.wire.messages.records import (
     Record,
     decode_record,
     encode_record,

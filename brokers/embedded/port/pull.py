@@ -15,7 +15,7 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, IllegalOffset
 from popgate.model import Bounds, Filter, Permission, Pulled, StoredMessage
 from popgate.stored_records import StoredRecords, held_bytes
-from popgate.wire.records import plain_parts
+from popgate.wire.messages.records import plain_parts
 
 
 class PullFacet(Facet):

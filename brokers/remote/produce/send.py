@@ -38,8 +38,8 @@ from popgate.errors import (
 )
 from popgate.model import Message, MessageType, Sent
 from popgate.packed import PackedMessages
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command
 
 _NOT_DONE = frozenset(
     {

@@ -21,8 +21,8 @@ from popgate.clock import pause
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable, GatewayError
 from popgate.queue_numbers import Numbered, QueueNumbers, joined, may_be_numbered
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.remoting import Command
+from popgate.wire.frames.codes import RequestCode, ResponseCode
+from popgate.wire.frames.remoting import Command
 
 NAMESPACE: Final = "POPGATE_QUEUE_NUMBERS"
 LEASES: Final = "numbers of queues"

@@ -19,7 +19,7 @@ from popgate.errors import IllegalTransactionId, PeerWireError, PropertiesTooLar
 from popgate.message_id import decode_offset_message_id
 from popgate.model import EndTransaction, Message
 from popgate.transaction_ids import seal, unseal
-from popgate.wire.properties import (
+from popgate.wire.messages.properties import (
     CHECK_IMMUNITY_TIME_IN_SECONDS,
     LONGEST_BLOCK,
     PGROUP,

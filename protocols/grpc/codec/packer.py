@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from popgate.model import Sent
 from popgate.packed import PackedMessages
-from popgate.wire.properties import LONGEST_IN_BATCH
+from popgate.wire.messages.properties import LONGEST_IN_BATCH
 from processors.limits import Limits
 from protocols.grpc.codec.errors import OK
 from protocols.grpc.codec.received_message import HIDDEN, LATEST_MS, varint

@@ -13,9 +13,9 @@ from hashlib import md5
 from popgate.errors import PeerWireError
 from popgate.message_id import encode_offset_message_id
 from popgate.model import StoredMessage
-from popgate.wire import properties as names
-from popgate.wire.compression import decompress
-from popgate.wire.properties import RESERVED, split_properties
+from popgate.wire.messages import properties as names
+from popgate.wire.messages.compression import decompress
+from popgate.wire.messages.properties import RESERVED, split_properties
 from protocols.grpc.codec.handles import marked
 from protocols.grpc.pb import definition_pb2 as pb
 

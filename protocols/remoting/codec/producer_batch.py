@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES, Batch
 from popgate.packed import PackedMessages
-from popgate.wire.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_IN_BATCH, WAIT, find_property
+from popgate.wire.messages.properties import BORN_HOST, BORN_TIMESTAMP, LONGEST_IN_BATCH, WAIT, find_property
 from processors.limits import Limits
 from protocols.remoting.codec.messages import Head, shared_properties
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 from popgate.context import Context
 from popgate.driving import WireDriver
 from popgate.errors import PeerWireError
-from popgate.wire.codes import ResponseCode
-from popgate.wire.remoting import Command, RemotingWire, TlsSpoken
+from popgate.wire.frames.codes import ResponseCode
+from popgate.wire.frames.remoting import Command, RemotingWire, TlsSpoken
 from protocols.adapter import joined
 from protocols.proxy_protocol import Proxied, ProxyHeader
 from protocols.remoting.connections.calls import Host, RemotingCall

@@ -52,8 +52,8 @@ def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:
         ("uv__io_poll (linux.c:1452)", "event loop"),
         ("rocksdb::(anonymous namespace)::SkipListRep::Allocate (rocksdict/rocksdict.so)", "RocksDB"),
         ("PyDict_GetItem (/usr/bin/python3.11)", "door"),
-        ("split_properties (popgate/wire/properties.py:60)", "door"),
-        ("decode_record (popgate/wire/records.py:60)", "broker: wire"),
+        ("split_properties (popgate/wire/messages/properties.py:60)", "door"),
+        ("decode_record (popgate/wire/messages/records.py:60)", "broker: wire"),
     ],
 )
 def test_functions_in_c_have_stages_or_count_for_who_calls_them(innermost: str, stage: str) -> None:

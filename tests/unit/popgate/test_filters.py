@@ -4,7 +4,7 @@ from popgate.errors import IllegalFilter
 from popgate.filters import EVERYTHING, _long_filter, _short_filter, compile_filter
 from popgate.model import FilterKind
 from popgate.tags import TagFilter
-from popgate.wire.properties import LONGEST_BLOCK, encode_properties
+from popgate.wire.messages.properties import LONGEST_BLOCK, encode_properties
 
 
 def test_everything_passes_everything() -> None:

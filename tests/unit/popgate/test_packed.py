@@ -7,8 +7,8 @@ import pytest
 from popgate.errors import LocalWireError
 from popgate.model import Message, MessageType
 from popgate.packed import PackedMessages, signed
-from popgate.wire.batches import decode_batch
-from popgate.wire.properties import LONGEST_BLOCK, encode_properties
+from popgate.wire.messages.batches import decode_batch
+from popgate.wire.messages.properties import LONGEST_BLOCK, encode_properties
 
 
 def message(text: str, **fields: int) -> Message:

@@ -2,7 +2,7 @@ import pytest
 
 from popgate.errors import Fault, IllegalFilter
 from popgate.tags import TagFilter, tag_code
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 
 def passes(expression: str, tag: str | None) -> bool:

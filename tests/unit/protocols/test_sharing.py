@@ -20,8 +20,8 @@ from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
 from popgate.testing.papers import Papers
 from popgate.testing.remoting import RemotingClient
-from popgate.wire.codes import RequestCode, ResponseCode
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_listen

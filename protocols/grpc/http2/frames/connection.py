@@ -10,7 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from popgate.wire.contract import TLS_FIRST
+from popgate.wire.frames.contract import TLS_FIRST
 from protocols.grpc.http2.frames.codes import (
     CONTINUATION,
     DATA,

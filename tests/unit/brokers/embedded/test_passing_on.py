@@ -19,8 +19,8 @@ from popgate.filters import EVERYTHING, compile_filter
 from popgate.model import FilterKind, Message, TopicConfig
 from popgate.stored_records import StoredRecords, body_bytes, held_bytes
 from popgate.testing import MovableClock
-from popgate.wire.hosts import pack_host
-from popgate.wire.records import decode_record, encode_record, plain_parts
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.records import decode_record, encode_record, plain_parts
 
 CONTEXT = Context()
 RED = compile_filter(FilterKind.TAG, "red")

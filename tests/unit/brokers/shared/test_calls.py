@@ -16,7 +16,7 @@ from popgate.context import Context
 from popgate.errors import IllegalReceipt, PeerWireError
 from popgate.filters import EVERYTHING
 from popgate.model import Message, Pop, Sent
-from popgate.wire.codes import PortCode, RequestCode, ResponseCode
+from popgate.wire.frames.codes import PortCode, RequestCode, ResponseCode
 
 SHARED = (
     *(Store, Offsets, Transactions, Directory),

@@ -23,8 +23,8 @@ from popgate.errors import (
     Unsupported,
 )
 from popgate.testing.clock import MovableClock
-from popgate.wire.codes import RequestCode as Code
-from popgate.wire.codes import ResponseCode
+from popgate.wire.frames.codes import RequestCode as Code
+from popgate.wire.frames.codes import ResponseCode
 from tests.support.waiting import PATIENCE_S, until
 
 CONSUMERS = Code.GET_CONSUMER_CONNECTION_LIST

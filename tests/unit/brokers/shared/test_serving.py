@@ -23,8 +23,8 @@ from brokers.shared.hello import hello_fields, make_nonce
 from brokers.shared.kinds import Sink
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, TooManyRequests, Unsupported
-from popgate.wire.codes import PortCode, RequestCode
-from popgate.wire.remoting import Command, RemotingWire, encode_command
+from popgate.wire.frames.codes import PortCode, RequestCode
+from popgate.wire.frames.remoting import Command, RemotingWire, encode_command
 
 
 class Raw:

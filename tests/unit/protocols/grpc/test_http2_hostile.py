@@ -16,7 +16,7 @@ import pytest
 from popgate.testing import frames
 from popgate.testing.frames import PREFACE, framed, settings, split, whole_and_rest
 from popgate.testing.papers import Papers
-from popgate.wire.contract import TLS_FIRST
+from popgate.wire.frames.contract import TLS_FIRST
 from protocols import listening
 from protocols.grpc.http2 import grpc_wire
 from protocols.grpc.http2.compression import packed, unpacked

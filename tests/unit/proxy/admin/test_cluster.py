@@ -10,7 +10,7 @@ import pytest
 
 from popgate.testing import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer, scripted_cluster
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from proxy.app import App, build
 from proxy.config.settings import Settings
 

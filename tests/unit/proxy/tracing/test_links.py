@@ -28,7 +28,7 @@ from popgate.model import (
     TopicConfig,
     TransactionCheck,
 )
-from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_properties
+from popgate.wire.messages.properties import LONGEST_BLOCK, decode_properties, encode_properties
 from processors.produce.message_checks import finish_message
 from processors.requests import Pull, Receive
 from proxy.app import App, build

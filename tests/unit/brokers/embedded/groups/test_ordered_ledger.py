@@ -15,7 +15,7 @@ from popgate.errors import GatewayError
 from popgate.filters import EVERYTHING, compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, StoredMessage, TopicConfig
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context()
 BROTHERS = compile_filter(FilterKind.TAG, "brother")

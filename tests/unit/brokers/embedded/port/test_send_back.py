@@ -18,7 +18,7 @@ from popgate.filters import EVERYTHING
 from popgate.model import GroupConfig, Message, Pop, SendBack, Sent, StoredMessage, TopicConfig
 from popgate.testing import MovableClock
 from popgate.testing.crashing import copy_as_after_a_crash
-from popgate.wire.properties import LONGEST_BLOCK, decode_properties, encode_properties
+from popgate.wire.messages.properties import LONGEST_BLOCK, decode_properties, encode_properties
 
 CONTEXT = Context(client_id="me@host@1")
 RETRIES = "%RETRY%g"

@@ -13,7 +13,7 @@ from popgate.context import Context
 from popgate.filters import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, TopicConfig
 from popgate.testing import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 ME = Context(client_id="me")
 

@@ -15,7 +15,7 @@ from popgate.context import Context
 from popgate.message_id import make_message_id
 from popgate.model import EndTransaction, Message, MessageType, Resolution, Sent, TopicConfig
 from popgate.testing.clock import MovableClock
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 
 CONTEXT = Context(client_id="c")
 

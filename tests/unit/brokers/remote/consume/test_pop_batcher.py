@@ -22,8 +22,8 @@ from popgate.errors import BrokerTimeout, BrokerUnavailable, Forbidden
 from popgate.filters import EVERYTHING, compile_filter
 from popgate.model import FilterKind, GroupConfig, Pop, StoredMessage
 from popgate.testing.clock import MovableClock
-from popgate.wire.remoting import Command
-from popgate.wire.routes import TopicRoute
+from popgate.wire.bodies.routes import TopicRoute
+from popgate.wire.frames.remoting import Command
 
 SIZE = 100.0
 """Of a message, as far as who asks knows."""

@@ -13,7 +13,7 @@ from brokers.remote.produce.send_batcher import MOST_BYTES, MOST_MESSAGES, Part,
 from popgate.errors import GatewayError
 from popgate.model import Message, MessageType, Sent
 from popgate.packed import PackedMessages
-from popgate.wire.properties import LONGEST_IN_BATCH, encode_properties
+from popgate.wire.messages.properties import LONGEST_IN_BATCH, encode_properties
 
 ids = itertools.count()
 

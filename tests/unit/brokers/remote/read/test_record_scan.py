@@ -12,9 +12,9 @@ from popgate.filters import compile_filter
 from popgate.model import FilterKind, StoredMessage
 from popgate.queue_numbers import QueueNumbers
 from popgate.stored_records import StoredRecords
-from popgate.wire.hosts import pack_host
-from popgate.wire.properties import encode_properties
-from popgate.wire.records import decode_record, decode_records, encode_record
+from popgate.wire.messages.hosts import pack_host
+from popgate.wire.messages.properties import encode_properties
+from popgate.wire.messages.records import decode_record, decode_records, encode_record
 from protocols.remoting.codec.marks import MOST_BROKERS, OFFSET_BITS, Marks, Origin
 from protocols.remoting.codec.records import encode_all
 

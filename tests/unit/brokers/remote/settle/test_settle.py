@@ -22,8 +22,8 @@ from popgate.errors import (
     TopicNotFound,
 )
 from popgate.receipt import Receipt, parse_receipt
-from popgate.wire.bodies import decode_batch_acks
-from popgate.wire.codes import RequestCode, ResponseCode
+from popgate.wire.bodies.small_bodies import decode_batch_acks
+from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.waiting import until
 from tests.unit.brokers.remote.conftest import moving
 

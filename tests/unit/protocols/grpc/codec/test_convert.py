@@ -13,7 +13,7 @@ import zstandard
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault
 from popgate.model import FilterKind, MessageType, Permission, Queue, Route, StoredMessage
-from popgate.wire.properties import encode_properties
+from popgate.wire.messages.properties import encode_properties
 from protocols.grpc.codec.convert import message_in, message_out, millis_of, queue_out, receive_in, types_out
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb.duration_pb2 import Duration

@@ -10,7 +10,7 @@ from popgate.context import Context
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import check_topic
 from popgate.packed import PackedMessages
-from popgate.wire.properties import LONGEST_IN_BATCH, decode_properties
+from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 from processors.limits import Limits
 from processors.produce.message_checks import check_message, finish_message
 from protocols.grpc.codec import convert

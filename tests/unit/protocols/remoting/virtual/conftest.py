@@ -34,7 +34,7 @@ from popgate.model import (
 from popgate.packed import PackedMessages
 from popgate.queue_numbers import Numbered, QueueNumbers, may_be_numbered
 from popgate.testing.clock import MovableClock
-from popgate.wire.remoting import V4_9_4, Command
+from popgate.wire.frames.remoting import V4_9_4, Command
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor
 from protocols.remoting.door import Door
