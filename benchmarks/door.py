@@ -26,7 +26,7 @@ import uvloop
 
 from brokers.embedded.broker import EmbeddedBroker
 from popgate.clock import SystemClock
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from processors.messaging import MessagingProcessor
 from protocols.grpc.codec.request_reader import reader_of
 from protocols.grpc.pb import definition_pb2 as pb

@@ -27,7 +27,7 @@ from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.settings import EmbeddedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import Message, TopicConfig
 from popgate.wire.messages.properties import encode_properties
 

@@ -30,8 +30,8 @@ from brokers.shared.broker import SharedBroker
 from brokers.shared.host import BrokerHost
 from popgate.clock import SystemClock
 from popgate.context import Context
-from popgate.filters import EVERYTHING
-from popgate.message_id import make_message_id
+from popgate.filters.compiled import EVERYTHING
+from popgate.ids.message_id import make_message_id
 from popgate.model import GroupConfig, Message, Pop, TopicConfig
 from popgate.wire.messages.properties import encode_properties
 

@@ -65,10 +65,14 @@ STAGES = (
     ),
     (
         "conversion",
-        ("protocols/grpc/codec/convert.py", "protocols/grpc/codec/packer.py", "popgate/packed.py"),
+        (
+            "protocols/grpc/codec/convert.py",
+            "protocols/grpc/codec/packer.py",
+            "popgate/messages/packed_messages.py",
+        ),
     ),
-    ("handing to the socket", ("popgate/driving.py:_write", "http2_connections.py:_write")),
-    ("HTTP/2 and gRPC framing", ("protocols/grpc/http2", "popgate/driving.py")),
+    ("handing to the socket", ("popgate/sockets/wire_driver.py:_write", "http2_connections.py:_write")),
+    ("HTTP/2 and gRPC framing", ("protocols/grpc/http2", "popgate/sockets/wire_driver.py")),
     ("running the call", ("protocols/stepping.py",)),
     ("door", ("protocols/",)),
     ("processor", ("processors/",)),

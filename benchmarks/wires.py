@@ -17,9 +17,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from popgate.filters import compile_filter
-from popgate.hashing import consistent_hash
-from popgate.message_id import make_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.hashes import consistent_hash
+from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind
 from popgate.sql import SqlFilter
 from popgate.wire.bodies.pop_info import parse_pop_info

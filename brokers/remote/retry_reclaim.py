@@ -24,8 +24,8 @@ from brokers.remote.settle.send_back import SendBacks
 from brokers.remote.settle.settle import Settlement
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BadRequest, GatewayError, NotFound, TopicNotFound
-from popgate.filters import EVERYTHING
-from popgate.message_id import encode_offset_message_id
+from popgate.filters.compiled import EVERYTHING
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import GroupConfig, Message, Pop, SendBack, StoredMessage, TopicConfig
 from popgate.naming import DEAD_LETTER_PREFIX, pop_retry_topic_v1, pop_retry_topic_v2, retry_topic
 from popgate.wire.messages.properties import (

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from popgate.errors import BadRequest, shown
-from popgate.unix_sockets import parse_path
+from popgate.sockets.unix_sockets import parse_path
 
 
 @dataclass(slots=True, frozen=True)

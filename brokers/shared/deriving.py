@@ -33,7 +33,7 @@ from brokers.shared.kinds import (
 )
 from brokers.shared.layouts import Layout, as_tuple
 from popgate.errors import GatewayError
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import Filter, FilterKind
 
 _MOMENTS = frozenset({"wait_until", "deadline"})

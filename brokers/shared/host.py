@@ -20,8 +20,8 @@ from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest
 from popgate.model import StoredMessage, TransactionCheck
-from popgate.servers import close_server, stop_accepting
-from popgate.unix_sockets import UnixSocket
+from popgate.sockets.servers import close_server, stop_accepting
+from popgate.sockets.unix_sockets import UnixSocket
 
 _log = logging.getLogger(__name__)
 _BACKLOG = 128

@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from popgate.errors import GatewayError
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.queue_client import HalfMessage, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.errors import Code, SparkSourceError
 from popgate.spark.messages import Outgoing, PackedRows

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from types import TracebackType
 
-from popgate.driving import WireDriver
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
+from popgate.sockets.wire_driver import WireDriver
 from popgate.wire.bodies.routes import BrokerData, ClusterInfo, QueueData, TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command, RemotingWire

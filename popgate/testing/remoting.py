@@ -7,7 +7,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from popgate.driving import WireDriver
+from popgate.sockets.wire_driver import WireDriver
 from popgate.wire.frames.headers import Serialization
 from popgate.wire.frames.remoting import IS_ONEWAY, VERSION, Command, RemotingWire, encode_command
 

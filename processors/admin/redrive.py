@@ -22,7 +22,7 @@ from popgate.errors import (
     Unsupported,
     shown,
 )
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.kinds import Action
 from popgate.model import FilterKind, Queue, StoredMessage
 from popgate.naming import check_group, dead_letter_topic, pop_retry_topic_v1, pop_retry_topic_v2

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 from popgate.errors import PeerWireError
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command, RemotingWire, encode_command

@@ -13,9 +13,9 @@ from typing import Final
 from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, TopicNotFound, shown
+from popgate.ids.queue_numbers import QueueNumbers
 from popgate.model import Permission, Queue, Route
 from popgate.naming import RETRY_PREFIX, check_group
-from popgate.queue_numbers import QueueNumbers
 from popgate.wire.bodies.routes import PERM_INHERIT, BrokerData, ClusterInfo, QueueData, TopicRoute
 from popgate.wire.bodies.small_bodies import TopicList
 from popgate.wire.frames.codes import RequestCode, ResponseCode

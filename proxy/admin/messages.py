@@ -10,7 +10,7 @@ from aiohttp import web
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from popgate.unix_sockets import UnixSocket, identity_of, remove
+from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
 from protocols.adapter import Listen, joined, mode_of, parse_listen
 from protocols.finding import listens_by_itself
 from proxy.workers.crew import Door

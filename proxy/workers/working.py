@@ -11,7 +11,7 @@ import sys
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from popgate.unix_sockets import make_room
+from popgate.sockets.unix_sockets import make_room
 from protocols.adapter import Listen
 from proxy.app import App, CannotStart, build
 from proxy.collecting import serve_long

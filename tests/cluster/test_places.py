@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.testing import CREATE_ON_USE, running_gateway
 from popgate.testing.driving import LONGEST_RUN_S, Driver, Facts
 from popgate.testing.made import Missing

@@ -39,7 +39,7 @@ from brokers.shared.settings import SharedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.errors import GatewayError, TopicNotFound
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import (
     EndTransaction,
     FilterKind,

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.remoting import RemotingClient
 from popgate.wire.bodies.broker_stats import decode_producers

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing.gateway import GatewayProcess
 from popgate.testing.remoting import RemotingClient
 from popgate.wire.bodies.heartbeats import HeartbeatData

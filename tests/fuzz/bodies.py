@@ -12,7 +12,7 @@ from typing import Any
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import PeerWireError
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
 from popgate.testing.clock import MovableClock
 from popgate.wire.bodies import (
     access,

@@ -7,10 +7,10 @@ from itertools import pairwise
 from brokers.remote.read.pull import stored
 from brokers.remote.read.record_scan import scan_records
 from popgate.errors import PeerWireError
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
+from popgate.ids.queue_numbers import QueueNumbers
+from popgate.messages.stored_records import StoredRecords
 from popgate.model import FilterKind
-from popgate.queue_numbers import QueueNumbers
-from popgate.stored_records import StoredRecords
 from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.messages.properties import encode_properties
 from popgate.wire.messages.records import decode_record, decode_records, encode_record, pack_host

@@ -26,7 +26,7 @@ from brokers.shared.membership import ANSWER, HERE, LEAVERS, Member
 from brokers.shared.settings import SharedSettings
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BrokerTimeout, BrokerUnavailable, GatewayError, Internal
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.lite import LiteAction, LiteSync
 from popgate.model import (
     EndTransaction,

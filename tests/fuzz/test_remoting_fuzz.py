@@ -18,7 +18,7 @@ import pytest
 
 from brokers.remote.consume.pop_response import read_popped
 from brokers.remote.settle.broker_clocks import BrokerClocks
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.testing.clock import MovableClock
 from popgate.testing.gateway import GatewayProcess, running_gateway
 from popgate.testing.remoting import RemotingClient

@@ -22,7 +22,7 @@ from brokers.shared.membership import ANSWER, COMMAND
 from brokers.traits import OrderScope, Traits
 from popgate.context import Context, Principal
 from popgate.errors import IllegalFilter, IllegalOffset, PeerWireError, ReceiptExpired
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.lite import LiteAction, LiteSync
 from popgate.model import (
     FilterKind,

@@ -13,7 +13,7 @@ from ipaddress import ip_address
 import pytest
 
 from popgate.errors import IllegalFilter, IllegalReceipt, PeerWireError
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 from popgate.sql import SqlFilter
 from popgate.wire.bodies import small_bodies
 from popgate.wire.bodies.configs import SubscriptionGroupConfig, TopicConfig

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from popgate.errors import IllegalReceipt, PeerWireError
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.ids.receipt import parse_receipt
 from popgate.model import StoredMessage
-from popgate.receipt import parse_receipt
 from popgate.wire.messages import properties as names
 from popgate.wire.messages.compression import decompress
 from popgate.wire.messages.properties import RESERVED, decode_properties

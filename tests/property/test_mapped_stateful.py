@@ -31,8 +31,8 @@ from hypothesis.stateful import (
 from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, BrokerUnavailable, GatewayError, ReceiptExpired
+from popgate.ids.queue_numbers import QueueNumbers
 from popgate.model import SendBack, StoredMessage
-from popgate.queue_numbers import QueueNumbers
 from popgate.testing import MovableClock
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command

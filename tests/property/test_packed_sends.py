@@ -20,8 +20,8 @@ from brokers.embedded.storage.keys import META, SPACES
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
 from popgate.errors import GatewayError
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, Sent, TopicConfig
-from popgate.packed import PackedMessages
 from popgate.testing import MovableClock
 from popgate.wire.messages.properties import encode_properties
 

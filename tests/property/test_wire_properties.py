@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from popgate.tags import TagFilter
+from popgate.filters.tags import TagFilter
 from popgate.wire.messages.properties import (
     decode_properties,
     drop_properties,

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from brokers.remote.settle.ack_batcher import real_topic
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 from popgate.testing.rocketmq.asking import addresses_known, ask
 from popgate.testing.rocketmq.plans import CLUSTER_NAME, MASTER
 from popgate.wire.frames.codes import RequestCode, ResponseCode

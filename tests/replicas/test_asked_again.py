@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from brokers.remote.metadata.config_codec import topic_fields
-from popgate.message_id import decode_offset_message_id, make_message_id
+from popgate.ids.message_id import decode_offset_message_id, make_message_id
 from popgate.model import MessageType, TopicConfig
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.frames.codes import RequestCode, ResponseCode

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from popgate.errors import Fault
-from popgate.receipt import parse_receipt
+from popgate.ids.receipt import parse_receipt
 from popgate.wire.frames.codes import RequestCode
 from processors.limits import Limits
 from protocols.grpc.pb.definition_pb2 import PUSH_CONSUMER, Code

@@ -20,7 +20,7 @@ from brokers.embedded.runtime.counters import Counters
 from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import LITE
 from brokers.embedded.storage.store import Store
-from popgate.receipt import ORDERED, Receipt
+from popgate.ids.receipt import ORDERED, Receipt
 from popgate.wire.messages.records import Record
 
 LITE_QUEUE = 1 << 20

@@ -23,11 +23,11 @@ from popgate.errors import (
     LocalWireError,
     PropertiesTooLarge,
 )
-from popgate.hashing import consistent_hash, java_hash
-from popgate.message_id import make_message_id
+from popgate.ids.hashes import consistent_hash, java_hash
+from popgate.ids.message_id import make_message_id
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
-from popgate.packed import PackedMessages
 from popgate.wire.messages.hosts import pack_host
 from popgate.wire.messages.properties import (
     KEYS,

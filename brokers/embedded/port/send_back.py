@@ -13,9 +13,9 @@ from brokers.embedded.engine.facet import Facet
 from brokers.embedded.groups.dead_letters import topic_in
 from brokers.embedded.port.lookup import record_at
 from popgate.context import Context
-from popgate.delays import delay_ms_of
 from popgate.errors import BadRequest, NotFound, shown
-from popgate.message_id import encode_offset_message_id
+from popgate.groups.delay_levels import delay_ms_of
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Message, SendBack, TopicConfig
 from popgate.naming import RETRY_PREFIX, retry_topic
 from popgate.wire.messages.hosts import host_text, pack_host

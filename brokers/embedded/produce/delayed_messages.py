@@ -23,7 +23,7 @@ from brokers.embedded.storage.due_queue import DueQueue
 from brokers.embedded.storage.keys import HIGHEST_U64, TIMERS, text_hash, timer_key
 from brokers.embedded.storage.store import Store
 from popgate.errors import BadRequest, NotFound, PeerWireError, shown
-from popgate.receipt import NO_RECALL_HANDLE
+from popgate.ids.receipt import NO_RECALL_HANDLE
 from popgate.wire.messages.properties import KEYS, UNIQ_KEY, find_property
 from popgate.wire.messages.records import record_properties
 

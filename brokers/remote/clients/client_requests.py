@@ -18,7 +18,7 @@ from brokers.remote.rpc.connection_pool import ConnectionPool
 from brokers.remote.settings import RemoteSettings
 from popgate.clock import Clock
 from popgate.errors import GatewayError, PeerWireError
-from popgate.verdict import Verdict
+from popgate.groups.verdict import Verdict
 from popgate.wire.bodies.consumer_info import (
     CLIENT_VERSION,
     CONSUME_TYPE,

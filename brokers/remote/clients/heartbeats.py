@@ -12,7 +12,7 @@ from typing import Final
 from brokers.capabilities import ConnectedClient
 from brokers.channel import Speaker
 from brokers.remote.clients.link_slots import Membership, Role
-from popgate.hashing import java_hash
+from popgate.ids.hashes import java_hash
 from popgate.model import FilterKind, Reading
 from popgate.wire.bodies.heartbeats import (
     ACTIVELY,

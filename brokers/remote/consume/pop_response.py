@@ -6,9 +6,9 @@ from brokers.remote.read.origins import true_origin
 from brokers.remote.read.senders import born_host, born_ms
 from brokers.remote.settle.broker_clocks import BrokerClocks
 from popgate.errors import IllegalReceipt, PeerWireError
+from popgate.ids.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, ORDERED, Receipt, parse_receipt
 from popgate.model import StoredMessage
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from popgate.receipt import OF_RETRY_V1, OF_RETRY_V2, OF_TOPIC, ORDERED, Receipt, parse_receipt
 from popgate.wire.bodies.pop_info import PopInfo, parse_pop_info
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.hosts import host_text

@@ -36,8 +36,8 @@ from popgate.errors import (
     GatewayError,
     PeerWireError,
 )
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
-from popgate.packed import PackedMessages
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import Command
 

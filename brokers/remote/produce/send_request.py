@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from brokers.batches import Batch
 from brokers.remote.produce.batches import goes_alone, may_batch
 from popgate.errors import BadRequest, Fault, LocalWireError, PeerWireError, PropertiesTooLarge, shown
-from popgate.message_id import decode_offset_message_id, make_message_id
+from popgate.ids.message_id import decode_offset_message_id, make_message_id
+from popgate.messages.packed_messages import PackedMessages, signed
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import RETRY_PREFIX
-from popgate.packed import PackedMessages, signed
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.messages.batches import BatchItem, encode_batch
 from popgate.wire.messages.properties import (

@@ -15,7 +15,7 @@ from brokers.remote.read.pull import stored
 from popgate.answers import error_of
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, NotFound, PeerWireError, shown
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command

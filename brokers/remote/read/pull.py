@@ -32,9 +32,9 @@ from popgate.errors import (
     IllegalOffset,
     PeerWireError,
 )
+from popgate.messages.stored_records import StoredRecords, held_bytes
 from popgate.model import Bounds, Filter, FilterKind, Permission, Pulled, StoredMessage
 from popgate.naming import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from popgate.stored_records import StoredRecords, held_bytes
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command
 from popgate.wire.messages.hosts import host_text

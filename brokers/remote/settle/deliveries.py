@@ -22,7 +22,7 @@ from popgate.errors import (
     IllegalReceipt,
     ReceiptExpired,
 )
-from popgate.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
+from popgate.ids.receipt import NO_BROKER, OF_TOPIC, Receipt, parse_receipt
 from popgate.wire.bodies.routes import TopicRoute
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from popgate.wire.frames.remoting import Command

@@ -19,7 +19,7 @@ _WIDEST = 65_536
 """Offsets that one bit set may span: a bit per offset is sent."""
 
 Place = tuple[int, int]
-"""(topic type, queue id): the topic types are those of `popgate.receipt`."""
+"""(topic type, queue id): the topic types are those of `popgate.ids.receipt`."""
 
 
 @dataclass(slots=True)

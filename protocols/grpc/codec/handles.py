@@ -16,7 +16,7 @@ from zlib import crc32
 
 from popgate.context import Context
 from popgate.errors import IllegalReceipt, shown
-from popgate.receipt import is_mark
+from popgate.ids.receipt import is_mark
 from protocols.grpc.codec.client_quirks import may_be_new_id
 from protocols.grpc.pb import service_pb2 as rpc
 

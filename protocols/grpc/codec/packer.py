@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Sent
-from popgate.packed import PackedMessages
 from popgate.wire.messages.properties import LONGEST_IN_BATCH
 from processors.limits import Limits
 from protocols.grpc.codec.errors import OK

@@ -11,7 +11,7 @@ from functools import lru_cache
 from hashlib import md5
 
 from popgate.errors import PeerWireError
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.wire.messages import properties as names
 from popgate.wire.messages.compression import decompress

@@ -14,7 +14,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from popgate.unix_sockets import identity_of, make_room, remove
+from popgate.sockets.unix_sockets import identity_of, make_room, remove
 from protocols.adapter import joined
 from protocols.draining import CUT_S, UnderWay
 from protocols.grpc.codec.packer import EncodedAnswer

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from popgate.driving import WireDriver
 from popgate.errors import PeerWireError
+from popgate.sockets.wire_driver import WireDriver
 from protocols.adapter import joined
 from protocols.grpc.http2.events import Called, Cut, Ended, Event, Late, Opened, Roomy, Said
 from protocols.grpc.http2.frames.codes import Http2Error

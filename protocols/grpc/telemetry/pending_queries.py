@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 
 from popgate.errors import ClientNotFound, Forbidden, GatewayError, Unsupported, shown
-from popgate.verdict import Verdict
+from popgate.groups.verdict import Verdict
 from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 from protocols.grpc.codec.convert import message_out
 from protocols.grpc.pb import definition_pb2 as pb

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from popgate.context import Context
 from popgate.errors import BadRequest, Fault, shown
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import CustomizedRetry, FilterKind, GroupConfig
 from popgate.naming import check_group, check_topic
 from processors.clients.client_registry import ClientKind

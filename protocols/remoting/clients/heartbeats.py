@@ -21,7 +21,7 @@ from popgate.errors import (
     TooManyRequests,
     shown,
 )
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind
 from popgate.naming import check_group
 from popgate.wire.bodies.heartbeats import ClientCheck, ConsumerData, SubscriptionData

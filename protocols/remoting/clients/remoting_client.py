@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from popgate.errors import ClientNotFound, GatewayError, PeerWireError, Unsupported, shown
+from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, Reading, TransactionCheck
-from popgate.verdict import Verdict
 from popgate.wire.bodies.consumer_info import SUCCESS, ConsumeResult, ConsumerRunningInfo
 from popgate.wire.bodies.heartbeats import (
     ACTIVELY,

@@ -7,8 +7,8 @@ import logging
 from typing import Any, Final
 
 from popgate.context import Context
-from popgate.driving import WireDriver
 from popgate.errors import PeerWireError
+from popgate.sockets.wire_driver import WireDriver
 from popgate.wire.frames.codes import ResponseCode
 from popgate.wire.frames.remoting import Command, RemotingWire, TlsSpoken
 from protocols.adapter import joined

@@ -13,7 +13,7 @@ from brokers.relaying import BrokerAnswer
 from popgate.clock import Clock
 from popgate.context import Context
 from popgate.errors import BadRequest, GatewayError, Unsupported
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.naming import check_group
 from popgate.wire.bodies.broker_stats import encode_producers
 from popgate.wire.bodies.consumer_info import encode_positions

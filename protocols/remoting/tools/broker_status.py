@@ -11,9 +11,9 @@ from typing import Final
 from brokers.capabilities import BrokerPlace
 from popgate.context import Context
 from popgate.errors import BadRequest, NotFound, shown
+from popgate.filters.tags import tag_code
 from popgate.model import MessageType
 from popgate.naming import check_group, is_system_topic
-from popgate.tags import tag_code
 from popgate.wire.bodies.broker_stats import IndexEntry, encode_all_standings, encode_index, encode_producers
 from popgate.wire.bodies.offset_stats import ConsumeStats
 from popgate.wire.bodies.small_bodies import MessageQueue, TopicList, encode_group_list, encode_kv_table

@@ -25,10 +25,10 @@ from popgate.errors import (
     TooManyRequests,
     shown,
 )
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.groups.verdict import Verdict
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
 from popgate.model import StoredMessage
 from popgate.naming import check_group, check_topic
-from popgate.verdict import Verdict
 from popgate.wire.bodies.consumer_info import (
     CLIENT_VERSION,
     CONSUME_TYPE,

@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.stages import shares, stage_of
 
-BELOW = "main (proxy/served.py:9);run (asyncio/runners.py:118);buffer_updated (popgate/driving.py:107)"
+DRIVER = "popgate/sockets/wire_driver.py"
+BELOW = f"main (proxy/served.py:9);run (asyncio/runners.py:118);buffer_updated ({DRIVER}:107)"
 RECEIVED = "protocols/grpc/codec/received_message.py"
 CALL = f"{BELOW};Running._step (protocols/stepping.py:90);Door.unary (protocols/grpc/rpcs/dispatcher.py:210)"
 
@@ -16,7 +17,7 @@ def test_a_sample_counts_for_the_innermost_function_that_has_a_stage() -> None:
         (
             f"{BELOW} 1",
             f"{BELOW};Connection._read (protocols/grpc/http2/frames/connection.py:140) 2",
-            f"{BELOW};WireDriver._write (popgate/driving.py:77) 3",
+            f"{BELOW};WireDriver._write (popgate/sockets/wire_driver.py:77) 3",
             f"{CALL} 4",
             f"{CALL};message_in (protocols/grpc/codec/convert.py:80);monotonic (popgate/clock.py:41) 5",
             f"{CALL};encode_sent (protocols/grpc/codec/packer.py:165);varint ({RECEIVED}:70) 8",

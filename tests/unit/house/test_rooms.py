@@ -18,12 +18,14 @@ EMPTY_NAMES = {"utils", "helpers", "common", "base", "impl", "manager", "misc"}
 ROOMS = (
     "brokers/embedded",
     "brokers/remote",
-    "popgate/wire",
+    "popgate",
     "processors",
     "protocols/grpc",
     "protocols/remoting",
 )
 """Packages that are divided into rooms, each of which is small."""
+UNDIVIDED = {Path("popgate/spark")}
+"""Packages within these that are not divided yet."""
 MOST_MODULES = 14
 MOST_ANCESTORS = 7
 
@@ -65,7 +67,7 @@ def test_modules_have_names_that_say_something() -> None:
 
 def test_packages_that_have_rooms_stay_small() -> None:
     for package in ROOMS:
-        for folder in {path.parent for path in modules() if path.is_relative_to(package)}:
+        for folder in {path.parent for path in modules() if path.is_relative_to(package)} - UNDIVIDED:
             found = [path.stem for path in (ROOT / folder).glob("*.py") if path.stem != "__init__"]
             assert len(found) <= MOST_MODULES, folder
 

@@ -19,7 +19,7 @@ from brokers.shared.settings import SharedSettings
 from brokers.traits import OrderScope, Traits
 from popgate.clock import Clock, SystemClock
 from popgate.context import Context
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import Message, Pop, Sent, StoredMessage
 from tests.support.waiting import PATIENCE_S, until
 

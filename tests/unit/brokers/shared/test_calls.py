@@ -14,7 +14,7 @@ from brokers.shared.calls import CALLS, CANCELLED, DONE, FAILED, TAKING, WAITING
 from brokers.shared.kinds import Sink, Source
 from popgate.context import Context
 from popgate.errors import IllegalReceipt, PeerWireError
-from popgate.filters import EVERYTHING
+from popgate.filters.compiled import EVERYTHING
 from popgate.model import Message, Pop, Sent
 from popgate.wire.frames.codes import PortCode, RequestCode, ResponseCode
 

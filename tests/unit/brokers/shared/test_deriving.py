@@ -16,7 +16,7 @@ from brokers.shared.deriving import kind_of
 from brokers.traits import OrderScope, Traits
 from popgate import lite, model
 from popgate.errors import IllegalFilter
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import ExponentialRetry, Filter, FilterKind, GroupConfig, TopicConfig
 
 DOMAIN = [

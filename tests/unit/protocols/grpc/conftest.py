@@ -18,7 +18,7 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.embedded.storage.store import Durability
 from popgate.clock import SystemClock
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing import MovableClock
 from processors.limits import Limits
 from processors.messaging import MessagingProcessor

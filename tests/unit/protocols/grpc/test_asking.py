@@ -11,8 +11,8 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BadRequest, ClientNotFound, Forbidden, GatewayError, TooManyRequests, Unsupported
+from popgate.groups.verdict import Verdict
 from popgate.model import ExponentialRetry, GroupConfig, TopicConfig
-from popgate.verdict import Verdict
 from processors.clients.query import StackQuestion
 from protocols.draining import Waits
 from protocols.grpc.pb import definition_pb2 as pb

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.testing import MovableClock, frames
 from popgate.testing.frames import PREFACE, framed, settings
 from protocols.grpc.http2.hpack.decoder import encode_fields

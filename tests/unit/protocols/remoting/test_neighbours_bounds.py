@@ -9,7 +9,7 @@ import pytest
 from brokers.relaying import BrokerAnswer
 from popgate.context import Context
 from popgate.errors import NotFound
-from popgate.message_id import encode_offset_message_id, make_message_id
+from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import Message
 from popgate.wire.bodies.broker_stats import decode_producers
 from popgate.wire.bodies.heartbeats import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import Message
 from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.frames.codes import RequestCode

@@ -7,8 +7,8 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import IllegalReceipt
+from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, GroupConfig, Reading, TransactionCheck
-from popgate.verdict import Verdict
 from processors.clients.client_registry import ClientKind
 from processors.clients.query import ClientQuery, StackQuestion, VerifyQuestion
 from processors.requests import Said

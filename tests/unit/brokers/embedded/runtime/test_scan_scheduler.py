@@ -10,7 +10,7 @@ from brokers.embedded.runtime.scan_scheduler import ScanScheduler
 from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from popgate.context import Context
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind, GroupConfig, Message, Pop, TopicConfig
 from popgate.testing import MovableClock
 from popgate.wire.messages.properties import encode_properties

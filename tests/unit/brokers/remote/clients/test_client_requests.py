@@ -8,10 +8,10 @@ import pytest
 
 from brokers.capabilities import ConnectedClient
 from popgate.errors import ClientTimeout, GatewayError
+from popgate.groups.verdict import Verdict
 from popgate.model import FilterKind, StoredMessage
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import PeerConnection, ScriptedNameServer, ScriptedPeer
-from popgate.verdict import Verdict
 from popgate.wire.bodies.consumer_info import ConsumeResult, ConsumerRunningInfo
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.frames.remoting import Command

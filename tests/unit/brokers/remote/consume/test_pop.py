@@ -21,7 +21,7 @@ from popgate.errors import (
     GroupNotFound,
     TopicNotFound,
 )
-from popgate.filters import EVERYTHING, compile_filter
+from popgate.filters.compiled import EVERYTHING, compile_filter
 from popgate.model import FilterKind, Pop
 from popgate.wire.bodies.small_bodies import decode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode

@@ -22,8 +22,8 @@ from popgate.errors import (
     GatewayError,
     TopicNotFound,
 )
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
-from popgate.packed import PackedMessages
 from popgate.wire.bodies.routes import QueueData, TopicRoute
 from popgate.wire.bodies.static_topics import QueueMapping
 from popgate.wire.frames.codes import RequestCode, ResponseCode

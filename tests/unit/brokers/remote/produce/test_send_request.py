@@ -6,7 +6,7 @@ import pytest
 
 from brokers.remote.produce.send_request import complete, send_request, sent
 from popgate.errors import BadRequest, Fault, PeerWireError, PropertiesTooLarge
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Message, MessageType
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.messages.batches import decode_batch

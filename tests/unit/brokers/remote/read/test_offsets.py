@@ -15,7 +15,7 @@ from popgate.errors import (
     TopicNotFound,
     Unsupported,
 )
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Bounds, StartFrom
 from popgate.wire.bodies.consumer_info import encode_offsets
 from popgate.wire.bodies.small_bodies import MessageQueue

@@ -15,7 +15,7 @@ from popgate.errors import (
     IllegalOffset,
     TooManyRequests,
 )
-from popgate.filters import compile_filter
+from popgate.filters.compiled import compile_filter
 from popgate.model import FilterKind
 from popgate.wire.bodies.routes import BrokerData, QueueData, TopicRoute
 from popgate.wire.bodies.static_topics import QueueMapping

@@ -14,7 +14,7 @@ from brokers.remote.read.queue_numbers import NAMESPACE
 from brokers.remote.settings import RemoteSettings
 from popgate.context import Context
 from popgate.errors import BrokerBusy, BrokerUnavailable
-from popgate.queue_numbers import Numbered, QueueNumbers
+from popgate.ids.queue_numbers import Numbered, QueueNumbers
 from popgate.testing.clock import MovableClock
 from popgate.testing.peers import ScriptedNameServer, ScriptedPeer
 from popgate.wire.bodies.small_bodies import QueueLocks, encode_locked

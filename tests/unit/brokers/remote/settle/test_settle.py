@@ -21,7 +21,7 @@ from popgate.errors import (
     ReceiptExpired,
     TopicNotFound,
 )
-from popgate.receipt import Receipt, parse_receipt
+from popgate.ids.receipt import Receipt, parse_receipt
 from popgate.wire.bodies.small_bodies import decode_batch_acks
 from popgate.wire.frames.codes import RequestCode, ResponseCode
 from tests.support.waiting import until

@@ -11,9 +11,9 @@ from brokers.remote.transactions.ids import (
     sent_half,
 )
 from popgate.errors import IllegalTransactionId, PeerWireError, PropertiesTooLarge
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
+from popgate.ids.transaction_ids import seal
 from popgate.model import EndTransaction, Message, Resolution
-from popgate.transaction_ids import seal
 from popgate.wire.messages.properties import decode_properties
 
 SECRET = b"s" * 32

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from popgate.errors import BrokerUnavailable, GatewayError, IllegalTransactionId, TopicNotFound
-from popgate.message_id import encode_offset_message_id
+from popgate.ids.message_id import encode_offset_message_id
 from popgate.model import Bounds
 from popgate.queue_client import HalfMessage, PullAnswer, QueueClient, QueuePlace, SendAnswer
 from popgate.spark.errors import Code, SparkSourceError

@@ -9,8 +9,8 @@ from zlib import crc32
 import pytest
 
 from popgate.context import Context
+from popgate.ids.receipt import parse_receipt
 from popgate.model import GroupConfig, MessageType, TopicConfig
-from popgate.receipt import parse_receipt
 from protocols.grpc.codec.handles import marked, marked_like, receipt_of, receipts_of
 from protocols.grpc.pb import definition_pb2 as pb
 from protocols.grpc.pb import service_pb2 as rpc

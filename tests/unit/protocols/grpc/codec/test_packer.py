@@ -7,9 +7,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from popgate.context import Context
+from popgate.messages.packed_messages import PackedMessages
 from popgate.model import Message, MessageType, Sent
 from popgate.naming import check_topic
-from popgate.packed import PackedMessages
 from popgate.wire.messages.properties import LONGEST_IN_BATCH, decode_properties
 from processors.limits import Limits
 from processors.produce.message_checks import check_message, finish_message

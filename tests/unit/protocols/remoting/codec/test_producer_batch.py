@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from brokers.batches import MOST_BYTES, MOST_MESSAGES
 from brokers.remote.produce.send_request import complete
-from popgate.packed import PackedMessages
+from popgate.messages.packed_messages import PackedMessages
 from popgate.wire.messages.batches import BatchItem, decode_batch, encode_batch
 from popgate.wire.messages.properties import decode_properties, encode_properties
 from processors.limits import Limits

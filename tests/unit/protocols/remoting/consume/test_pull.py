@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import GroupConfig, Message, Permission
 from popgate.wire.bodies.heartbeats import SubscriptionData
 from popgate.wire.frames.codes import RequestCode, ResponseCode

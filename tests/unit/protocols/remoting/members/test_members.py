@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from popgate.context import Context
-from popgate.message_id import make_message_id
+from popgate.ids.message_id import make_message_id
 from popgate.model import FilterKind, Message, QueueOffsets, StartFrom
 from popgate.wire.bodies.consumer_info import decode_offsets
 from popgate.wire.bodies.heartbeats import (

@@ -18,9 +18,9 @@ from brokers.relaying import (
 )
 from popgate.context import Context
 from popgate.errors import BrokerTimeout, GatewayError
-from popgate.message_id import encode_offset_message_id, make_message_id
+from popgate.groups.verdict import Verdict
+from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message
-from popgate.verdict import Verdict
 from popgate.wire.bodies.broker_stats import decode_producers
 from popgate.wire.bodies.consumer_info import (
     CLIENT_VERSION,

@@ -10,7 +10,7 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import BadRequest, BrokerUnavailable, Fault
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
 from popgate.model import FilterKind, MessageType, Permission, StoredMessage
 from popgate.naming import RETRY_PREFIX
 from popgate.wire.frames.codes import RequestCode, ResponseCode

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import pytest
 
 from popgate.context import Context
-from popgate.filters import compile_filter
-from popgate.message_id import decode_offset_message_id, make_message_id
+from popgate.filters.compiled import compile_filter
+from popgate.ids.message_id import decode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message, MessageType, Pop, Sent, StoredMessage, TransactionCheck
 from popgate.wire.bodies.heartbeats import HeartbeatData
 from popgate.wire.frames.codes import RequestCode, ResponseCode

@@ -8,10 +8,10 @@ import pytest
 
 from popgate.context import Context
 from popgate.errors import ClientNotFound, ClientTimeout, Forbidden, GatewayError, Unsupported
+from popgate.groups.verdict import Verdict
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.kinds import Action
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 from popgate.model import FilterKind, Message, Sent
-from popgate.verdict import Verdict
 from popgate.wire.bodies.consumer_info import (
     CLIENT_VERSION,
     ConsumeResult,

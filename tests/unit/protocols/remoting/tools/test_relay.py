@@ -13,7 +13,7 @@ from brokers.port import Broker
 from brokers.relaying import RELAYED, BrokerAnswer, Relayed, RelaysCommands
 from popgate.context import Context
 from popgate.errors import BrokerUnavailable, GatewayError
-from popgate.message_id import encode_offset_message_id, make_message_id
+from popgate.ids.message_id import encode_offset_message_id, make_message_id
 from popgate.model import Message
 from popgate.wire.bodies.broker_stats import Rate, Rates, decode_producers, encode_producers
 from popgate.wire.bodies.consumer_info import NAME_SERVERS, ConsumerRunningInfo

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id
+from popgate.ids.queue_numbers import Numbered
 from popgate.model import HalfPlace, StoredMessage, TransactionCheck
-from popgate.queue_numbers import Numbered
 from popgate.wire.bodies.consumer_info import SUCCESS, ConsumeResult
 from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.frames.codes import RequestCode, ResponseCode

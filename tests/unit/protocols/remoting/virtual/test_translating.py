@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from popgate.errors import BrokerUnavailable
-from popgate.message_id import decode_offset_message_id
+from popgate.ids.message_id import decode_offset_message_id
+from popgate.ids.queue_numbers import Numbered
 from popgate.model import HalfPlace, StoredMessage, TransactionCheck
-from popgate.queue_numbers import Numbered
 from popgate.wire.bodies.consumer_info import decode_positions, encode_offsets
 from popgate.wire.bodies.heartbeats import ConsumerData, HeartbeatData, SubscriptionData
 from popgate.wire.bodies.routes import QueueData, TopicRoute

@@ -1,4 +1,4 @@
-from popgate.rests import DEFAULT_RETRY, CustomizedRetry, ExponentialRetry
+from popgate.groups.retry_policy import DEFAULT_RETRY, CustomizedRetry, ExponentialRetry
 
 
 def test_the_default_retries_climb_the_ladder_from_its_third_step() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from popgate import hashing
-from popgate.hashing import consistent_hash, java_hash
+from popgate.ids import hashes
+from popgate.ids.hashes import consistent_hash, java_hash
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_of_long_texts_few_are_kept() -> None:
         for letter in text[-3:]:
             value = value * 31 + ord(letter)
         assert (java_hash(text) - java_hash(text[:-3]) * 31**3 - value) % (1 << 32) == 0
-    assert hashing._long_hash.cache_info().currsize <= 64
+    assert hashes._long_hash.cache_info().currsize <= 64
 
 
 @pytest.mark.parametrize(

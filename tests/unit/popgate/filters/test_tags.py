@@ -1,7 +1,7 @@
 import pytest
 
 from popgate.errors import Fault, IllegalFilter
-from popgate.tags import TagFilter, tag_code
+from popgate.filters.tags import TagFilter, tag_code
 from popgate.wire.messages.properties import encode_properties
 
 

@@ -9,7 +9,7 @@ import socket
 
 import pytest
 
-from popgate.servers import close_server
+from popgate.sockets.servers import close_server
 
 TURNS = range(6)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from popgate.delays import LEVELS_MS, delay_ms_of
+from popgate.groups.delay_levels import LEVELS_MS, delay_ms_of
 from popgate.model import CustomizedRetry
 
 

@@ -1,4 +1,4 @@
-"""popgate.driving: a wire on a transport."""
+"""popgate.sockets.wire_driver: a wire on a transport."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from popgate.driving import WireDriver
 from popgate.errors import PeerWireError
+from popgate.sockets.wire_driver import WireDriver
 from tests.support.waiting import until
 
 

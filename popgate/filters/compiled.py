@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 
 from popgate.errors import IllegalFilter
+from popgate.filters.tags import LONGEST as LONGEST_TAGS
+from popgate.filters.tags import TagFilter
 from popgate.model import Filter, FilterKind
 from popgate.sql import LONGEST as LONGEST_SQL
 from popgate.sql import SqlFilter
-from popgate.tags import LONGEST as LONGEST_TAGS
-from popgate.tags import TagFilter
 
 EVERYTHING: Filter = TagFilter("*")
 

@@ -1,9 +1,9 @@
 import pytest
 
 from popgate.errors import IllegalFilter
-from popgate.filters import EVERYTHING, _long_filter, _short_filter, compile_filter
+from popgate.filters.compiled import EVERYTHING, _long_filter, _short_filter, compile_filter
+from popgate.filters.tags import TagFilter
 from popgate.model import FilterKind
-from popgate.tags import TagFilter
 from popgate.wire.messages.properties import LONGEST_BLOCK, encode_properties
 
 

@@ -1,8 +1,8 @@
 import pytest
 
 from popgate.errors import IllegalTransactionId
+from popgate.ids.transaction_ids import seal, unseal
 from popgate.model import EndTransaction, Resolution
-from popgate.transaction_ids import seal, unseal
 
 ONE, OTHER = b"one secret", b"another secret"
 

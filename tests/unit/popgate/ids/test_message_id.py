@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from popgate.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
+from popgate.ids.message_id import decode_offset_message_id, encode_offset_message_id, make_message_id
 
 
 def test_a_new_id_has_the_form_of_grpc_clients() -> None:

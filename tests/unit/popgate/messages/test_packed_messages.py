@@ -1,12 +1,12 @@
-"""popgate.packed: messages as a batch has them, and back."""
+"""popgate.messages.packed_messages: messages as a batch has them, and back."""
 
 from __future__ import annotations
 
 import pytest
 
 from popgate.errors import LocalWireError
+from popgate.messages.packed_messages import PackedMessages, signed
 from popgate.model import Message, MessageType
-from popgate.packed import PackedMessages, signed
 from popgate.wire.messages.batches import decode_batch
 from popgate.wire.messages.properties import LONGEST_BLOCK, encode_properties
 

@@ -1,4 +1,4 @@
-"""popgate.unix_sockets: whose file it is."""
+"""popgate.sockets.unix_sockets: whose file it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from popgate.unix_sockets import UnixSocket, identity_of, parse_path, remove
+from popgate.sockets.unix_sockets import UnixSocket, identity_of, parse_path, remove
 
 
 @pytest.fixture

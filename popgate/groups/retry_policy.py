@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from popgate.delays import LEVELS_MS
+from popgate.groups.delay_levels import LEVELS_MS
 
 
 class RetryPolicy(Protocol):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popgate.errors import Fault, IllegalReceipt
-from popgate.receipt import ORDERED, Receipt, parse_receipt
+from popgate.ids.receipt import ORDERED, Receipt, parse_receipt
 
 VECTOR = "100 1700000000000 60000 3 0 broker-a 2 101 4096"
 RECEIPT = Receipt(100, 1700000000000, 60000, 3, 0, "broker-a", 2, 101, 4096)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popgate.errors import IllegalFilter
-from popgate.hashing import java_hash as java_hash
+from popgate.ids.hashes import java_hash as java_hash
 from popgate.model import FilterKind
 from popgate.wire.messages.properties import find_property
 
