@@ -18,8 +18,8 @@ from processors.messaging import MessagingProcessor
 from protocols.adapter import Adapter, House, parse_advertised, parse_listen
 from protocols.draining import Farewell
 from protocols.finding import command_handler
-from proxy.admin.opening import admin_listen, open_admin
-from proxy.admin.server import AdminServer
+from proxy.admin.open_admin import admin_listen, open_admin
+from proxy.admin.web.server import AdminServer
 from proxy.brokers import host_of, remote_of, shared_of
 from proxy.config.error import SettingsWrong
 from proxy.config.handover import Settled, settled

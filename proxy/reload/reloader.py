@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from processors.messaging import MessagingProcessor
     from protocols.adapter import Adapter
     from protocols.tls import Certificate
-    from proxy.admin.server import AdminServer
+    from proxy.admin.web.server import AdminServer
     from proxy.config.settings import Settings
 
 _log = logger("popgate.reload")

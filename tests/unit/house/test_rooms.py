@@ -22,6 +22,7 @@ ROOMS = (
     "processors",
     "protocols/grpc",
     "protocols/remoting",
+    "proxy/admin",
 )
 """Packages that are divided into rooms, each of which is small."""
 UNDIVIDED = {Path("popgate/spark")}

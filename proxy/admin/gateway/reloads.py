@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from popgate.errors import BadRequest, Unsupported
-from proxy.admin.fields import Fields, read_object
+from proxy.admin.web.fields import Fields, read_object
 from proxy.config.error import SettingsWrong
 
 if TYPE_CHECKING:

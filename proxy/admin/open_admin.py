@@ -12,22 +12,22 @@ from popgate.faults import Faults
 from processors.messaging import MessagingProcessor
 from protocols.adapter import Listen, parse_listen
 from protocols.draining import Waits
-from proxy.admin.backups import Backups
-from proxy.admin.clients import Clients
-from proxy.admin.cluster import Cluster
-from proxy.admin.deadletters import DeadLetterRoutes
-from proxy.admin.declared import Declared
-from proxy.admin.groups import Groups
-from proxy.admin.health import Health
-from proxy.admin.house import HouseFacts
-from proxy.admin.lite import LiteTopics
-from proxy.admin.messages import Messages
-from proxy.admin.ordered_faults import fault_routes
-from proxy.admin.reloads import ReloadRoutes
-from proxy.admin.server import AdminServer
-from proxy.admin.store import StoreFacts
-from proxy.admin.stuck import Stuck
-from proxy.admin.topics import Topics
+from proxy.admin.domain.clients import Clients
+from proxy.admin.domain.dead_letters import DeadLetterRoutes
+from proxy.admin.domain.declaration import Declared
+from proxy.admin.domain.groups import Groups
+from proxy.admin.domain.lite import LiteTopics
+from proxy.admin.domain.messages import Messages
+from proxy.admin.domain.stuck import Stuck
+from proxy.admin.domain.topics import Topics
+from proxy.admin.gateway.backups import Backups
+from proxy.admin.gateway.cluster import Cluster
+from proxy.admin.gateway.health import Health
+from proxy.admin.gateway.ordered_faults import fault_routes
+from proxy.admin.gateway.reloads import ReloadRoutes
+from proxy.admin.gateway.store import StoreFacts
+from proxy.admin.gateway.version import HouseFacts
+from proxy.admin.web.server import AdminServer
 from proxy.config.mapping import backup_folder, store_folder, transactions_are_bound
 from proxy.metrics import Metrics
 

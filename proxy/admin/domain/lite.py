@@ -6,8 +6,8 @@ from aiohttp import web
 
 from popgate.lite import LiteTopicState
 from processors.messaging import MessagingProcessor
-from proxy.admin.fields import query_number
-from proxy.admin.server import context_of
+from proxy.admin.web.fields import query_number
+from proxy.admin.web.server import context_of
 
 _PAGE = 100
 

@@ -10,9 +10,9 @@ from popgate.context import Context
 from popgate.errors import BadRequest, shown
 from popgate.model import MessageType, Permission, TopicConfig
 from processors.messaging import MessagingProcessor
-from proxy.admin.fields import Fields, read_object
-from proxy.admin.rendering import topic_out
-from proxy.admin.server import context_of
+from proxy.admin.web.fields import Fields, read_object
+from proxy.admin.web.json_forms import topic_out
+from proxy.admin.web.server import context_of
 
 _AT_ONCE = 32
 """Queues that are asked about at a time."""

@@ -11,8 +11,8 @@ from popgate.errors import BadRequest, shown
 from popgate.model import Standing
 from processors.admin.held_messages import Explanation, HeldMessage
 from processors.messaging import MessagingProcessor
-from proxy.admin.fields import read_object
-from proxy.admin.server import context_of
+from proxy.admin.web.fields import read_object
+from proxy.admin.web.server import context_of
 
 _SHOWN = 20
 _ALWAYS_TOLD = frozenset({"group", "topic", "lag", "unread", "free"})

@@ -6,9 +6,9 @@ from aiohttp import web
 
 from popgate.errors import BadRequest, shown
 from processors.messaging import MessagingProcessor
-from proxy.admin.fields import read_object
-from proxy.admin.rendering import client_out
-from proxy.admin.server import context_of
+from proxy.admin.web.fields import read_object
+from proxy.admin.web.json_forms import client_out
+from proxy.admin.web.server import context_of
 
 _MOST_SHOWN = 10_000
 

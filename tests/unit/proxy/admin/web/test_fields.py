@@ -1,4 +1,4 @@
-"""proxy.admin.fields: whatever JSON comes, the only thing that is raised is BadRequest."""
+"""proxy.admin.web.fields: whatever JSON comes, the only thing that is raised is BadRequest."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from popgate.errors import BadRequest
 from popgate.testing import MovableClock
 from processors.limits import Limits
 from protocols.draining import Waits
-from proxy.admin.fields import Fields
-from proxy.admin.groups import Groups, _target
-from proxy.admin.messages import Messages
-from proxy.admin.topics import Topics
+from proxy.admin.domain.groups import Groups, _target
+from proxy.admin.domain.messages import Messages
+from proxy.admin.domain.topics import Topics
+from proxy.admin.web.fields import Fields
 
 PROCESSOR: Any = SimpleNamespace(limits=Limits())
 NAMES = re.findall(

@@ -26,8 +26,8 @@ from popgate.context import Context
 from popgate.errors import BadRequest, Forbidden, GatewayError, shown
 from protocols.adapter import Listen, joined
 from protocols.draining import Waits
-from proxy.admin.faults import status_of
-from proxy.admin.rendering import error_out
+from proxy.admin.web.json_forms import error_out
+from proxy.admin.web.statuses import status_of
 
 _log = logging.getLogger("popgate.admin")
 _UNASKED_S = 1.0

@@ -15,9 +15,9 @@ from popgate.model import FilterKind, Message, MessageType, StoredMessage
 from processors.messaging import MessagingProcessor
 from processors.requests import Receive
 from protocols.draining import Waits
-from proxy.admin.fields import Fields, query_number, read_object
-from proxy.admin.rendering import error_out, message_out, sent_out
-from proxy.admin.server import context_of
+from proxy.admin.web.fields import Fields, query_number, read_object
+from proxy.admin.web.json_forms import error_out, message_out, sent_out
+from proxy.admin.web.server import context_of
 
 _LATEST_MS = (1 << 63) - 1
 _MOST_FOUND_BYTES = 16 << 20

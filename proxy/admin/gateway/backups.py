@@ -14,8 +14,8 @@ from brokers.capabilities import TakesBackups
 from brokers.port import Broker
 from popgate.clock import Clock
 from popgate.errors import BadRequest, GatewayError, Unsupported, shown
-from proxy.admin.fields import read_object
-from proxy.admin.rendering import error_out
+from proxy.admin.web.fields import read_object
+from proxy.admin.web.json_forms import error_out
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
 

@@ -10,9 +10,9 @@ from aiohttp import web
 from brokers.capabilities import Redriven
 from processors.admin.redrive import Letter, Place
 from processors.messaging import MessagingProcessor
-from proxy.admin.fields import Fields, query_number, read_object
-from proxy.admin.rendering import error_out, message_out
-from proxy.admin.server import context_of
+from proxy.admin.web.fields import Fields, query_number, read_object
+from proxy.admin.web.json_forms import error_out, message_out
+from proxy.admin.web.server import context_of
 
 _MOST_BODY_BYTES = 16 << 20
 

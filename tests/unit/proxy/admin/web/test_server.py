@@ -14,8 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from popgate import __version__
 from popgate.errors import Fault
-from proxy.admin import server
-from proxy.admin.faults import status_of
+from proxy.admin.web import server
+from proxy.admin.web.statuses import status_of
 from proxy.app import App, build
 from proxy.config.settings import Settings
 

@@ -13,9 +13,9 @@ from popgate.errors import BadRequest, IllegalGroup, shown
 from popgate.kinds import Action
 from popgate.model import CustomizedRetry, ExponentialRetry, GroupConfig, StartFrom
 from processors.messaging import MessagingProcessor
-from proxy.admin.fields import Fields, read_object
-from proxy.admin.rendering import group_out, progress_out
-from proxy.admin.server import context_of
+from proxy.admin.web.fields import Fields, read_object
+from proxy.admin.web.json_forms import group_out, progress_out
+from proxy.admin.web.server import context_of
 
 _MOST_MEMBERS_SHOWN = 10_000
 _MEMBERS_AT_ONCE = 32

@@ -19,11 +19,11 @@ from popgate.model import GroupConfig, StartFrom, TopicConfig
 from popgate.naming import check_group, check_topic, is_derived_topic, is_system_topic
 from processors.members.broadcast import is_member
 from processors.messaging import MessagingProcessor
-from proxy.admin.fields import Fields, read_object
-from proxy.admin.groups import retry_in, start_in
-from proxy.admin.rendering import error_out, group_out, topic_out
-from proxy.admin.server import context_of
-from proxy.admin.topics import permission_in, type_in
+from proxy.admin.domain.groups import retry_in, start_in
+from proxy.admin.domain.topics import permission_in, type_in
+from proxy.admin.web.fields import Fields, read_object
+from proxy.admin.web.json_forms import error_out, group_out, topic_out
+from proxy.admin.web.server import context_of
 
 _MOST = 20_000
 _AT_ONCE = 256
