@@ -45,7 +45,7 @@ def _serve() -> None:
     except (SettingsWrong, CannotStart) as error:
         # Only now is the command line needed again.
         from proxy.cli import asked_for_json
-        from proxy.cli.failing import Ended, Failure, tell
+        from proxy.cli.console.failure import Ended, Failure, tell
 
         ended = Ended.USAGE if isinstance(error, SettingsWrong) else Ended.NOT_STARTED
         tell(Failure(ended, str(error)), as_json=asked_for_json(sys.argv))

@@ -23,6 +23,7 @@ ROOMS = (
     "protocols/grpc",
     "protocols/remoting",
     "proxy/admin",
+    "proxy/cli",
 )
 """Packages that are divided into rooms, each of which is small."""
 UNDIVIDED = {Path("popgate/spark")}

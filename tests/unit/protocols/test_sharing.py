@@ -31,7 +31,7 @@ from protocols.grpc.pb import service_pb2 as rpc
 from protocols.probing import Level, Wish
 from protocols.sharing import SharedAdapter
 from protocols.tls import Certificate
-from proxy.cli.doctor import _all
+from proxy.cli.diagnosis.doctor import _all
 from proxy.metrics import Metrics
 from tests.support.waiting import PATIENCE_S, until
 

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
-from proxy.cli.printing import Output, Printer, title, visible
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown
+from proxy.cli.console.terminal import Output, Printer, title, visible
 
 app = typer.Typer(help="Connected clients: list, ask and tell them.", invoke_without_command=True)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from proxy.cli import printing
-from proxy.cli.calling import Gateway
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console import terminal
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown
+from proxy.cli.console.terminal import Output, Printer
 from proxy.config.units import counted
 
 _BROKER_COLUMNS = (
@@ -60,8 +60,8 @@ def cluster(admin: Admin = DEFAULT_ADMIN, output: Shown = Output.AUTO) -> None:
     printer.item((), "", None)
     printer.table(_BROKER_COLUMNS, brokers, None)
     if found["not_asked"]:
-        printer.item((), printing.faint(f"{found['not_asked']} more were not asked"), None)
-    printer.item((), printing.faint(gateway_text(found["gateway"])), None)
+        printer.item((), terminal.faint(f"{found['not_asked']} more were not asked"), None)
+    printer.item((), terminal.faint(gateway_text(found["gateway"])), None)
 
 
 def permission_text(broker: dict[str, Any]) -> str | None:

@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.messages import print_message
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
-from proxy.cli.printing import Output, Printer, Progress
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown
+from proxy.cli.console.terminal import Output, Printer, Progress
+from proxy.cli.domain.messages import print_message
 from proxy.config.units import counted, moment_text
 
 app = typer.Typer(help="Messages that a group could not consume.", no_args_is_help=True)

@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import Shown, duration
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import Shown, duration
+from proxy.cli.console.terminal import Output, Printer
 from proxy.config.units import counted, duration_text, rough_size_text
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ def _reload_findings(admin: str) -> list[Finding]:
 def _cluster_findings(admin: str) -> list[Finding]:
     """None when the gateway's broker is no cluster, or nobody answers: that was told already."""
     from protocols.probing import Finding, Level
-    from proxy.cli.doctor_cluster import cluster_findings
+    from proxy.cli.diagnosis.cluster_findings import cluster_findings
 
     try:
         with Gateway(admin) as gateway:

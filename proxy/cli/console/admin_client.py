@@ -12,7 +12,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from proxy.cli.failing import Ended, Failure
+from proxy.cli.console.failure import Ended, Failure
 
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from proxy.cli.printing import Output
+from proxy.cli.console.terminal import Output
 from proxy.config.units import parse_duration, parse_moment
 
 DEFAULT_ADMIN = "http://127.0.0.1:8083"

@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli import printing
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, Topic, duration, pairs
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console import terminal
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown, Topic, duration, pairs
+from proxy.cli.console.terminal import Output, Printer
 
 _BATCH = 100
 _BATCH_BYTES = 1 << 20
@@ -66,7 +66,7 @@ def send(
         raise typer.BadParameter("--lines reads standard input: give - as the body")
     printer = Printer(output)
     failed = 0
-    with Gateway(admin) as gateway, printing.Progress("sending", None if lines else count) as advance:
+    with Gateway(admin) as gateway, terminal.Progress("sending", None if lines else count) as advance:
         for batch in _batches(_bodies(body, count, lines=lines)):
             answer = gateway.post(
                 "topics",
@@ -75,7 +75,7 @@ def send(
                 body={"messages": [{**template, **_encoded(one)} for one in batch]},
             )
             failed += _print_sent(printer, topic, answer["results"])
-            printing.flush()
+            terminal.flush()
             advance(len(batch))
     if failed:
         raise Failure(Ended.FAILED, f"{failed} messages were not sent")
@@ -92,8 +92,8 @@ def _print_sent(printer: Printer, topic: str, results: list[dict[str, Any]]) -> 
             printer.item((result["fault"], result["message"]), f"not sent: {result['message']}", result)
             continue
         where = f"{result['broker']}:{result['queue_id']}"
-        place = printing.faint(f"{topic} {where} offset {result['offset']}")
-        pretty = f"{printing.title(result['message_id'])}  {place}"
+        place = terminal.faint(f"{topic} {where} offset {result['offset']}")
+        pretty = f"{terminal.title(result['message_id'])}  {place}"
         printer.item((result["message_id"], where, result["offset"]), pretty, result)
     return failed
 

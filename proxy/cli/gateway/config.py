@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended
-from proxy.cli.options import DEFAULT_ADMIN, Shown
-from proxy.cli.options import Admin as AdminOf
-from proxy.cli.printing import Output, Printer
-from proxy.cli.serving import (
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended
+from proxy.cli.console.options import DEFAULT_ADMIN, Shown
+from proxy.cli.console.options import Admin as AdminOf
+from proxy.cli.console.terminal import Output, Printer
+from proxy.cli.gateway.serve import (
     AdminAt,
     Broker,
     Config,
@@ -153,7 +153,7 @@ def _configuration(config: Any, flags: dict[str, Any]) -> Configuration:
 
 def _compared(configuration: Configuration, admin: str) -> list[dict[str, Any]]:
     """Raises Failure for a configuration that is wrong."""
-    from proxy.cli.failing import Failure
+    from proxy.cli.console.failure import Failure
     from proxy.reload.changes import shown_changes
 
     faults = [one.what for one in configuration.findings() if one.level == "fault"]

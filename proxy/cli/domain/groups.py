@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from popgate.lite import LITE_BIND_TOPIC
-from proxy.cli.calling import Gateway
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, duration, moment, pairs
-from proxy.cli.printing import Output, Printer
-from proxy.cli.topics import confirm
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown, duration, moment, pairs
+from proxy.cli.console.terminal import Output, Printer
+from proxy.cli.domain.topics import confirm
 from proxy.config.units import duration_text, moment_text
 
 app = typer.Typer(help="Consumer groups: who reads what, and how far.", no_args_is_help=True)

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli import printing
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.messages import print_message
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, Topic, duration
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console import terminal
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown, Topic, duration
+from proxy.cli.console.terminal import Output, Printer
+from proxy.cli.domain.messages import print_message
 
 _SLICE_S = 10.0
 _RECEIVE_BATCH = 32
@@ -67,7 +67,7 @@ def receive(
             for message in messages:
                 print_message(printer, message, only_body=only_body)
             # What was printed must have arrived before it is given up here.
-            printing.flush()
+            terminal.flush()
             if not keep:
                 _acknowledge(gateway, topic, group, messages)
             received += len(messages)

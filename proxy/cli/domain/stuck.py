@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli import printing
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console import terminal
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown
+from proxy.cli.console.terminal import Output, Printer
 from proxy.config.units import local_moment_text, span_text
 
 _COLUMNS = (
@@ -82,10 +82,10 @@ def _print(printer: Printer, found: dict[str, Any]) -> None:
     elif held:
         printer.table(_COLUMNS, [_row(one, now_ms) for one in held], held)
     for reason in found["reasons"]:
-        printer.item((), printing.visible(f"{reason[:1].upper()}{reason[1:]}."), reason)
+        printer.item((), terminal.visible(f"{reason[:1].upper()}{reason[1:]}."), reason)
     if held:
         command = f"popgate stuck {found['group']} --free" + (" MESSAGE_ID" if len(held) > 1 else "")
-        printer.item((), printing.faint(f"To give one to somebody else now: {command}"), command)
+        printer.item((), terminal.faint(f"To give one to somebody else now: {command}"), command)
 
 
 def _row(one: dict[str, Any], now_ms: int) -> tuple[object, ...]:

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.calling import Gateway
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
-from proxy.cli.printing import Output, Printer
-from proxy.cli.topics import confirm
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown
+from proxy.cli.console.terminal import Output, Printer
+from proxy.cli.domain.topics import confirm
 
 app = typer.Typer(help="Lite topics: light queues within a topic.", no_args_is_help=True)
 

@@ -1,4 +1,4 @@
-"""proxy.cli.printing: nothing that came from elsewhere does anything on a terminal or breaks a line."""
+"""proxy.cli.console.terminal: nothing from elsewhere does anything on a terminal or breaks a line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.cli.printing import Output, Printer, Progress, body_bytes, body_text, visible
+from proxy.cli.console.terminal import Output, Printer, Progress, body_bytes, body_text, visible
 
 
 @given(st.text())

@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
-from proxy.cli.printing import Output, Printer, visible
-from proxy.cli.topics import confirm
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown
+from proxy.cli.console.terminal import Output, Printer, visible
+from proxy.cli.domain.topics import confirm
 
 _KINDS = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".json": "json"}
 _PATIENCE_S = 120.0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import Shown
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import Shown
+from proxy.cli.console.terminal import Output, Printer
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

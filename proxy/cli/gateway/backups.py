@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown
+from proxy.cli.console.terminal import Output, Printer
 from proxy.config.units import moment_text, rough_size_text
 
 _LONGEST_S = 24 * 3600.0

@@ -6,7 +6,7 @@ import ipaddress
 from collections.abc import Iterator, Sequence
 
 from protocols.probing import Finding, Level
-from proxy.cli.doctor_brokers import Told, broker_findings, broker_name, named
+from proxy.cli.diagnosis.broker_findings import Told, broker_findings, broker_name, named
 from proxy.config.units import counted
 
 _OLD_ROUTE_S = 120.0

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from proxy.cli import deadletters
-from proxy.cli.deadletters import _steps
+from proxy.cli.domain import dead_letters
+from proxy.cli.domain.dead_letters import _steps
 
 
 class Time:
@@ -44,7 +44,7 @@ class Letters:
 @pytest.fixture
 def time(monkeypatch: pytest.MonkeyPatch) -> Time:
     made = Time()
-    monkeypatch.setattr(deadletters, "time", made)
+    monkeypatch.setattr(dead_letters, "time", made)
     return made
 
 

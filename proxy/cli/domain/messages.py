@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from proxy.cli import printing
-from proxy.cli.calling import Gateway
-from proxy.cli.failing import Ended, Failure
-from proxy.cli.options import DEFAULT_ADMIN, Admin, Shown, Topic, moment
-from proxy.cli.printing import Output, Printer
+from proxy.cli.console import terminal
+from proxy.cli.console.admin_client import Gateway
+from proxy.cli.console.failure import Ended, Failure
+from proxy.cli.console.options import DEFAULT_ADMIN, Admin, Shown, Topic, moment
+from proxy.cli.console.terminal import Output, Printer
 from proxy.config.units import moment_text
 
 app = typer.Typer(help="Messages that are kept: look them up.", no_args_is_help=True)
@@ -29,7 +29,7 @@ def show(
         found = gateway.get("topics", topic, "messages", message_id)["messages"]
     printer = Printer(output)
     if only_body:
-        printing.raw(printing.body_bytes(found[0]))
+        terminal.raw(terminal.body_bytes(found[0]))
     elif printer.as_json:
         printer.facts({}, found)
     else:
@@ -74,17 +74,17 @@ def find(
 
 def print_message(printer: Printer, message: dict[str, Any], *, only_body: bool) -> None:
     if only_body:
-        printing.raw(printing.body_bytes(message))
+        terminal.raw(terminal.body_bytes(message))
         return
     where = f"{message['broker']}:{message['queue_id']}"
-    body = printing.body_text(message)
+    body = terminal.body_text(message)
     told = [f"{where} offset {message['offset']}", f"attempt {message['attempt']}"]
     for name in ("tag", "keys", "message_group"):
         if message[name]:
             value = message[name] if isinstance(message[name], str) else ",".join(message[name])
             told.append(f"{name.replace('_', ' ')} {value}")
     told += [f"{name}={value}" for name, value in message["properties"].items()]
-    heading = f"{printing.title(message['message_id'])}  {printing.faint('  '.join(told))}"
+    heading = f"{terminal.title(message['message_id'])}  {terminal.faint('  '.join(told))}"
     plain = (
         message["message_id"],
         where,
@@ -94,7 +94,7 @@ def print_message(printer: Printer, message: dict[str, Any], *, only_body: bool)
         message["keys"],
         body,
     )
-    printer.item(plain, f"{heading}\n{printing.visible(body)}", message)
+    printer.item(plain, f"{heading}\n{terminal.visible(body)}", message)
 
 
 def _facts(message: dict[str, Any]) -> dict[str, object]:
@@ -110,5 +110,5 @@ def _facts(message: dict[str, Any]) -> dict[str, object]:
         "stored": moment_text(message["stored_ms"]),
         **{f"property {name}": value for name, value in message["properties"].items()},
         "bytes": message["size"],
-        "body": printing.body_text(message),
+        "body": terminal.body_text(message),
     }

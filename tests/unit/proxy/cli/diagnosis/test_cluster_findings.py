@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocols.probing import Finding, Level
-from proxy.cli.doctor_cluster import cluster_findings
+from proxy.cli.diagnosis.cluster_findings import cluster_findings
 
 _SETTINGS = {
     "brokerPermission": "6",
