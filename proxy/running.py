@@ -14,8 +14,8 @@ from proxy.collecting import serve_long
 from proxy.ending import Signals
 from proxy.logs import logger, loop_trouble, set_up_logs
 from proxy.printing import say
+from proxy.supervision.terminal import Terminal
 from proxy.watchdog import Watchdog
-from proxy.workers.terminal import Terminal
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

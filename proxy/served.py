@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from proxy.config.settings import Settings
 
 _LOADED_ANEW = "_POPGATE_STAYING"
-"""`proxy.workers.staying`, which most do not load."""
+"""`proxy.supervision.replacement`, which most do not load."""
 _M_ARENA_MAX = -8
 _ARENAS = 2
 """For glibc, where the operator says nothing: threads that hardly ever allocate need no heaps of their own
@@ -55,7 +55,7 @@ def _serve() -> None:
 def _settings() -> Settings:
     """Those that were looked at before this was loaded anew; else what another process reads."""
     if _LOADED_ANEW in os.environ:
-        from proxy.workers.staying import settings_left
+        from proxy.supervision.replacement import settings_left
 
         left = settings_left()
         if left is not None:
@@ -83,15 +83,15 @@ def _settings() -> Settings:
 def run_as_set(settings: Settings) -> None:
     """In this process, or in several. Raises CannotStart, SettingsWrong."""
     from proxy.running import run
-    from proxy.workers import trial
-    from proxy.workers.cores import workers_of
-    from proxy.workers.staying import stayed
+    from proxy.supervision import trial
+    from proxy.supervision.cores import workers_of
+    from proxy.supervision.replacement import stayed
 
     workers, staying = workers_of(settings), stayed()
     if trial.is_asked_for():
         trial.look(settings)
     elif workers > 1 or staying is not None:
-        from proxy.workers.supervising import supervise
+        from proxy.supervision.supervise import supervise
 
         supervise(settings, workers, staying)
     else:

@@ -21,7 +21,7 @@ from popgate.testing.rocketmq import PATIENT, Missing, SharedRocketMQ
 from popgate.testing.rocketmq.asking import ask
 from popgate.wire.frames.codes import RequestCode
 from popgate.wire.json_syntax.fastjson import loads
-from proxy.workers.cores import usable_cores
+from proxy.supervision.cores import usable_cores
 from tests.support.needed import missing, needed_rocketmq
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"

@@ -24,6 +24,8 @@ ROOMS = (
     "protocols/remoting",
     "proxy/admin",
     "proxy/cli",
+    "proxy/supervision",
+    "proxy/workers",
 )
 """Packages that are divided into rooms, each of which is small."""
 UNDIVIDED = {Path("popgate/spark")}

@@ -12,7 +12,7 @@ from popgate.testing import MovableClock
 from proxy.app import App, build
 from proxy.config.settings import Settings
 from proxy.ending import ended_in
-from proxy.workers.working import _guests_gone
+from proxy.supervision.work import _guests_gone
 from tests.support.waiting import PATIENCE_S, until
 
 

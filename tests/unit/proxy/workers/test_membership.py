@@ -22,10 +22,10 @@ from protocols.tls import Certificate
 from proxy.app import build
 from proxy.config.settings import Settings
 from proxy.ending import Ending
+from proxy.supervision.work import settings_at
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role
 from proxy.workers.membership import Membership
-from proxy.workers.working import settings_at
 from tests.support.waiting import PATIENCE_S, until
 
 

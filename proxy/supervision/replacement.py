@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from protocols.adapter import parse_listen
+from proxy.supervision.doors import Doors
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Member, Role, Stage
-from proxy.workers.doors import Doors
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

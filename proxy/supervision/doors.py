@@ -10,11 +10,9 @@ from dataclasses import dataclass, field, replace
 from popgate.sockets.unix_sockets import UnixSocket, identity_of, remove
 from protocols.adapter import Listen, joined, mode_of, parse_listen
 from protocols.finding import listens_by_itself
-from proxy.workers.crew import Door
-from proxy.workers.turning import READ, Turning
+from proxy.supervision.poll_loop import READ, Turning
+from proxy.workers.crew import ADMIN, Door
 
-ADMIN = -1
-"""The number of the admin port among the doors."""
 _BACKLOG = 4096
 _AT_ONCE = 64
 _REST_S = 0.05

@@ -1,4 +1,4 @@
-"""proxy.workers.turning: a loop of descriptors, times and signals."""
+"""proxy.supervision.poll_loop: a loop of descriptors, times and signals."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from proxy.workers import turning as module
-from proxy.workers.turning import READ, WRITE, Turning
+from proxy.supervision import poll_loop as module
+from proxy.supervision.poll_loop import READ, WRITE, Turning
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""proxy.workers.trials: ports are taken before a supervisor becomes another program, or nothing changes."""
+"""proxy.supervision.trial_process: ports are taken before a supervisor becomes another program, or none."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import pytest
 
 from proxy.config.handover import settle
 from proxy.config.loader import load_settings
-from proxy.workers.doors import ADMIN, Doors
-from proxy.workers.staying import SETTINGS, Staying
-from proxy.workers.trials import bind_anew, why_failed
-from proxy.workers.turning import Turning
+from proxy.supervision.doors import Doors
+from proxy.supervision.poll_loop import Turning
+from proxy.supervision.replacement import SETTINGS, Staying
+from proxy.supervision.trial_process import bind_anew, why_failed
+from proxy.workers.crew import ADMIN
 
 ANY = "grpc://127.0.0.1:0"
 

@@ -16,14 +16,14 @@ from proxy.deadline import closing_s, lame_duck_s
 from proxy.door_tls import door_urls
 from proxy.logs import logger
 from proxy.printing import say
+from proxy.supervision.doors import Doors, with_options
+from proxy.supervision.poll_loop import Appointment, Turning
+from proxy.supervision.processes import Forked, Processes
+from proxy.supervision.replacement import SIGNALS, Staying, load_anew
+from proxy.supervision.terminal import Terminal
+from proxy.supervision.trial_process import bind_anew, kill_trial, spawn_trial, why_failed
 from proxy.workers.channel import Channel
-from proxy.workers.crew import Backoff, Door, Member, Post, Role, Stage, broker_at, end_told
-from proxy.workers.doors import ADMIN, Doors, with_options
-from proxy.workers.processes import Forked, Processes
-from proxy.workers.staying import SIGNALS, Staying, load_anew
-from proxy.workers.terminal import Terminal
-from proxy.workers.trials import bind_anew, kill_trial, spawn_trial, why_failed
-from proxy.workers.turning import Appointment, Turning
+from proxy.workers.crew import ADMIN, Backoff, Door, Member, Post, Role, Stage, broker_at, end_told
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

@@ -15,8 +15,8 @@ from aiohttp import web
 
 from popgate.errors import Fault, GatewayError
 from proxy.metrics.names import SPECS
-from proxy.workers.asking import Part, ask_others
 from proxy.workers.counts import added
+from proxy.workers.queries import Part, ask_others
 from proxy.workers.roster import Roster
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

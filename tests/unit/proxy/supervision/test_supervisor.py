@@ -1,4 +1,4 @@
-"""proxy.workers.supervisor: nothing that goes wrong with a renewal ends those that serve."""
+"""proxy.supervision.supervisor: nothing that goes wrong with a renewal ends those that serve."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from proxy.config.settings import Settings
-from proxy.workers import supervisor as module
-from proxy.workers.staying import SIGNALS
-from proxy.workers.supervisor import Supervisor
+from proxy.supervision import supervisor as module
+from proxy.supervision.replacement import SIGNALS
+from proxy.supervision.supervisor import Supervisor
 from tests.support.waiting import wait_until
 
 

@@ -1,11 +1,11 @@
-"""proxy.workers.together: answers that are made of those of several processes."""
+"""proxy.workers.joint_answers: answers that are made of those of several processes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from proxy.workers.asking import Part
-from proxy.workers.together import _clients, _cluster, _counts, _group, _stuck, _usefulness
+from proxy.workers.joint_answers import _clients, _cluster, _counts, _group, _stuck, _usefulness
+from proxy.workers.queries import Part
 
 
 def client(name: str, *, connected: bool, topics: list[str] | None = None) -> dict[str, Any]:

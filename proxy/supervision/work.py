@@ -19,9 +19,9 @@ from proxy.config.error import SettingsWrong
 from proxy.ending import Ending
 from proxy.logs import logger, loop_trouble, set_up_logs
 from proxy.running import loop_factory
+from proxy.supervision.replacement import SIGNALS
 from proxy.workers.crew import Post
 from proxy.workers.membership import Membership
-from proxy.workers.staying import SIGNALS
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

@@ -1,4 +1,4 @@
-"""proxy.workers.processes: what processes are told, and what becomes of those that do not answer."""
+"""proxy.supervision.processes: what processes are told, and what becomes of those that do not answer."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from proxy.workers import processes as module
+from proxy.supervision import processes as module
+from proxy.supervision.poll_loop import READ, Turning
+from proxy.supervision.processes import Processes
+from proxy.supervision.replacement import Staying
 from proxy.workers.channel import Channel
-from proxy.workers.crew import Member, Role, Stage
-from proxy.workers.doors import ADMIN
-from proxy.workers.processes import Processes
-from proxy.workers.staying import Staying
-from proxy.workers.turning import READ, Turning
+from proxy.workers.crew import ADMIN, Member, Role, Stage
 from tests.support.waiting import wait_until
 
 

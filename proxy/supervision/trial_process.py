@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, cast
 from proxy.config.handover import TRIAL
 from proxy.door_tls import door_urls
 from proxy.reload.reading import reason_told
-from proxy.workers.crew import end_told
-from proxy.workers.doors import ADMIN, Doors, with_options
-from proxy.workers.staying import SETTINGS, Staying
+from proxy.supervision.doors import Doors, with_options
+from proxy.supervision.replacement import SETTINGS, Staying
+from proxy.workers.crew import ADMIN, end_told
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

@@ -1,4 +1,4 @@
-"""proxy.workers.doors: ports that are bound at once, listened at when somebody serves, and handed on."""
+"""proxy.supervision.doors: ports that are bound at once, listened at when somebody serves, and handed on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from protocols.adapter import parse_listen
-from proxy.workers.crew import Door
-from proxy.workers.doors import ADMIN, Doors, with_options
-from proxy.workers.turning import Turning
+from proxy.supervision.doors import Doors, with_options
+from proxy.supervision.poll_loop import Turning
+from proxy.workers.crew import ADMIN, Door
 
 
 class Hands:

@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from proxy.logs import logger
+from proxy.supervision.poll_loop import READ, WRITE, Turning
+from proxy.supervision.replacement import SIGNALS, Staying
 from proxy.workers import counts
 from proxy.workers.channel import Channel
-from proxy.workers.crew import Member, Post, Role, Stage, choose, choose_for_admin, state_of
-from proxy.workers.doors import ADMIN
+from proxy.workers.crew import ADMIN, Member, Post, Role, Stage, choose, choose_for_admin, state_of
 from proxy.workers.roster import admin_socket
-from proxy.workers.staying import SIGNALS, Staying
-from proxy.workers.turning import READ, WRITE, Turning
 
 _log = logger("popgate.supervisor")
 

@@ -1,4 +1,4 @@
-"""proxy.workers.staying: what a supervisor leaves to itself when its program is loaded anew."""
+"""proxy.supervision.replacement: what a supervisor leaves to itself when its program is loaded anew."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from proxy.supervision.doors import Doors
+from proxy.supervision.poll_loop import Turning
+from proxy.supervision.replacement import SIGNALS, VARIABLE, Staying, load_anew, stayed
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Member, Role, Stage
-from proxy.workers.doors import Doors
-from proxy.workers.staying import SIGNALS, VARIABLE, Staying, load_anew, stayed
-from proxy.workers.turning import Turning
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""proxy.workers.cores: how many processes there are by themselves."""
+"""proxy.supervision.cores: how many processes there are by themselves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from proxy.config.settings import Settings
-from proxy.workers.cores import usable_cores, workers_of
+from proxy.supervision.cores import usable_cores, workers_of
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_without_affinity_all_cores_are_counted(tmp_path: Path, monkeypatch: pyt
 def test_as_many_as_cores_but_one_with_an_embedded_broker_and_always_as_said(
     settings_for: Callable[..., Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("proxy.workers.cores.usable_cores", lambda: 6)
+    monkeypatch.setattr("proxy.supervision.cores.usable_cores", lambda: 6)
     assert workers_of(settings_for()) == 1
     assert workers_of(settings_for(broker="rocketmq://ns:9876")) == 6
     assert workers_of(settings_for(broker="popgate://host:1")) == 6

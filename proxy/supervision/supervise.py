@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from proxy.logs import set_up_logs
 from proxy.running import allow_many_files
-from proxy.workers.staying import stayed
-from proxy.workers.supervisor import Forked, Supervisor
-from proxy.workers.trial import load_all
-from proxy.workers.working import work
+from proxy.supervision.replacement import stayed
+from proxy.supervision.supervisor import Forked, Supervisor
+from proxy.supervision.trial import load_all
+from proxy.supervision.work import work
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings
-    from proxy.workers.staying import Staying
+    from proxy.supervision.replacement import Staying
 
 
 def supervise(settings: Settings, workers: int, staying: Staying | None) -> None:
