@@ -34,15 +34,15 @@ from proxy.config.mapping import (
     policies_values,
     transactions_are_bound,
 )
-from proxy.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
-from proxy.door_tls import certificate, door_urls
+from proxy.lifetime.deadline import DOORS_PART, Deadline, closing_s, lame_duck_s
+from proxy.lifetime.states import State
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.loop import LoopLag
 from proxy.reload.crew import CrewReloads
 from proxy.reload.listeners import Listeners
 from proxy.reload.reloader import Reloader, Reloads
-from proxy.states import State
+from proxy.tls.door_tls import certificate, door_urls
 
 if TYPE_CHECKING:
     from brokers.shared.host import BrokerHost

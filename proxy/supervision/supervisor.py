@@ -10,18 +10,18 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from proxy.announcement import say
 from proxy.app import CannotStart, build
 from proxy.config.error import SettingsWrong
-from proxy.deadline import closing_s, lame_duck_s
-from proxy.door_tls import door_urls
+from proxy.lifetime.deadline import closing_s, lame_duck_s
+from proxy.lifetime.terminal import Terminal
 from proxy.logs import logger
-from proxy.printing import say
 from proxy.supervision.doors import Doors, with_options
 from proxy.supervision.poll_loop import Appointment, Turning
 from proxy.supervision.processes import Forked, Processes
 from proxy.supervision.replacement import SIGNALS, Staying, load_anew
-from proxy.supervision.terminal import Terminal
 from proxy.supervision.trial_process import bind_anew, kill_trial, spawn_trial, why_failed
+from proxy.tls.door_tls import door_urls
 from proxy.workers.channel import Channel
 from proxy.workers.crew import ADMIN, Backoff, Door, Member, Post, Role, Stage, broker_at, end_told
 

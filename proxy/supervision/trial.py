@@ -14,7 +14,7 @@ from protocols.adapter import parse_listen
 from protocols.finding import load_for
 from proxy.app import build
 from proxy.config.handover import TRIAL
-from proxy.door_tls import door_urls
+from proxy.tls.door_tls import door_urls
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

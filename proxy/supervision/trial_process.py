@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from proxy.config.handover import TRIAL
-from proxy.door_tls import door_urls
 from proxy.reload.reading import reason_told
 from proxy.supervision.doors import Doors, with_options
 from proxy.supervision.replacement import SETTINGS, Staying
+from proxy.tls.door_tls import door_urls
 from proxy.workers.crew import ADMIN, end_told
 
 if TYPE_CHECKING:

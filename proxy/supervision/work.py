@@ -14,9 +14,9 @@ from urllib.parse import urlencode
 from popgate.sockets.unix_sockets import make_room
 from protocols.adapter import Listen
 from proxy.app import App, CannotStart, build
-from proxy.collecting import serve_long
 from proxy.config.error import SettingsWrong
-from proxy.ending import Ending
+from proxy.garbage_collection import serve_long
+from proxy.lifetime.end_signals import Ending
 from proxy.logs import logger, loop_trouble, set_up_logs
 from proxy.running import loop_factory
 from proxy.supervision.replacement import SIGNALS

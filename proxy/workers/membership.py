@@ -14,7 +14,7 @@ from aiohttp import web
 
 from protocols.accepting import Adopt
 from protocols.adapter import Listen
-from proxy.ending import Ending
+from proxy.lifetime.end_signals import Ending
 from proxy.logs import logger
 from proxy.metrics import Metrics
 from proxy.metrics.adding import lasting

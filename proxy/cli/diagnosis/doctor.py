@@ -146,7 +146,7 @@ def _admin_findings(admin: str) -> list[Finding]:
     from protocols.adapter import parse_listen
     from protocols.probing import Finding, Level
     from proxy.config.enums import TlsMode
-    from proxy.door_tls import speaks_tls, with_tls
+    from proxy.tls.door_tls import speaks_tls, with_tls
 
     try:
         with Gateway(admin) as gateway:

@@ -97,7 +97,7 @@ def run(effective: Settings) -> None:
     from proxy import running
     from proxy.config.error import SettingsWrong
     from proxy.config.handover import settle
-    from proxy.served import run_as_set
+    from proxy.start import run_as_set
 
     try:
         run_as_set(cast("Settings", settle(effective)))
@@ -127,7 +127,7 @@ def settings(
     )
     from proxy.app import build
     from proxy.config.error import SettingsWrong
-    from proxy.reference import sample_file
+    from proxy.pages.reference import sample_file
 
     try:
         # Opens nothing; it only sees whether the values fit together.

@@ -22,10 +22,7 @@ ROOMS = (
     "processors",
     "protocols/grpc",
     "protocols/remoting",
-    "proxy/admin",
-    "proxy/cli",
-    "proxy/supervision",
-    "proxy/workers",
+    "proxy",
 )
 """Packages that are divided into rooms, each of which is small."""
 UNDIVIDED = {Path("popgate/spark")}

@@ -11,7 +11,7 @@ import pytest
 from popgate.testing import MovableClock
 from proxy.app import App, build
 from proxy.config.settings import Settings
-from proxy.ending import ended_in
+from proxy.lifetime.end_signals import ended_in
 from proxy.supervision.work import _guests_gone
 from tests.support.waiting import PATIENCE_S, until
 

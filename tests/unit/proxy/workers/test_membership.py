@@ -21,7 +21,7 @@ from protocols.grpc.servers.http2_server import Http2Server
 from protocols.tls import Certificate
 from proxy.app import build
 from proxy.config.settings import Settings
-from proxy.ending import Ending
+from proxy.lifetime.end_signals import Ending
 from proxy.supervision.work import settings_at
 from proxy.workers.channel import Channel
 from proxy.workers.crew import Door, Post, Role

@@ -1,4 +1,4 @@
-"""proxy.reference: the generated pages are the ones in the tree, and they say the truth."""
+"""proxy.pages.reference: the generated pages are the ones in the tree, and they say the truth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from proxy.config.loader import known_settings, load_settings
 from proxy.config.settings import Settings
-from proxy.reference import CONFIGURATION_PAGE, SAMPLE_FILE, configuration_page, entries, sample_file
+from proxy.pages.reference import CONFIGURATION_PAGE, SAMPLE_FILE, configuration_page, entries, sample_file
 
 ROOT = Path(__file__).parents[3]
 

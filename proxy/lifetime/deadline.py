@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from popgate.clock import Clock
-from proxy.ending import ended_in
+from proxy.lifetime.end_signals import ended_in
 from proxy.logs import logger
 
 _log = logger("popgate.app")

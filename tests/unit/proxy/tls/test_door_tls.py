@@ -1,4 +1,4 @@
-"""proxy.door_tls: what clients may speak at a door, and what it shows them."""
+"""proxy.tls.door_tls: what clients may speak at a door, and what it shows them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from protocols.adapter import parse_listen
 from protocols.tls import Certificate
-from proxy import door_tls
 from proxy.config.error import SettingsWrong
 from proxy.config.loader import load_settings
 from proxy.config.settings import Settings
-from proxy.door_tls import OWN_FOLDER, certificate, door_urls
-from proxy.self_signed import CERTIFICATE, KEY
+from proxy.tls import door_tls
+from proxy.tls.door_tls import OWN_FOLDER, certificate, door_urls
+from proxy.tls.self_signed import CERTIFICATE, KEY
 
 PLAIN = "grpc://127.0.0.1:8081"
 

@@ -12,7 +12,7 @@ from protocols.tls import Certificate
 from proxy.config.enums import TlsMode
 from proxy.config.error import SettingsWrong
 from proxy.config.mapping import path_or_none
-from proxy.self_signed import CERTIFICATE, KEY, pair_in
+from proxy.tls.self_signed import CERTIFICATE, KEY, pair_in
 
 if TYPE_CHECKING:
     from proxy.config.settings import Settings

@@ -1,4 +1,4 @@
-"""proxy.chart_schema: the schema in the tree is the one of today's values and settings."""
+"""proxy.pages.chart_schema: the schema in the tree is the one of today's values and settings."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from proxy.chart_schema import OF_THE_CHART, SCHEMA_FILE, VALUES_FILE, schema_text
 from proxy.config.loader import is_secret, known_settings
+from proxy.pages.chart_schema import OF_THE_CHART, SCHEMA_FILE, VALUES_FILE, schema_text
 
 ROOT = Path(__file__).parents[3]
 

@@ -39,6 +39,7 @@ def _serve() -> None:
     settings = _settings()
     from proxy.config.error import SettingsWrong
     from proxy.running import CannotStart
+    from proxy.start import run_as_set
 
     try:
         run_as_set(settings)
@@ -78,24 +79,6 @@ def _settings() -> Settings:
     if settings is None:
         sys.exit(code if code >= 0 else 128 - code)
     return settings
-
-
-def run_as_set(settings: Settings) -> None:
-    """In this process, or in several. Raises CannotStart, SettingsWrong."""
-    from proxy.running import run
-    from proxy.supervision import trial
-    from proxy.supervision.cores import workers_of
-    from proxy.supervision.replacement import stayed
-
-    workers, staying = workers_of(settings), stayed()
-    if trial.is_asked_for():
-        trial.look(settings)
-    elif workers > 1 or staying is not None:
-        from proxy.supervision.supervise import supervise
-
-        supervise(settings, workers, staying)
-    else:
-        run(settings)
 
 
 def few_heaps() -> None:

@@ -1,4 +1,4 @@
-"""proxy.self_signed: one pair for all processes that make it at once; what fails is a sentence."""
+"""proxy.tls.self_signed: one pair for all processes that make it at once; what fails is a sentence."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from proxy import self_signed
-from proxy.self_signed import CERTIFICATE, KEY, pair_in
+from proxy.tls import self_signed
+from proxy.tls.self_signed import CERTIFICATE, KEY, pair_in
 
 
 def test_several_that_make_it_at_once_have_the_same(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Writes the pages that are generated from `proxy.config.settings`: the reference and the sample file.
 
-`python -m proxy.reference` in a checkout rewrites them; a test proves that they are current.
+`python -m proxy.pages.reference` in a checkout rewrites them; a test proves that they are current.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _wrapped(text: str, width: int = 98) -> list[str]:
 
 _HEAD = """# Configuration
 
-<!-- Generated from proxy/config/settings.py by `python -m proxy.reference`; a test proves it current. -->
+<!-- Generated from proxy/config/settings.py by `python -m proxy.pages.reference`; a test compares them. -->
 
 Every setting has a default that works: `popgate serve` needs no file. A later layer wins over an earlier one:
 
@@ -217,13 +217,13 @@ listeners are opened anew for it; `restart`, when the gateway is started anew. S
 """
 
 _SAMPLE_HEAD = """# Every setting of popgate with its default. Take away the # of those you change.
-# Generated from proxy/config/settings.py by `python -m proxy.reference`; a test proves it current.
+# Generated from proxy/config/settings.py by `python -m proxy.pages.reference`; a test proves it current.
 
 """
 
 
 def main() -> None:
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     (root / CONFIGURATION_PAGE).write_text(configuration_page())
     (root / SAMPLE_FILE).write_text(sample_file())
 

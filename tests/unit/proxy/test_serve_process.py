@@ -1,4 +1,4 @@
-"""proxy.served and proxy.config.handover: a process that serves, and another one that reads its settings."""
+"""proxy.serve_process, proxy.config.handover: a process that serves, and one that reads its settings."""
 
 from __future__ import annotations
 

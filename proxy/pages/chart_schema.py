@@ -1,6 +1,6 @@
 """The schema of the Helm chart's values: its shape from `values.yaml`, `config` from `proxy.config.settings`.
 
-`python -m proxy.chart_schema` in a checkout rewrites it; a test proves it current. Helm refuses values
+`python -m proxy.pages.chart_schema` in a checkout rewrites it; a test proves it current. Helm refuses values
 that it does not allow (https://helm.sh/docs/topics/charts/#schema-files).
 """
 
@@ -17,7 +17,7 @@ import yaml
 from proxy.config.enums import TlsMode
 from proxy.config.loader import is_secret, known_settings
 from proxy.config.settings import Settings
-from proxy.reference import entries
+from proxy.pages.reference import entries
 
 CHART: Final = Path("helm/popgate")
 VALUES_FILE: Final = CHART / "values.yaml"
@@ -158,7 +158,7 @@ def _setting(rule: Mapping[str, Any], shapes: Mapping[str, Any]) -> dict[str, An
 
 
 def main() -> None:
-    root = Path(__file__).resolve().parent.parent
+    root = Path(__file__).resolve().parents[2]
     values = yaml.safe_load((root / VALUES_FILE).read_text())
     (root / SCHEMA_FILE).write_text(schema_text(values))
 

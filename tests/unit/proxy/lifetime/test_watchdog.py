@@ -9,7 +9,7 @@ from tests.support.waiting import PATIENCE_S
 
 HANGS = """
 import threading
-from proxy.watchdog import Watchdog
+from proxy.lifetime.watchdog import Watchdog
 Watchdog().arm(-4.9)
 threading.Event().wait()
 """
