@@ -27,7 +27,7 @@ from brokers.embedded.settings import EmbeddedSettings
 from brokers.embedded.storage.store import Durability
 from brokers.port import Broker
 from brokers.shared.broker import SharedBroker
-from brokers.shared.host import BrokerHost
+from brokers.shared.host.host import BrokerHost
 from popgate.clock import SystemClock
 from popgate.context import Context
 from popgate.filters.compiled import EVERYTHING

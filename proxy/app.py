@@ -45,7 +45,7 @@ from proxy.reload.reloader import Reloader, Reloads
 from proxy.tls.door_tls import certificate, door_urls
 
 if TYPE_CHECKING:
-    from brokers.shared.host import BrokerHost
+    from brokers.shared.host.host import BrokerHost
     from protocols.tls import Certificate
     from proxy.config.settings import Settings
     from proxy.tracing.exporting import Tracing

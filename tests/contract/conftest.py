@@ -34,7 +34,7 @@ from brokers.port import Broker
 from brokers.remote.broker import RemoteBroker
 from brokers.remote.settings import RemoteSettings
 from brokers.shared.broker import SharedBroker
-from brokers.shared.host import BrokerHost
+from brokers.shared.host.host import BrokerHost
 from brokers.shared.settings import SharedSettings
 from popgate.clock import SystemClock
 from popgate.context import Context

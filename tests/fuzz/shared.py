@@ -16,13 +16,13 @@ from typing import Any
 
 from brokers.channel import Channel
 from brokers.relaying import BrokerAnswer
-from brokers.shared.calls import CALLS, DONE, FAILED, LEFT, decode, encode
-from brokers.shared.errors import ERROR
-from brokers.shared.hello import CLIENTS, hello_fields, make_nonce
-from brokers.shared.host import BrokerHost
-from brokers.shared.kinds import Sink, Source
-from brokers.shared.meeting import meet
-from brokers.shared.membership import ANSWER, HERE, LEAVERS, Member
+from brokers.shared.codec.calls import CALLS, DONE, FAILED, LEFT, decode, encode
+from brokers.shared.codec.errors import ERROR
+from brokers.shared.codec.kinds import Sink, Source
+from brokers.shared.guest.handshake import meet
+from brokers.shared.host.host import BrokerHost
+from brokers.shared.session.clients import ANSWER, HERE, LEAVERS, Member
+from brokers.shared.session.hello import CLIENTS, hello_fields, make_nonce
 from brokers.shared.settings import SharedSettings
 from popgate.context import Context
 from popgate.errors import AlreadyExists, BrokerTimeout, BrokerUnavailable, GatewayError, Internal

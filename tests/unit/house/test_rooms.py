@@ -18,6 +18,7 @@ EMPTY_NAMES = {"utils", "helpers", "common", "base", "impl", "manager", "misc"}
 ROOMS = (
     "brokers/embedded",
     "brokers/remote",
+    "brokers/shared",
     "popgate",
     "processors",
     "protocols/grpc",

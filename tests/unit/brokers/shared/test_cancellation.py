@@ -11,7 +11,7 @@ import pytest
 from brokers.embedded.broker import EmbeddedBroker
 from brokers.port import Broker
 from brokers.shared.broker import SharedBroker
-from brokers.shared.host import BrokerHost
+from brokers.shared.host.host import BrokerHost
 from brokers.shared.settings import SharedSettings
 from popgate.context import Context
 from popgate.filters.compiled import EVERYTHING
