@@ -19,7 +19,7 @@ def run_as_set(settings: Settings) -> None:
     if trial.is_asked_for():
         trial.look(settings)
     elif workers > 1 or staying is not None:
-        from proxy.supervision.supervise import supervise
+        from proxy.supervision.fork import supervise
 
         supervise(settings, workers, staying)
     else:
