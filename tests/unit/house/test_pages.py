@@ -13,6 +13,7 @@ PAGES = [
     "ARCHITECTURE.md",
     "README.md",
     "CONTRIBUTING.md",
+    "docs/internals.md",
     *(f"docs/adr/{p.name}" for p in (ROOT / "docs/adr").glob("*.md")),
 ]
 PLACE = re.compile(
